@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+# `make demo` shows the whole flow on this machine; `make test` checks it against the real services.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+# Most tests wait for processes: two at a time, whoever is done takes from the other.
+AT_ONCE := -n 2 --dist worksteal
+INSTALL := testing/install_debian.sh
+# What `make check` types strictly: all but the Mercurial border and the tests.
+TYPED := hgext/vcsreplicator notifier testing
+
+.SILENT:
+.PHONY: demo venv test test-all check format bench lock clean
+
+demo: venv
+	$(BIN)/vcsreplicator demo
+
+venv: $(VENV)/installed
+
+# The packages that every user needs, each with its hash, then this project, editable.
+$(VENV)/installed: requirements/install.txt pyproject.toml setup.py
+	echo "installing into $(VENV)"
+	PYTHON=$(PYTHON) $(INSTALL) python
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements/install.txt
+	PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/installed-for-tests: $(VENV)/installed requirements/test.txt
+	$(PIP) install --require-hashes -r requirements/test.txt
+	touch $@
+
+test: $(VENV)/installed-for-tests
+	$(INSTALL) services
+	$(PYTEST) $(AT_ONCE) -m "not slow" $(TESTS)
+
+test-all: $(VENV)/installed-for-tests
+	$(INSTALL) services
+	$(PYTEST) $(AT_ONCE) $(TESTS)
+
+check: $(VENV)/installed-for-tests
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy $(TYPED)
+	$(PYTEST) -q -m "not slow and not services" tests/words tests/stages tests/house
+
+format: $(VENV)/installed-for-tests
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/installed-for-tests
+	$(INSTALL) services
+	$(BIN)/python -m testing.bench
+
+# Newer versions within the bounds of pyproject.toml; read the difference before you commit it.
+lock: $(VENV)/installed
+	requirements/lock.sh $(BIN)/python
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""replicate every change of a repository to mirrors, and announce it once all of them serve it
+
+On a master, everything that changes a repository becomes one durable event: changesets, bookmarks, phases and obsolescence
+markers of a push commit together with their event, or none of them does. A relay moves the events to the replication log, where
+mirrors, the aggregator and the notifier (command ``vcsreplicator``) take them from there. On a mirror, this extension shows what
+was released and nothing else.
+
+Configuration of a master::
+
+  [extensions]
+  pushlog =
+  vcsreplicator =
+
+  [vcsreplicator]
+  role = master
+  # the relay's socket; without it the push writes to the log itself
+  relay = /run/vcsreplicator/relay.sock
+  log = sqlite:///var/lib/vcsreplicator/log.db
+  # what survives a power cut before the pusher hears "ok": "store" (everything) or "outbox" (the event)
+  durability = store
+  # whether a pusher waits for the log's word, and for how many seconds; "outbox" does not wait
+  acknowledge = log
+  acknowledge-timeout = 5
+  # where to keep bundles that are too large for the log: file:///folder or s3://bucket/prefix
+  blobs = file:///var/lib/vcsreplicator/blobs
+
+  [vcsreplicator-roots]
+  # folder = prefix of its repositories in the log ("." for none)
+  /repos = .
+
+Repositories outside the roots are not replicated, and pushes to them are refused. ``docs/push.md`` says what happens in a push,
+and what each message means. Configuration of a mirror: ``role = mirror``, see ``docs/serving.md``.
+"""
+
+testedwith = b"7.2"
+minimumhgversion = b"7.2"
+
+# What Mercurial asks an extension for. Loaded on demand, so that a daemon, which imports modules of this package, imports no
+# Mercurial with it.
+_SEAMS = frozenset({"cmdtable", "configtable", "uisetup", "extsetup", "reposetup"})
+
+
+def __getattr__(name: str) -> object:
+    if name not in _SEAMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(".hg.registration", __name__), name)

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The decisions of the aggregator: levels in, releases and notices out. Pure: no log, no clock, no thread.
+
+Feed it records (`event`, `ack`, `request`), let it `decide`, and write what `batch` returns in one transaction. What it holds in
+memory is the log's present plus what the next batch will make of it; when the outcome of a transaction is unknown, throw the
+whole object away and load another from the log.
+
+Rules of this file:
+
+- An event is released once every mirror that gates it acked *applied* at least its sequence; its notice is written once every one
+  acked *serving*. At the sequence itself the ack must name the same event and digest. Both go strictly in order of sequence.
+- Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
+- No mirror gates: nothing is released, unless the roster allows it.
+- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it.
+"""
+
+import base64
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from . import roster as rosters
+from . import shape, wire
+from .arrival import TAKEN, Arrival, follow, forked, judge
+from .errors import MalformedEvent, Rejected
+from .event import Event, Type
+from .held import Held, Repository
+from .levels import KEY_KEPT, Ack, Beat, ErrorRecord, MirrorProof, Notice, State
+from .log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Message, Record
+from .roster import Mirror, MirrorState, Request, Roster
+from .streams import streams
+
+SERVICE = "aggregator"
+BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes of notices in one transaction after which the next one begins: what a log takes within its patience."""
+
+VALUE_KEPT = 64 * 1024
+"""Bytes of a refused record that its ErrorRecord keeps."""
+
+
+class Outcome(enum.StrEnum):
+    """What a record came to, for metrics and log lines."""
+
+    TAKEN = "taken"
+    REPEAT = "repeat"
+    REJECTED = "rejected"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one transaction writes: messages in this order, positions of the group, and how many decisions it holds."""
+
+    messages: Sequence[Message]
+    positions: Mapping[tuple[str, int], int]
+    releases: int
+    notices: int
+    errors: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Output:
+    """What the next batch will hold."""
+
+    messages: list[Message] = field(default_factory=list)
+    dirty: dict[str, Repository] = field(default_factory=dict)
+    fresh: dict[str, Repository] = field(default_factory=dict)
+    roster: bool = False
+    releases: int = 0
+    notices: int = 0
+    size: int = 0
+    errors: int = 0
+
+
+class Aggregation:
+    """All repositories, levels and the roster of one installation; used by one thread.
+
+    `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset.
+    """
+
+    def __init__(self, roster: Roster, positions: Mapping[tuple[str, int], int]) -> None:
+        self.roster = roster
+        self.positions = dict(positions)
+        self.repositories: dict[str, Repository] = {}
+        self.heard: dict[str, float] = {}
+        self._touched: dict[str, Repository] = {}
+        self._behind: dict[str, dict[str, int]] = {}
+        self._output = _Output()
+        self._moved = False
+
+    # Loading
+
+    def load_state(self, state: State) -> None:
+        """Takes a stored state; all of them before anything is decided."""
+        self._repository(state.repository).state = state
+
+    def load_pending(self, repository: str, seq: int, value: bytes) -> None:
+        """Takes a stored pending record, whatever the order; its bytes are read when it is decided on."""
+        found = self._repository(repository)
+        found.add(Held.stored(seq, value))
+        self._touched[repository] = found
+
+    def loaded(self) -> None:
+        """Everything stored was taken, acks included: what was decided before counts from here on."""
+        for repository in self.repositories.values():
+            repository.loaded()
+        self._survey()
+
+    # Input
+
+    def event(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `events`; its position is passed whatever it is."""
+        self.positions[EVENTS, record.partition] = record.offset + 1
+        try:
+            frame = wire.decode(record.value or b"")
+            if frame.header.event is None:
+                return Outcome.NOTHING
+            self._moved = True
+            return self._arrive(frame.event, record, now)
+        except Rejected as error:
+            self._moved = True
+            self._reject(record, str(error), now)
+            return Outcome.REJECTED
+
+    def ack(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `acks`: a level, the end of one, or a sign of life. Nothing of it is written again."""
+        mirror, _, repository = (record.key or "").partition("/")
+        self.heard[mirror] = max(record.time, self.heard.get(mirror, 0.0))
+        try:
+            if repository:
+                self._level(mirror, repository, record.value)
+            elif record.value is not None and shape.from_json(Beat, record.value).mirror != mirror:
+                raise MalformedEvent("key and value name different mirrors")
+        except Rejected as error:
+            self._reject(record, str(error), now)
+            return Outcome.REJECTED
+        return Outcome.TAKEN
+
+    def request(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `roster-requests` and decides it; a request decided before is a repeat."""
+        self.positions[ROSTER_REQUESTS, record.partition] = record.offset + 1
+        self._moved = True
+        try:
+            request = shape.from_json(Request, record.value or b"")
+        except Rejected as error:
+            self._reject(record, str(error), now)
+            return Outcome.REJECTED
+        if self.roster.decision(request.id) is not None:
+            return Outcome.REPEAT
+        points = {partition: at for (topic, partition), at in self.positions.items() if topic == EVENTS}
+        decided = rosters.decide(self.roster, request, positions=points, now=now)
+        if isinstance(decided, rosters.Refusal):
+            self._set_roster(rosters.remember(self.roster, request, now=now, refusal=decided))
+            return Outcome.REJECTED
+        self._set_roster(rosters.remember(decided, request, now=now))
+        if request.verb is rosters.Verb.REMOVE:
+            self._forget(request.mirror or "")
+        return Outcome.TAKEN
+
+    # Decisions
+
+    def decide(self, now: float, *, limit: int = 1000) -> bool:
+        """Releases and announces what can be, at most about `limit` notices or BATCH_BYTES; whether something is left to decide."""
+        for name, repository in list(self._touched.items()):
+            del self._touched[name]
+            if not self._advance(repository, now, limit):
+                self._touched[name] = repository
+                return True
+        self._promote(now)
+        return bool(self._touched)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether mirrors or receivers wait for what the next batch holds."""
+        return bool(self._output.releases or self._output.notices or self._output.roster)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything for the next batch at all."""
+        output = self._output
+        return bool(self._moved or output.messages or output.dirty or output.fresh or output.roster)
+
+    def batch(self) -> Batch:
+        """All that changed since the last batch, to be written in one transaction."""
+        output, self._output, self._moved = self._output, _Output(), False
+        messages = output.messages
+        for repository in output.fresh.values():
+            messages += [
+                Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store())
+                for held in repository.unwritten()
+            ]
+        for repository in output.dirty.values():
+            if repository.state is not None:
+                messages.append(Message(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
+        return Batch(
+            messages=messages,
+            positions=dict(self.positions),
+            releases=output.releases,
+            notices=output.notices,
+            errors=output.errors,
+        )
+
+    # For whoever watches
+
+    @property
+    def held(self) -> int:
+        """Events without a notice."""
+        return sum(len(repository.queue) for repository in self.repositories.values())
+
+    def gating(self, repository: Repository) -> tuple[Mirror, ...]:
+        """The mirrors that this repository's notices wait for, by the path it has now."""
+        return repository.gating(self.roster)
+
+    # Inside
+
+    def _repository(self, name: str) -> Repository:
+        found = self.repositories.get(name)
+        if found is None:
+            found = self.repositories[name] = Repository(name)
+        return found
+
+    def _arrive(self, event: Event, record: Record, now: float) -> Outcome:
+        if record.key != event.repository:
+            raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
+        repository = self._repository(event.repository)
+        arrival = judge(repository.state, event, repository.known)
+        if arrival is Arrival.REPEAT:
+            return Outcome.REPEAT
+        if arrival not in TAKEN:
+            assert repository.state is not None
+            repository.state = forked(repository.state, event)
+            self._output.dirty[repository.id] = repository
+            self._reject(record, _fork_text(event, repository.state), now, repository=repository.id)
+            return Outcome.REJECTED
+        if arrival is Arrival.GAP:
+            text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
+            self._reject(record, text, now, repository=repository.id)
+        if arrival is Arrival.ADOPTED:
+            self._retire(repository, event, now)
+        repository.state = follow(repository.state, event, arrival, self.roster.version)
+        repository.add(Held.arrived(event, record, now))
+        self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
+        self._touched[repository.id] = repository
+        if self._behind and (arrival is Arrival.ADOPTED or event.type is Type.RENAMED):
+            self._survey()
+        return Outcome.TAKEN
+
+    def _retire(self, repository: Repository, event: Event, now: float) -> None:
+        """An adopted history begins: what can still be told of the old one is told, the rest is recorded as overtaken."""
+        self._advance(repository, now, None)
+        for held in repository.drop():
+            text = f"{event.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
+            self._bury(repository, held)
+            self._error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
+
+    def _level(self, mirror: str, repository: str, value: bytes | None) -> None:
+        found = self._repository(repository)
+        if value is None:
+            found.acks.pop(mirror, None)
+        else:
+            ack = shape.from_json(Ack, value)
+            if (ack.mirror, ack.repository) != (mirror, repository):
+                raise MalformedEvent("key and value name different mirrors or repositories")
+            found.acks[mirror] = ack
+        if found.queue:
+            self._touched[repository] = found
+        behind = self._behind.get(mirror)
+        if behind and repository in behind and found.level(mirror) >= behind[repository]:
+            del behind[repository]
+
+    def _advance(self, repository: Repository, now: float, limit: int | None) -> bool:
+        """Releases, then announces, in order; False when the limit was hit before the end."""
+        while True:
+            try:
+                return self._step(repository, now, limit)
+            except MalformedEvent:
+                for broken in repository.broken():
+                    key, value = f"{repository.id}/{broken.seq}", broken.value or b""
+                    self._bury(repository, broken)
+                    self._error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)
+
+    def _step(self, repository: Repository, now: float, limit: int | None) -> bool:
+        output, version, allow = self._output, self.roster.version, self.roster.allow_empty
+        gating = repository.gating(self.roster)
+        for held in repository.releasable(gating, allow_empty=allow):
+            repository.release(held, version)
+            output.dirty[repository.id] = repository
+            output.releases += 1
+        for held, proof in repository.announceable(gating, allow_empty=allow):
+            if limit is not None and (output.notices >= limit or output.size >= BATCH_BYTES):
+                return False
+            self._announce(repository, held, proof, now)
+        return True
+
+    def _announce(self, repository: Repository, held: Held, proof: tuple[MirrorProof, ...], now: float) -> None:
+        event, state = held.event, repository.state
+        assert state is not None
+        last = dict(state.streams or {})
+        previous = {stream.value: last.get(stream.value) for stream in streams(event)}
+        notice = Notice(event=event, time=now, roster=self.roster.version, acks=proof, previous=previous)
+        value = shape.to_json(notice)
+        self._output.messages.append(Message(topic=NOTICES, key=repository.id, value=value))
+        self._output.size += len(value)
+        self._bury(repository, held)
+        self._output.dirty[repository.id] = repository
+        repository.announced(held, self.roster.version, {**last, **dict.fromkeys(previous, event.id)} or None)
+        self._output.notices += 1
+
+    def _bury(self, repository: Repository, held: Held) -> None:
+        """The pending record is needed no more; one that was never written needs no tombstone."""
+        if held.written:
+            self._output.messages.append(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
+
+    # Roster
+
+    def _set_roster(self, roster: Roster) -> None:
+        """Every version is a record of its own, because decisions name it; later ones in the same batch follow it."""
+        changed = roster.version != self.roster.version
+        self.roster, self._output.roster = roster, True
+        self._output.messages.append(Message(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
+        if changed:
+            self._touched.update((name, found) for name, found in self.repositories.items() if found.queue)
+            self._survey()
+
+    def _survey(self) -> None:
+        """For each joining mirror: where it serves less than is released now."""
+        joining = [mirror for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
+        self._behind = {mirror.name: dict(self._lagging(mirror)) for mirror in joining}
+
+    def _lagging(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
+        for repository in self.repositories.values():
+            state = repository.state
+            if state is None or (state.deleted and state.noticed == state.seq):
+                continue
+            follows = mirror.carries(state.path) and repository.id not in mirror.deactivated
+            if follows and repository.level(mirror.name) < state.released:
+                yield repository.id, state.released
+
+    def _promote(self, now: float) -> None:
+        for name in [name for name, behind in self._behind.items() if not behind]:
+            self._set_roster(rosters.promoted(self.roster, name, now=now))
+
+    def _forget(self, mirror: str) -> None:
+        """The levels of a removed mirror: it may come back empty."""
+        for repository in self.repositories.values():
+            if repository.acks.pop(mirror, None) is not None:
+                self._output.messages.append(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
+        self.heard.pop(mirror, None)
+
+    # Errors
+
+    def _reject(self, record: Record, reason: str, now: float, *, repository: str | None = None) -> None:
+        place = (record.topic, record.partition, record.offset)
+        self._error(record.key, reason, *place, record.value or b"", now, repository=repository)
+
+    def _error(
+        self,
+        key: str | None,
+        reason: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        value: bytes,
+        now: float,
+        *,
+        repository: str | None = None,
+    ) -> None:
+        key = None if key is None else key[:KEY_KEPT]
+        error = ErrorRecord(
+            time=now,
+            service=SERVICE,
+            reason=reason,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            key=key,
+            value=base64.b64encode(value[:VALUE_KEPT]).decode("ascii"),
+            repository=repository,
+        )
+        self._output.messages.append(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
+        self._output.errors += 1
+
+
+def _last(repository: Repository) -> int:
+    return repository.state.seq if repository.state else 0
+
+
+def _fork_text(event: Event, state: State) -> str:
+    return (
+        f"{event.path}: event {event.seq} ({event.id}) is a fork: the log continued from {state.seq} ({state.event}); "
+        "find out which history is true, then adopt it"
+    )

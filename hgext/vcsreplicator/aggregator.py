@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The aggregator: releases what every gating mirror has applied, and announces what every one serves.
+
+It reads `events`, `acks` and `roster-requests`; one transaction moves its positions, `pending`, `state`, `roster` and `notices`.
+Levels (`acks`) are read whole at start and never acknowledged. So whatever crashes, each event is released and announced once in
+effect, and a restart needs the compacted topics alone. After a transaction whose outcome is unknown everything in memory is
+thrown away and read again. A newer aggregator fences an older one, which leaves `run` with Fenced.
+
+Commits are made when somebody waits for them: a release, a notice or a decision about the roster at once (what arrives during a
+commit is the next group), new events alone after `group_time`.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from . import roster as rosters
+from .aggregation import Aggregation, Batch
+from .aggregator_metrics import (
+    COMMIT_SECONDS,
+    ERRORS_TOTAL,
+    EVENTS_TOTAL,
+    HELD,
+    NOTICES_TOTAL,
+    RELEASES_TOTAL,
+    VERSION,
+    WAITING,
+)
+from .alarms import Alarm, alarms, survey
+from .clock import Clock, SystemClock
+from .errors import BadConfig, Expired, MalformedEvent, Unavailable
+from .levels import AggregatorBeat, State
+from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record
+from .retry import Backoff
+from .roster import Roster
+from .shape import from_json, to_json
+
+GROUP = IDENTITY = "aggregator"
+POLL = 0.2
+"""Longest wait for a record in seconds: how soon a wish to stop is noticed."""
+
+LOAD_LIMIT = 5000
+RETRY = Backoff(first=0.1, longest=5.0)
+TopicPartition = tuple[str, int]
+
+log_line = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorSettings:
+    """Times in seconds.
+
+    `group_time` is how long new events wait for company before they are committed, `beat` the time between two signs of life,
+    `silence` after how long without one a mirror is alarmed. `batch` is the most notices of one transaction.
+    """
+
+    group_time: float = 0.005
+    beat: float = 5.0
+    silence: float = 60.0
+    batch: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("group_time", "beat", "silence"):
+            if not 0 <= getattr(self, name) <= 3600:
+                raise ValueError(f"{name}: expected seconds from 0 to 3600, got {getattr(self, name)}")
+        if not 1 <= self.batch <= 10000:
+            raise ValueError(f"batch: expected a number from 1 to 10000, got {self.batch}")
+
+
+def run(
+    settings: AggregatorSettings,
+    log: Log,
+    *,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    clock: Clock | None = None,
+) -> None:
+    """Aggregates until `stop` is set; `ready` is called when everything is loaded. Raises Fenced and BadConfig only.
+
+    While the log is away it is tried again for ever.
+    """
+    clock = clock or SystemClock()
+    failures = 0
+    announced = False
+    while not stop.is_set():
+        try:
+            with Session(settings, log, clock) as session:
+                if not announced:
+                    ready()
+                    announced = True
+                while not stop.is_set():
+                    session.step(POLL)
+                    failures = 0
+                session.commit()
+        except (Unavailable, Expired) as error:
+            failures += 1
+            log_line.warning("log unavailable", reason=str(error), failures=failures)
+            stop.wait(RETRY.delay(failures))
+
+
+class Session:
+    """One life of the aggregator between two looks at the whole log; used by one thread. Raises Unavailable, Fenced, BadConfig.
+
+    Making it fences every older one. It is loaded when made.
+    """
+
+    def __init__(self, settings: AggregatorSettings, log: Log, clock: Clock) -> None:
+        self._settings, self._log, self._clock = settings, log, clock
+        self._transactor = log.transactor(IDENTITY)
+        self._reader: Reader | None = None
+        try:
+            began = clock.monotonic()
+            self.core, acks = _load(log, clock)
+            self._reader = log.reader({**self.core.positions, **acks})
+            took = round(clock.monotonic() - began, 3)
+            log_line.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
+        except BaseException:
+            self.close()
+            raise
+        self._first = clock.monotonic()
+        self._beaten = -settings.beat
+        self._alarms: dict[Alarm, float] = {}
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees everything; what was not committed is forgotten, and read again by the next session."""
+        if self._reader is not None:
+            self._reader.close()
+        self._transactor.close()
+
+    def step(self, timeout: float) -> None:
+        """Reads what is there, waiting at most `timeout` seconds, decides, and commits if somebody waits for it."""
+        core, settings = self.core, self._settings
+        was_waiting = core.waiting
+        if was_waiting:
+            timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
+        assert self._reader is not None
+        self._take(self._reader.poll(timeout))
+        more = True
+        while more:
+            more = core.decide(self._clock.now(), limit=settings.batch)
+            if core.urgent:
+                self.commit()
+        now = self._clock.monotonic()
+        if not was_waiting:
+            self._first = now
+        if core.waiting and now - self._first >= settings.group_time:
+            self.commit()
+        if now - self._beaten >= settings.beat:
+            self._beat(now)
+
+    def commit(self, *more: Message) -> None:
+        """Writes everything decided and taken so far, and `more`, in one transaction."""
+        if not self.core.waiting and not more:
+            return
+        batch = self.core.batch()
+        began = self._clock.monotonic()
+        self._transactor.commit([*batch.messages, *more], group=GROUP, positions=batch.positions)
+        COMMIT_SECONDS.observe(self._clock.monotonic() - began)
+        self._first = self._clock.monotonic()
+        _count(batch)
+
+    def _take(self, records: Sequence[Record]) -> None:
+        core, now = self.core, self._clock.now()
+        inputs = {EVENTS: core.event, ACKS: core.ack, ROSTER_REQUESTS: core.request}
+        for record in records:
+            outcome = inputs[record.topic](record, now)
+            if record.topic == EVENTS:
+                EVENTS_TOTAL.labels(outcome=outcome.value).inc()
+            elif record.topic == ROSTER_REQUESTS:
+                log_line.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
+
+    def _beat(self, now: float) -> None:
+        """A sign of life, which also finds out whether somebody took over; then a look at who does not give any."""
+        core, time = self.core, self._clock.now()
+        self._beaten = now
+        beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held)
+        self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
+        HELD.set(core.held)
+        VERSION.set(core.roster.version)
+        waiting = survey(core)
+        for mirror, numbers in waiting.mirrors.items():
+            WAITING.labels(mirror=mirror).set(numbers.held)
+        self._watch(alarms(core, waiting, time, self._settings.silence), now)
+
+    def _watch(self, found: Sequence[Alarm], now: float) -> None:
+        """Logs each alarm when it begins, every ten limits while it lasts, and its end."""
+        for alarm in found:
+            told = self._alarms.get(alarm)
+            if told is None or now - told >= 10 * self._settings.silence:
+                log_line.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers)
+                self._alarms[alarm] = now
+        for alarm in self._alarms.keys() - set(found):
+            log_line.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
+            del self._alarms[alarm]
+
+
+def _count(batch: Batch) -> None:
+    RELEASES_TOTAL.inc(batch.releases)
+    NOTICES_TOTAL.inc(batch.notices)
+    if batch.errors:
+        ERRORS_TOTAL.inc(batch.errors)
+        log_line.error("records set aside", count=batch.errors, see="vcsreplicator errors")
+
+
+def _load(log: Log, clock: Clock) -> tuple[Aggregation, dict[TopicPartition, int]]:
+    """Everything the log knows, and where to go on reading the acks."""
+    positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS)}
+    core = Aggregation(_load_roster(log), positions)
+    for record in _whole(log, (STATE, PENDING), {}):
+        _load_record(core, record)
+    acks: dict[TopicPartition, int] = {}
+    for record in _whole(log, (ACKS,), acks):
+        core.ack(record, clock.now())
+    core.loaded()
+    return core, acks
+
+
+def _start(log: Log, topic: str) -> dict[TopicPartition, int]:
+    """The stored positions; where there is none, or the log no longer reaches back, its beginning.
+
+    A log that lost its newest records ends before the stored position. Its events are read again, of which most are repeats;
+    its requests are not, because old ones would be decided anew.
+    """
+    stored, ends, start = log.stored(GROUP, topic), log.ends(topic), {}
+    for partition, beginning in log.beginnings(topic).items():
+        start[topic, partition] = max(stored.get(partition, beginning), beginning)
+        if start[topic, partition] > ends[partition]:
+            log_line.error(
+                "log lost records", topic=topic, partition=partition, count=stored[partition] - ends[partition]
+            )
+            start[topic, partition] = ends[partition] if topic == ROSTER_REQUESTS else beginning
+        if partition in stored and stored[partition] < beginning:
+            log_line.error(
+                "records expired unread", topic=topic, partition=partition, count=beginning - stored[partition]
+            )
+    return start
+
+
+def _load_roster(log: Log) -> Roster:
+    roster = Roster()
+    for record in _whole(log, (ROSTER,), {}):
+        if record.key == rosters.KEY and record.value is not None:
+            try:
+                roster = from_json(Roster, record.value)
+            except MalformedEvent as error:
+                raise BadConfig(f"topic {ROSTER}: {error}; was it written by a newer version?") from error
+    return roster
+
+
+def _load_record(core: Aggregation, record: Record) -> None:
+    if record.value is None or record.key is None or record.key == IDENTITY:
+        return
+    repository, _, seq = record.key.partition("/")
+    try:
+        if record.topic == STATE:
+            core.load_state(from_json(State, record.value))
+        else:
+            core.load_pending(repository, int(seq), record.value)
+    except (MalformedEvent, ValueError) as error:
+        log_line.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
+
+
+def _whole(log: Log, names: Sequence[str], reached: dict[TopicPartition, int]) -> Iterator[Record]:
+    """The newest record of each key of compacted topics, up to their present ends, which `reached` then holds."""
+    ends = {(topic, partition): end for topic in names for partition, end in log.ends(topic).items()}
+    reader = log.reader({(topic, partition): at for topic in names for partition, at in log.beginnings(topic).items()})
+    newest: dict[tuple[str, str | None], Record] = {}
+    try:
+        while any(reader.positions()[place] < end for place, end in ends.items()):
+            for record in reader.poll(POLL, limit=LOAD_LIMIT):
+                newest.pop((record.topic, record.key), None)
+                newest[record.topic, record.key] = record
+        reached.update(reader.positions())
+    finally:
+        reader.close()
+    yield from newest.values()

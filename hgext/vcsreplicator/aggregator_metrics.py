@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the aggregator counts, for Prometheus."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+EVENTS_TOTAL = Counter("vcsreplicator_aggregator_events", "Records of events read, by what they came to", ["outcome"])
+RELEASES_TOTAL = Counter("vcsreplicator_aggregator_releases", "Events released to mirrors")
+NOTICES_TOTAL = Counter("vcsreplicator_aggregator_notices", "Notices written")
+ERRORS_TOTAL = Counter("vcsreplicator_aggregator_errors", "Records set aside in the topic errors")
+HELD = Gauge("vcsreplicator_aggregator_held_events", "Events that wait for their notice")
+VERSION = Gauge("vcsreplicator_aggregator_roster_version", "Version of the roster")
+COMMIT_SECONDS = Histogram(
+    "vcsreplicator_aggregator_commit_seconds",
+    "Duration of transactions",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+)
+SILENT_SECONDS = Gauge(
+    "vcsreplicator_aggregator_mirror_silent_seconds", "Since a mirror's last sign of life", ["mirror"]
+)
+WAITING = Gauge("vcsreplicator_aggregator_mirror_held_notices", "Notices that wait for this mirror", ["mirror"])

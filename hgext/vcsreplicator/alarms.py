@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What holds notices back and needs a human: silent mirrors, and repositories that no mirror gates. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .aggregation import Aggregation
+from .roster import MirrorState
+
+SILENT = "mirror silent"
+NO_GATING = "no gating mirror"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One alarm; equal while the same thing goes on, whatever its numbers are.
+
+    Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
+    it. Without a gating mirror: `held` notices of how many `repositories`.
+    """
+
+    kind: str
+    mirror: str | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class Backlog:
+    """What waits for one mirror: `lag` events it has not applied, `held` notices it does not serve yet."""
+
+    lag: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What waits, and for whom; `alone` notices of `repositories` wait because no mirror gates them."""
+
+    mirrors: Mapping[str, Backlog]
+    alone: int
+    repositories: int
+
+
+def alarms(core: Aggregation, waiting: Waiting, now: float, silence: float) -> tuple[Alarm, ...]:
+    """All that is wrong now; `silence` is how many seconds a mirror may be quiet."""
+    found = []
+    for mirror in core.roster.mirrors:
+        if mirror.state not in (MirrorState.ACTIVE, MirrorState.JOINING):
+            continue
+        seconds = now - max(core.heard.get(mirror.name, 0.0), mirror.since)
+        if seconds >= silence:
+            backlog = waiting.mirrors[mirror.name]
+            numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
+            found.append(Alarm(kind=SILENT, mirror=mirror.name, numbers=numbers))
+    if waiting.alone:
+        numbers = {"held": waiting.alone, "repositories": waiting.repositories}
+        found.append(Alarm(kind=NO_GATING, numbers=numbers))
+    return tuple(found)
+
+
+def survey(core: Aggregation) -> Waiting:
+    """Counts over everything that has no notice yet."""
+    mirrors = {mirror.name: Backlog() for mirror in core.roster.mirrors}
+    alone = repositories = 0
+    for repository in core.repositories.values():
+        gating = core.gating(repository)
+        if repository.queue and not gating and not core.roster.allow_empty:
+            alone, repositories = alone + len(repository.queue), repositories + 1
+        for mirror in gating:
+            ack = repository.ack(mirror.name)
+            applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
+            mirrors[mirror.name].lag += sum(held.seq > applied for held in repository.queue)
+            mirrors[mirror.name].held += sum(held.seq > serving for held in repository.queue)
+    return Waiting(mirrors=mirrors, alone=alone, repositories=repositories)

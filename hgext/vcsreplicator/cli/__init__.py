@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The command `vcsreplicator`: one file per verb, loaded when its verb is used.
+
+A verb is a module of this folder with a click command named `command`. A mistake of the user or of the configuration is one
+line on standard error and exit code 2 (78 for the configuration); a traceback means a fault of ours.
+"""
+
+import importlib
+import importlib.util
+import sys
+
+import click
+
+from ..errors import BadConfig, ReplicationError
+from ..version import VERSION
+
+VERBS = {
+    "demo": "A whole installation on this machine, and a push through it",
+    "relay": "Move events of the master's repositories to the log",
+    "mirror": "Apply events on a mirror",
+    "aggregator": "Release and announce what all mirrors have",
+    "notifier": "Deliver notices to their destinations",
+    "web": "Serve a folder of repositories over HTTP",
+    "topics": "Create and list the topics of the log",
+    "roster": "Show and change which mirrors gate",
+    "bootstrap": "Fill a new mirror from the master",
+    "verify": "Compare mirrors with the master",
+    "heal": "Try again what a mirror holds detached",
+    "replay": "Send notices again to one destination",
+    "deliveries": "List, show and repeat deliveries",
+    "subscription": "Add, remove, pause and resume webhooks",
+    "destination": "Pause, resume and skip on a destination",
+    "errors": "Show what could never work",
+    "listen": "Receive messages from an exchange",
+    "status": "How far everything is",
+    "check": "Say if someone must act (for monitoring)",
+    "trace": "Follow one push through every stage",
+    "config": "Check the configuration and what is in use",
+}
+
+
+class _Verbs(click.Group):
+    """Lists all verbs without importing any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [verb for verb in VERBS if _module(verb) is not None]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        where = _module(name) if name in VERBS else None
+        if where is None:
+            return None
+        command: click.Command = importlib.import_module(where).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
+
+
+def _module(verb: str) -> str | None:
+    name = f"{__name__}.{verb}"
+    return name if importlib.util.find_spec(name) else None
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
+@click.version_option(VERSION, prog_name="vcsreplicator")
+def program() -> None:
+    """Replicate Mercurial pushes to mirrors; announce each once all serve it."""
+
+
+def main() -> None:
+    """The console command."""
+    try:
+        program.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BadConfig as error:
+        click.echo(f"vcsreplicator: {error}", err=True)
+        sys.exit(78)
+    except ReplicationError as error:
+        click.echo(f"vcsreplicator: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)

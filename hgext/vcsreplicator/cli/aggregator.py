@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator aggregator`: the daemon."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import click
+
+from ..config import Config
+from ..log import Log
+from ..service import configure_logging, serve
+from .options import log_of, with_config
+
+
+@click.command()
+@with_config
+def command(config: Config) -> None:
+    """Release what all gating mirrors applied, announce what all of them serve."""
+    from .. import aggregator
+
+    configure_logging("aggregator")
+    settings = config.settings(aggregator.AggregatorSettings, "aggregator")
+    with log_of(config) as log:
+        sys.exit(
+            serve(
+                "aggregator",
+                lambda stop, ready: aggregator.run(settings, log, stop=stop, ready=ready),
+                listen=config.listen("aggregator"),
+                pages={"/status": _status(log)},
+            )
+        )
+
+
+def _status(log: Log) -> Callable[[], Mapping[str, object]]:
+    """The same as `vcsreplicator status --json`, for dashboards."""
+    from ..status import Follower, as_data
+
+    lock = threading.Lock()
+    followers: list[Follower] = []
+
+    def page() -> Mapping[str, object]:
+        with lock:
+            if not followers:
+                followers.append(Follower(log))
+            return as_data(followers[0].update(), time.time())
+
+    return page

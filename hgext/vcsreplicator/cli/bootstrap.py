@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator bootstrap NAME`: a progress display around `bootstrap.bootstrap`."""
+
+import json
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from .. import bootstrap, mirror
+from ..config import Config
+from ..errors import Refused
+from ..log import Log
+from ..log.opening import open_log
+from ..path import Rules
+from ..roster import Request, Role, Verb
+from .options import with_config
+from .roster import RULE, ask, who
+
+EVERY = 10.0
+
+
+@click.command()
+@click.argument("name")
+@click.option("--include", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated. Default: everything.")
+@click.option("--exclude", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated.")
+@click.option("--backup", is_flag=True, help="A mirror that nothing waits for and that ignores deletions.")
+@click.option("--workers", type=click.IntRange(1), help="Repositories copied at a time.  [default: 4]")
+@click.option("--wait", default=30.0, show_default=True, metavar="SECONDS", help="For the aggregator's word.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a display.")
+@with_config
+def command(
+    config: Config,
+    name: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    backup: bool,
+    workers: int | None,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Fill a new mirror from the master while pushes go on, then let it join.
+
+    NAME has its section [mirror.NAME], and its service must not run yet. Interrupt it at any time; the same command
+    goes on where it was. When it is done, start the mirror.
+    """
+    settings = config.settings(mirror.MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
+    options = bootstrap.BootstrapSettings()
+    if "bootstrap" in config.tables:
+        options = config.settings(bootstrap.BootstrapSettings, "bootstrap")
+    if workers is not None:
+        options = replace(options, workers=workers)
+    rules = Rules(include=include, exclude=exclude) if include or exclude else None
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with open_log(config.log) as log, _Display(as_json) as told:
+        joined = bootstrap.bootstrap(
+            settings,
+            log,
+            options,
+            ask=lambda verb, wanted: _ask(log, verb, name, wanted, backup, wait),
+            told=told,
+            stop=stop,
+            rules=rules,
+        )
+    if not joined:
+        click.echo("stopped; the same command goes on where this one was", err=True)
+        sys.exit(130)
+    click.echo(f"{name} has joined; start it: vcsreplicator mirror {name}", err=True)
+
+
+def _ask(log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wait: float) -> None:
+    is_new = verb is Verb.ADD
+    request = Request(
+        id=secrets.token_hex(16),
+        verb=verb,
+        who=who(),
+        time=time.time(),
+        reason="bootstrap",
+        mirror=name,
+        role=(Role.BACKUP if backup else Role.SERVING) if is_new else None,
+        inactive=is_new,
+        rules=(rules or Rules()) if is_new else None,
+    )
+    decision, _ = ask(log, request, wait)
+    if decision.refusal:
+        raise Refused(decision.refusal)
+
+
+class _Display:
+    """A context: bars on a terminal, a line now and then elsewhere, JSON lines for programs."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._console = Console(stderr=True)
+        self._began, self._printed = time.monotonic(), float("-inf")
+        self._bars = Bars(
+            TextColumn("copying"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("repositories  {task.fields[size]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=as_json or not self._console.is_terminal,
+        )
+        self._task = self._bars.add_task("copying", total=None, size="")
+
+    def __enter__(self) -> Callable[[bootstrap.Progress | bootstrap.Trouble], None]:
+        self._bars.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _show(self, event: bootstrap.Progress | bootstrap.Trouble) -> None:
+        if self._as_json:
+            click.echo(json.dumps({"event": type(event).__name__.lower(), **asdict(event)}))
+        elif isinstance(event, bootstrap.Trouble):
+            then = "given up" if event.is_final else "will be tried again"
+            self._console.print(f"[yellow]{escape(event.path)}[/]: {escape(event.note)} ({then})", highlight=False)
+        else:
+            self._measure(event)
+
+    def _measure(self, event: bootstrap.Progress) -> None:
+        now = time.monotonic()
+        rate = event.bytes / max(now - self._began, 0.1)
+        size = f"{decimal(event.bytes)}, {decimal(int(rate))}/s"
+        self._bars.update(self._task, total=event.total, completed=event.present, size=size)
+        is_last = event.present + event.failed == event.total
+        if not self._console.is_terminal and (is_last or now - self._printed >= EVERY):
+            self._printed = now
+            self._console.print(f"{event.present} of {event.total} repositories, {size}", highlight=False)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator check`: for monitoring systems that understand exit codes."""
+
+import sys
+import time
+
+import click
+
+from ..config import Config
+from ..status import Follower, findings
+from .options import log_of, with_config
+
+WORDS = ("OK", "WARNING", "CRITICAL")
+
+
+@click.command()
+@click.option("--warn", default=150, show_default=True, help="Events or notices behind that are worth a warning.")
+@click.option("--critical", default=600, show_default=True, help="Events or notices behind that need someone now.")
+@with_config
+def command(config: Config, warn: int, critical: int) -> None:
+    """Say in one line if someone must act; exit code 0 no, 1 soon, 2 now."""
+    with log_of(config) as log:
+        follower = Follower(log)
+        try:
+            found = findings(follower.update(), time.time(), warn=warn, critical=critical)
+        finally:
+            follower.close()
+    level = max((finding.level for finding in found), default=0)
+    click.echo(f"{WORDS[level]} - " + ("; ".join(finding.text for finding in found) or "everything is level"))
+    sys.exit(level)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator config`: is the configuration right, and which files are in use."""
+
+import subprocess
+
+import click
+
+from ..config import Config
+from ..errors import BadConfig
+from ..log import topics
+from .options import log_of, with_config
+
+
+@click.group()
+def command() -> None:
+    """Check the configuration and what is in use."""
+
+
+@command.command()
+@with_config
+def check(config: Config) -> None:
+    """Read every section, ask the log, and name the extensions' files; stops at the first mistake."""
+    _sections(config)
+    click.echo(f"{config.file}: all sections are right")
+    with log_of(config) as log:
+        missing = []
+        for topic in topics():
+            try:
+                log.partitions(topic.name)
+            except BadConfig:
+                missing.append(topic.name)
+    click.echo(
+        "the log answers" + (f"; missing topics: {', '.join(missing)} (vcsreplicator topics create)" if missing else "")
+    )
+    _extensions()
+
+
+def _sections(config: Config) -> None:
+    from notifier import settings as notifier
+
+    from .. import aggregator, bootstrap, health, mirror, relay, verify
+    from ..blobs import open_blobs
+
+    if "relay" in config.tables:
+        config.settings(relay.RelaySettings, "relay", blobs=config.blobs)
+    if "mirror" in config.tables:
+        for name in config.names("mirror"):
+            config.settings(mirror.MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
+    if "aggregator" in config.tables:
+        config.settings(aggregator.AggregatorSettings, "aggregator")
+    if "notifier" in config.tables:
+        notifier.read(config.tables, config.file)
+    config.settings(health.HealthSettings, "health")
+    config.settings(verify.VerifySettings, "verify")
+    config.settings(bootstrap.BootstrapSettings, "bootstrap")
+    if config.blobs is not None:
+        try:
+            open_blobs(config.blobs)
+        except ValueError as error:
+            raise BadConfig(f"{config.file}: blobs: {error}") from error
+    roles = {
+        "relay",
+        "aggregator",
+        "notifier",
+        "verify",
+        *(f"mirror-{name}" for name in config.tables.get("mirror", {})),
+    }
+    for role in config.tables.get("listen", {}):
+        if role not in roles:
+            raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")
+        config.listen(role)
+
+
+def _extensions() -> None:
+    """What Mercurial itself would load, asked of the `hg` on PATH."""
+    for name in ("vcsreplicator", "pushlog"):
+        try:
+            done = subprocess.run(
+                ["hg", "debugextensions", "-T", "{name}\t{source}\n"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            click.echo("hg is not on PATH: on a master and a mirror it must be")
+            return
+        found = [line.split("\t")[1] for line in done.stdout.splitlines() if line.startswith(name + "\t")]
+        click.echo(f"hg extension {name}: {found[0] if found else 'not enabled in this environment (HGRCPATH)'}")

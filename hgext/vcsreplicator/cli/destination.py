@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator destination`: how destinations are, and pause, resume, skip; who asked is recorded."""
+
+import json
+from contextlib import closing
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..config import Config
+from ..errors import Refused
+from .options import with_config
+from .requests import ask, when
+
+_wait = click.option("--wait", default=10.0, show_default=True, metavar="SECONDS", help="For the notifier's answer.")
+
+
+@click.group()
+def command() -> None:
+    """Pause, resume and skip on a destination."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@with_config
+def list_(config: Config, as_json: bool) -> None:
+    """List the destinations as their notifier last told."""
+    from notifier.settings import read
+    from notifier.state import State
+
+    settings = read(config.tables, config.file)
+    with closing(State(settings.state)) as state:
+        known = state.conditions()
+    rows = {name: known.get(name) for name in settings.destinations}
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("destination", "state", "position", "waiting", "oldest", "told", box=None)
+    for name, row in rows.items():
+        if row is None:
+            table.add_row(name, "never ran")
+            continue
+        what = "paused" if row["paused"] else f"in trouble: {row['trouble']}" if row["trouble"] else "delivering"
+        age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
+        table.add_row(name, escape(what), str(row["position"]), str(row["waiting"]), age, when(row["time"]))
+    Console().print(table)
+
+
+@command.command()
+@click.argument("name")
+@_wait
+@with_config
+def pause(config: Config, name: str, wait: float) -> None:
+    """Send nothing to NAME until it is resumed; nothing is lost."""
+    ask(config, name, "pause", {}, wait=wait)
+
+
+@command.command()
+@click.argument("name")
+@_wait
+@with_config
+def resume(config: Config, name: str, wait: float) -> None:
+    """Go on where NAME was paused."""
+    ask(config, name, "resume", {}, wait=wait)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--message", metavar="ID", help="Only this one  [default: the oldest that failed]")
+@click.option("--yes", is_flag=True, help="Do it.")
+@_wait
+@with_config
+def skip(config: Config, name: str, message: str | None, yes: bool, wait: float) -> None:
+    """Pass over one message that NAME cannot deliver; it is kept among the errors."""
+    if not yes:
+        what = f"message {message}" if message else "the oldest message that failed"
+        raise Refused(f"{what} would never be sent to {name}; add --yes to do it")
+    ask(config, name, "skip", {"message": message}, wait=wait)
+
+
+@command.command()
+@click.option("--last", default=20, show_default=True, help="How many.")
+@with_config
+def requests(config: Config, last: int) -> None:
+    """Show who asked for what, and what became of it."""
+    from notifier.settings import read
+    from notifier.state import State
+
+    with closing(State(read(config.tables, config.file).state)) as state:
+        found = state.requests(last)
+    table = Table("asked", "who", "destination", "what", "result", box=None)
+    for each in found:
+        table.add_row(
+            when(each.asked_at), each.who, each.destination, each.kind.value, escape(each.result or "waiting")
+        )
+    Console().print(table)

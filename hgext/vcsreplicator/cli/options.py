@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Options that several verbs share, and the opening of what they name."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..config import DEFAULT_FILE, Config, load
+from ..errors import BadConfig
+from ..log import Log
+from ..log.opening import open_log
+
+
+def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--config FILE`; the verb gets the read `Config` as its first argument."""
+
+    @click.option(
+        "-c",
+        "--config",
+        "file",
+        default=DEFAULT_FILE,
+        envvar="VCSREPLICATOR_CONFIG",
+        show_default=True,
+        metavar="FILE",
+        help="The services' TOML file.",
+    )
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, file: str, **options: Any) -> Any:
+        config: Config = load(file)
+        return function(config, *arguments, **options)
+
+    return wrapped
+
+
+def log_of(config: Config) -> Log:
+    """The log that the file names, open; raises BadConfig naming the file if its URL is wrong, Unavailable if it is away."""
+    try:
+        return open_log(config.log)
+    except BadConfig as error:
+        raise BadConfig(f"{config.file}: {error}") from error

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator roster`: which mirrors there are and which of them gate.
+
+A change is a request in the log, which the aggregator decides; the verb waits for its word. What lets notices go out earlier or
+makes them wait is shown first and done with `--yes`.
+"""
+
+import datetime
+import functools
+import getpass
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .. import roster as rosters
+from ..config import Config
+from ..errors import Refused
+from ..levels import State
+from ..log import ROSTER, ROSTER_REQUESTS, Log, Message
+from ..path import Rules
+from ..roster import Decision, Mirror, Request, Role, Roster, Verb
+from ..shape import from_json, plain, to_json
+from ..status import Follower, Picture
+from .options import log_of, with_config
+
+RULE = "path:EXACT or re:EXPRESSION"
+
+
+@click.group()
+def command() -> None:
+    """Show and change which mirrors gate.
+
+    Notices of a repository wait for every mirror that gates it: active or joining, carrying it by its rules, no backup,
+    and not deactivated for it.
+    """
+
+
+def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of every verb that asks for a change."""
+
+    @click.option("--reason", default="", metavar="TEXT", help="Kept with the decision.")
+    @click.option("--wait", default=10.0, show_default=True, metavar="SECONDS", help="For the aggregator's word.")
+    @with_config
+    @functools.wraps(function)
+    def wrapped(config: Config, *arguments: Any, reason: str, wait: float, yes: bool = True, **options: Any) -> None:
+        with log_of(config) as log:
+            picture = _picture(log)
+            request = function(picture, reason, *arguments, **options)
+            _check(picture, request)
+            if not yes:
+                raise Refused(f"{_effect(picture, request)}; add --yes to do it")
+            _tell(ask(log, request, wait))
+
+    return wrapped
+
+
+def _with_yes(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--yes", is_flag=True, help="Do it; without, only say what it would do.")(function)
+
+
+def _with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
+    function = click.option("--exclude", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated.")(function)
+    return click.option("--include", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated.")(function)
+
+
+@command.command("list")
+@click.option("--decisions", is_flag=True, help="Also the newest decisions: who asked for what, and why.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: the whole roster.")
+@with_config
+def list_(config: Config, decisions: bool, as_json: bool) -> None:
+    """List the mirrors, where they stand, and what waits for them."""
+    with log_of(config) as log:
+        picture = _picture(log)
+    roster = picture.roster or Roster()
+    if as_json:
+        click.echo(json.dumps(plain(roster), indent=2))
+        return
+    console = Console()
+    console.print(_mirrors(picture, roster))
+    console.print(f"version {roster.version}; without a gating mirror notices {_empty(roster.allow_empty)}")
+    if decisions:
+        console.print(_decisions(roster))
+
+
+@command.command()
+@click.argument("name")
+@click.option("--backup", is_flag=True, help="Nothing waits for it, and it ignores deletions.")
+@click.option("--inactive", is_flag=True, help="Only make it known: it gates from `join` on.")
+@_with_rules
+@_asking
+def add(picture: Picture, reason: str, name: str, backup: bool, inactive: bool, include: Any, exclude: Any) -> Request:
+    """Add a mirror: it joins, so whatever is pushed from now on waits for it."""
+    rules = Rules(include=include, exclude=exclude)
+    role = Role.BACKUP if backup else Role.SERVING
+    return _request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules)
+
+
+@command.command()
+@click.argument("name")
+@_asking
+def join(picture: Picture, reason: str, name: str) -> Request:
+    """Let an inactive mirror gate what is pushed from now on; it is active once it serves all the rest."""
+    return _request(Verb.JOIN, reason, mirror=name)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only.")
+@_asking
+def activate(picture: Picture, reason: str, name: str, repository: str | None) -> Request:
+    """Make a mirror active at once: everything not yet announced waits for it."""
+    return _request(Verb.ACTIVATE, reason, mirror=name, repository=_repository(picture, repository))
+
+
+@command.command()
+@click.argument("name")
+@click.option("--repository", metavar="PATH|ID", help="Only for this repository.")
+@_with_yes
+@_asking
+def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> Request:
+    """Let nothing wait for a mirror any more, or nothing of one repository."""
+    return _request(Verb.DEACTIVATE, reason, mirror=name, repository=_repository(picture, repository))
+
+
+@command.command()
+@click.argument("name")
+@_with_yes
+@_asking
+def remove(picture: Picture, reason: str, name: str) -> Request:
+    """Remove an inactive mirror for good; its levels are forgotten."""
+    return _request(Verb.REMOVE, reason, mirror=name)
+
+
+@command.command()
+@click.argument("name")
+@_with_rules
+@_with_yes
+@_asking
+def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> Request:
+    """Set which repositories a mirror carries; without rules all of them."""
+    return _request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
+
+
+@command.command("allow-empty")
+@click.argument("answer", type=click.Choice(["yes", "no"]))
+@_with_yes
+@_asking
+def allow_empty(picture: Picture, reason: str, answer: str) -> Request:
+    """Whether notices go out where no mirror gates."""
+    return _request(Verb.ALLOW_EMPTY, reason, allow=answer == "yes")
+
+
+def _request(verb: Verb, reason: str, **members: Any) -> Request:
+    return Request(id=secrets.token_hex(8), verb=verb, who=who(), time=time.time(), reason=reason, **members)
+
+
+def who() -> str:
+    return f"{os.environ.get('SUDO_USER') or getpass.getuser()}@{os.uname().nodename}"
+
+
+def _picture(log: Log) -> Picture:
+    follower = Follower(log)
+    try:
+        return follower.update()
+    finally:
+        follower.close()
+
+
+def _repository(picture: Picture, named: str | None) -> str | None:
+    """The id of the repository with this id or path; the newest of those that have had the path."""
+    if named is None or named in picture.states:
+        return named
+    found = [state for state in picture.states.values() if state.path == named.strip("/")]
+    if not found:
+        raise Refused(f"repository {named}: neither a path nor an id that the log knows")
+    return max(found, key=lambda state: (not state.deleted, state.generation)).repository
+
+
+def _check(picture: Picture, request: Request) -> None:
+    """Raises Refused if the aggregator would refuse this as things stand now."""
+    decided = rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
+    if isinstance(decided, rosters.Refusal):
+        raise Refused(decided.reason)
+
+
+def _effect(picture: Picture, request: Request) -> str:
+    """What the request would do, in words, with the number of notices it concerns."""
+    if request.verb is Verb.ALLOW_EMPTY:
+        return f"without a gating mirror notices would {'go out' if request.allow else 'be held'}"
+    held = sum(
+        state.seq - max(state.noticed, _serving(picture, request.mirror, state))
+        for state in picture.waiting()
+        if request.repository in (None, state.repository) and _gates(picture, request.mirror, state)
+    )
+    what = {
+        Verb.DEACTIVATE: f"{held} notices that wait for {request.mirror} would wait for the other mirrors only",
+        Verb.REMOVE: f"{request.mirror} would be removed and its levels forgotten",
+        Verb.RULES: f"{request.mirror} would carry {_carried(picture, request.rules or Rules())}",
+    }
+    return what[request.verb]
+
+
+def _carried(picture: Picture, wanted: Rules) -> str:
+    present = [state for state in picture.states.values() if not state.deleted]
+    return f"{sum(wanted.carries(state.path) for state in present)} of {len(present)} repositories"
+
+
+def _gates(picture: Picture, name: str | None, state: State) -> bool:
+    mirror = picture.roster.mirror(name) if picture.roster else None
+    return mirror is not None and mirror.gates(state.repository, state.path)
+
+
+def _serving(picture: Picture, name: str | None, state: State) -> int:
+    ack = picture.acks.get((name or "", state.repository))
+    return ack.serving if ack and ack.incarnation == state.incarnation else 0
+
+
+def ask(log: Log, request: Request, patience: float) -> tuple[Decision, Roster]:
+    """The aggregator's decision; raises Refused with its reason, or if it does not come in time."""
+    reader = log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})
+    try:
+        log.append([Message(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+        end = time.monotonic() + patience
+        while (left := end - time.monotonic()) > 0:
+            for record in reader.poll(left):
+                roster = from_json(Roster, record.value) if record.value else Roster()
+                if decision := roster.decision(request.id):
+                    return decision, roster
+    finally:
+        reader.close()
+    raise Refused(f"the aggregator has not decided within {patience:g} s; it will when it runs (request {request.id})")
+
+
+def _tell(decided: tuple[Decision, Roster]) -> None:
+    decision, roster = decided
+    if decision.refusal:
+        raise Refused(decision.refusal)
+    mirror = roster.mirror(decision.request.mirror)
+    if mirror is None:
+        click.echo(f"roster version {roster.version}: without a gating mirror notices {_empty(roster.allow_empty)}")
+    else:
+        click.echo(f"roster version {roster.version}: {mirror.name} is {mirror.state.value}")
+
+
+def _empty(allowed: bool) -> str:
+    return "go out" if allowed else "are held"
+
+
+def _mirrors(picture: Picture, roster: Roster) -> Table:
+    table = Table("mirror", "state", "role", "rules", "deactivated for", "behind", "holds", box=None)
+    for mirror in roster.mirrors:
+        held = sum(
+            max(0, state.seq - max(state.noticed, _serving(picture, mirror.name, state)))
+            for state in picture.waiting()
+            if mirror.gates(state.repository, state.path)
+        )
+        table.add_row(
+            mirror.name,
+            mirror.state.value,
+            mirror.role.value,
+            escape(_rules(mirror)),
+            escape(", ".join(_path(picture, name) for name in mirror.deactivated)),
+            str(picture.behind(mirror.name)),
+            str(held),
+        )
+    return table
+
+
+def _rules(mirror: Mirror) -> str:
+    return (
+        " ".join([f"+{rule}" for rule in mirror.rules.include] + [f"-{rule}" for rule in mirror.rules.exclude]) or "all"
+    )
+
+
+def _path(picture: Picture, repository: str) -> str:
+    state = picture.states.get(repository)
+    return state.path if state else repository
+
+
+def _decisions(roster: Roster) -> Table:
+    table = Table("when", "version", "who", "what", "reason", "refused", box=None)
+    for decision in roster.recent:
+        request = decision.request
+        when = datetime.datetime.fromtimestamp(decision.time, datetime.UTC)
+        what = " ".join(word for word in (request.verb.value, request.mirror, request.repository) if word)
+        row = (escape(text) for text in (request.who, what, request.reason, decision.refusal or ""))
+        table.add_row(f"{when:%Y-%m-%d %H:%M:%S}", str(decision.version), *row)
+    return table

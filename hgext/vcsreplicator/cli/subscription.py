@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator subscription`: who gets webhooks; changes work at once and are recorded."""
+
+import json
+import time
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..config import Config
+from ..errors import Refused
+from ..shape import plain
+from .options import with_config
+from .requests import open_deliveries, when, who
+
+_destination = click.option("--destination", metavar="NAME", help="If there are several of type webhook.")
+_yes = click.option("--yes", is_flag=True, help="Do it.")
+
+
+@click.group()
+def command() -> None:
+    """Add, remove, pause and resume subscriptions of webhooks."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_destination
+@with_config
+def list_(config: Config, destination: str | None, as_json: bool) -> None:
+    """List the subscriptions; secrets are named by their place."""
+    with open_deliveries(config, destination) as deliveries:
+        found = deliveries.subscriptions()
+    if as_json:
+        click.echo(json.dumps([plain(each) for each in found], indent=2))
+        return
+    table = Table("name", "state", "url", "types", "filter", "from", box=None)
+    for each in found:
+        failing = f"failing since {when(each.failing_since)}" if each.failing_since else "active"
+        state = f"paused: {each.paused_reason}" if each.paused_reason else failing
+        wanted = each.subscription
+        types = " ".join(wanted.types)
+        table.add_row(each.name, escape(state), escape(wanted.url), types, escape(wanted.filter or ""), each.origin)
+    Console().print(table)
+
+
+@command.command()
+@click.argument("name")
+@click.argument("url")
+@click.option("--filter", metavar="JMESPATH", help="Over {type, data}; what it finds true is sent.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Message type; may be repeated.")
+@click.option("--method", type=click.Choice(["POST", "PUT"]), default="POST", show_default=True)
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE")
+@click.option("--secret-file", "secret_files", multiple=True, metavar="FILE", help="A key that signs; may be repeated.")
+@click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS")
+@click.option("--concurrency", default=4, show_default=True, help="Requests at once.")
+@click.option("--speed", is_flag=True, help="Give up the order within a repository.")
+@_destination
+@with_config
+def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
+    """Add a subscription; it gets what is announced from now on."""
+    subscription = _subscription(url, **options)
+    with open_deliveries(config, destination) as deliveries:
+        if not deliveries.add(name, subscription, origin="command", who=who(), now=time.time()):
+            raise Refused(f"there is a subscription {name!r} already")
+    click.echo(f"{name}: added")
+
+
+def _subscription(
+    url: str, *, headers: tuple[str, ...], secret_files: tuple[str, ...], speed: bool, **options: Any
+) -> Any:
+    from notifier.secret import Secret
+    from notifier.subscription import Order, Subscription
+
+    pairs = [header.partition(":") for header in headers]
+    if not options["types"]:
+        del options["types"]
+    try:
+        return Subscription(
+            url=url,
+            headers={name.strip(): value.strip() for name, _, value in pairs} or None,
+            secrets=tuple(Secret(file=file) for file in secret_files),
+            order=Order.SPEED if speed else Order.STRICT,
+            **options,
+        )
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+@command.command()
+@click.argument("name")
+@_yes
+@_destination
+@with_config
+def remove(config: Config, destination: str | None, name: str, yes: bool) -> None:
+    """Remove a subscription; what waits for it is cancelled."""
+    if not yes:
+        raise Refused(f"what waits for {name} would be cancelled; add --yes to do it")
+    with open_deliveries(config, destination) as deliveries:
+        _known(deliveries.remove(name, who=who(), now=time.time()), name)
+    click.echo(f"{name}: removed")
+
+
+@command.command()
+@click.argument("name")
+@_destination
+@with_config
+def pause(config: Config, destination: str | None, name: str) -> None:
+    """Send nothing until it is resumed; deliveries wait."""
+    with open_deliveries(config, destination) as deliveries:
+        _known(deliveries.pause(name, "by an operator", who=who(), now=time.time()), name)
+    click.echo(f"{name}: paused")
+
+
+@command.command()
+@click.argument("name")
+@_destination
+@with_config
+def resume(config: Config, destination: str | None, name: str) -> None:
+    """Go on with a paused subscription."""
+    with open_deliveries(config, destination) as deliveries:
+        _known(deliveries.pause(name, None, who=who(), now=time.time()), name)
+    click.echo(f"{name}: resumed")
+
+
+@command.command()
+@click.option("--last", default=30, show_default=True, help="How many.")
+@_destination
+@with_config
+def history(config: Config, destination: str | None, last: int) -> None:
+    """Show who changed what, pauses of our own included."""
+    with open_deliveries(config, destination) as deliveries:
+        rows = deliveries.history(last)
+    table = Table("when", "what about", "what", "who", box=None)
+    for time_, name, what, person in rows:
+        table.add_row(when(time_), name, escape(what), person)
+    Console().print(table)
+
+
+def _known(found: bool, name: str) -> None:
+    if not found:
+        raise Refused(f"there is no subscription {name!r}")

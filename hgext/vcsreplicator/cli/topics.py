@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator topics`: create what is missing, list what is there."""
+
+import json
+
+import click
+import rich
+from rich.table import Table
+
+from ..config import Config
+from ..log import DAY, Log, topics
+from .options import log_of, with_config
+
+
+@click.group()
+def command() -> None:
+    """Create and list the topics of the log."""
+
+
+@command.command()
+@click.option("--partitions", default=16, show_default=True, help="Of `events`; fixed for life.")
+@click.option("--retention", default=30.0, show_default=True, help="Days that `events` and `notices` are kept.")
+@with_config
+def create(config: Config, partitions: int, retention: float) -> None:
+    """Create the missing topics; those that exist stay as they are."""
+    with log_of(config) as log:
+        made = log.create(topics(partitions=partitions, retention=retention * DAY))
+    click.echo("created " + ", ".join(made) if made else "all topics exist")
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@with_config
+def list_(config: Config, as_json: bool) -> None:
+    """List the topics with their partitions and records."""
+    with log_of(config) as log:
+        rows = [_row(log, topic.name) for topic in topics()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("topic", "partitions", "first", "end", box=None)
+    for row in rows:
+        table.add_row(str(row["topic"]), str(row["partitions"]), str(row["first"]), str(row["end"]))
+    rich.print(table)
+
+
+def _row(log: Log, topic: str) -> dict[str, object]:
+    beginnings, ends = log.beginnings(topic), log.ends(topic)
+    return {"topic": topic, "partitions": len(ends), "first": sum(beginnings.values()), "end": sum(ends.values())}

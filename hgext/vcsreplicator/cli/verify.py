@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator verify`: comparisons on demand, or continuously as a service."""
+
+import json
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from .. import verify
+from ..comparison import Outcome, Verdict
+from ..config import Config
+from ..errors import BadConfig
+from ..log import Log
+from ..log.opening import open_log
+from ..mirror import MirrorSettings
+from ..service import configure_logging, serve
+from ..shape import plain
+from .options import with_config
+
+ALARMS = (Outcome.DIFFERS, Outcome.AHEAD, Outcome.MISSING)
+STYLES = {Outcome.EQUAL: "green", Outcome.BEHIND: "yellow", Outcome.UNREACHABLE: "yellow"}
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[MIRROR]...")
+@click.option("--repository", "-r", "paths", multiple=True, metavar="PATH", help="Only this one; may be repeated.")
+@click.option("--continuous", is_flag=True, help="Go on for ever at a gentle rate ([verify] pace, rest).")
+@click.option("--patience", type=float, metavar="SECONDS", help="What a mirror may need to catch up.  [default: 60]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, equal repositories too.")
+@with_config
+def command(
+    config: Config,
+    names: tuple[str, ...],
+    paths: tuple[str, ...],
+    continuous: bool,
+    patience: float | None,
+    as_json: bool,
+) -> None:
+    """Compare mirrors with the master, each repository at the same event on both sides.
+
+    Without names: every mirror of the configuration whose folder is on this machine. Nothing is locked, pushes go on.
+    Exit code 0: all equal; 1: some could not be compared yet (behind, master out of reach); 2: something differs.
+    """
+    mirrors = [_settings(config, name) for name in names or _local(config)]
+    options = config.settings(verify.VerifySettings, "verify") if "verify" in config.tables else verify.VerifySettings()
+    if patience is not None:
+        options = replace(options, patience=patience)
+    with open_log(config.log) as log:
+        if continuous:
+            sys.exit(_serve(config, mirrors, log, options))
+        sys.exit(_once(mirrors, log, replace(options, pace=0.0), paths, as_json=as_json))
+
+
+def _settings(config: Config, name: str) -> MirrorSettings:
+    return config.settings(MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
+
+
+def _local(config: Config) -> list[str]:
+    names = [name for name in config.names("mirror") if Path(_settings(config, name).root).is_dir()]
+    if not names:
+        raise BadConfig(f"{config.file}: no folder of a section [mirror.NAME] is on this machine")
+    return names
+
+
+def _once(
+    mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings, paths: tuple[str, ...], *, as_json: bool
+) -> int:
+    stop, seen, console = threading.Event(), dict.fromkeys(Outcome, 0), Console()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def tell(verdict: Verdict) -> None:
+        seen[verdict.outcome] += 1
+        if as_json:
+            click.echo(json.dumps(plain(verdict)))
+        elif verdict.outcome is not Outcome.EQUAL:
+            style = STYLES.get(verdict.outcome, "red")
+            where = f"{verdict.mirror} {escape(verdict.path)}"
+            console.print(f"{where}: [{style}]{verdict.outcome.value}[/] {escape(verdict.note)}", highlight=False)
+
+    for settings in mirrors:
+        verify.compare(settings, log, options, told=tell, stop=stop, paths=paths)
+    counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
+    if not as_json:
+        click.echo(counts or "nothing to compare")
+    if any(seen[outcome] for outcome in ALARMS):
+        return 2
+    return 1 if stop.is_set() or sum(seen.values()) > seen[Outcome.EQUAL] else 0
+
+
+def _serve(config: Config, mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings) -> int:
+    configure_logging("verify")
+
+    def stage(stop: threading.Event, ready: object) -> None:
+        threads = [
+            threading.Thread(
+                target=lambda chosen=settings: verify.run(chosen, log, options, stop=stop, ready=lambda: None),
+                name=f"verify-{settings.name}",
+            )
+            for settings in mirrors
+        ]
+        for thread in threads:
+            thread.start()
+        assert callable(ready)
+        ready()
+        for thread in threads:
+            thread.join()
+
+    return serve("verify", stage, listen=config.listen("verify"))

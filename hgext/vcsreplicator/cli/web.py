@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator web`: repositories over HTTP by hgweb, without a web server to configure."""
+
+import sys
+import threading
+from collections.abc import Callable
+
+import click
+import waitress.server
+
+from ..config import address
+from ..errors import BadConfig
+from ..service import configure_logging, serve
+
+MAX_PUSH = 16 * 1024**3
+
+
+@click.command()
+@click.option("--root", required=True, metavar="DIR", help="The folder with the repositories.")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where to answer.")
+@click.option("--role", default="web", help="The name in log lines.")
+@click.option("--threads", default=8, show_default=True, help="Requests answered at a time.")
+def command(root: str, listen: str, role: str, threads: int) -> None:
+    """Serve every repository below a folder: pages, clone, pull, and push where hgrc allows it.
+
+    Mercurial's configuration comes from HGRCPATH. With the extension in the role of a mirror only what is released is shown.
+    """
+    host, port = address(listen, "--listen")
+    configure_logging(role)
+
+    def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
+        from ..hg.web import application
+
+        try:
+            server = waitress.server.create_server(
+                application(root), host=host, port=port, threads=threads, ident=None, max_request_body_size=MAX_PUSH
+            )
+        except OSError as error:
+            raise BadConfig(f"--listen: {listen} cannot be used: {error.strerror}") from error
+        threading.Thread(target=server.run, name="http", daemon=True).start()
+        ready()
+        stop.wait()
+        server.close()
+
+    sys.exit(serve(role, stage))

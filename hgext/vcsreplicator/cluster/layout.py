@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The files of a local cluster, and the command line and environment of each of its services.
+
+DIR/vcsreplicator.toml      configuration of all services
+DIR/master.hgrc             Mercurial on the master; DIR/mirror.hgrc on the mirrors
+DIR/repos/master/           the master's repositories; DIR/repos/NAME/ each mirror's
+DIR/log.db                  the embedded log, unless another is given
+DIR/notices.jsonl           what the notifier delivered
+DIR/output/ROLE.log         what each service printed
+DIR/run/                    sockets
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
+EXCHANGES = ("exchange/hgpushes/v1", "exchange/hgpushes/v2")
+PUBLIC_URL = "https://hg.example/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the caller chose; URLs as the command line takes them, None where absent."""
+
+    folder: Path
+    mirrors: int = 2
+    log: str | None = None
+    pulse: str | None = None
+    sns_endpoint: str | None = None
+    durability: str = "store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One service: its role, argument vector and whole environment."""
+
+    role: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A prepared cluster: paths, addresses and services, in the order they start."""
+
+    options: Options
+    log: str
+    config: Path
+    master_root: Path
+    master_env: Mapping[str, str]
+    master_url: str
+    mirrors: Mapping[str, Path]
+    mirror_urls: Mapping[str, str]
+    notices: Path
+    status_url: str
+    services: tuple[Service, ...]
+    topic_arn: str | None = None
+    bucket: str | None = None
+
+
+def mirror_names(count: int) -> list[str]:
+    """The first `count` mirror names."""
+    return [NAMES[index] if index < len(NAMES) else f"mirror{index + 1}" for index in range(count)]
+
+
+def prepare(options: Options, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
+    """Writes every file of the cluster and returns its layout; starts nothing, an existing log and repositories stay."""
+    folder = options.folder.resolve()
+    names = mirror_names(options.mirrors)
+    for part in ("repos/master", *(f"repos/{name}" for name in names), "output", "run", "blobs"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    ports = _free_ports(2 * len(names) + 3)
+    log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
+    layout = Layout(
+        options=options,
+        log=log,
+        config=folder / "vcsreplicator.toml",
+        master_root=folder / "repos/master",
+        master_env=_environment(folder, "master.hgrc"),
+        master_url=f"http://127.0.0.1:{ports[0]}/",
+        mirrors={name: folder / "repos" / name for name in names},
+        mirror_urls={name: f"http://127.0.0.1:{port}/" for name, port in zip(names, ports[1:], strict=False)},
+        notices=folder / "notices.jsonl",
+        status_url=f"http://127.0.0.1:{ports[-1]}/status",
+        services=(),
+        topic_arn=topic_arn,
+        bucket=bucket,
+    )
+    listen = {f"mirror-{name}": ports[1 + len(names) + index] for index, name in enumerate(names)}
+    listen["aggregator"] = ports[-1]
+    (folder / "master.hgrc").write_text(_master_hgrc(layout, folder), encoding="utf-8")
+    (folder / "mirror.hgrc").write_text(_mirror_hgrc(), encoding="utf-8")
+    layout.config.write_text(_toml(layout, folder, listen), encoding="utf-8")
+    return _with_services(layout, folder, names)
+
+
+def _with_services(layout: Layout, folder: Path, names: list[str]) -> Layout:
+    program = (sys.executable, "-m", "hgext.vcsreplicator.cli")
+    config = ("--config", str(layout.config))
+    on_master, on_mirror = layout.master_env, _environment(folder, "mirror.hgrc")
+
+    def web(role: str, root: Path, url: str, env: Mapping[str, str]) -> Service:
+        where = ("--root", str(root), "--listen", url.removeprefix("http://").rstrip("/"), "--role", role)
+        return Service(role=role, argv=(*program, "web", *where), env=env)
+
+    services = [
+        Service(role="aggregator", argv=(*program, "aggregator", *config), env=on_mirror),
+        Service(role="relay", argv=(*program, "relay", *config), env=on_master),
+        *(Service(role=f"mirror-{name}", argv=(*program, "mirror", name, *config), env=on_mirror) for name in names),
+        Service(role="notifier", argv=(*program, "notifier", *config), env=on_mirror),
+        web("web-master", layout.master_root, layout.master_url, on_master),
+        *(web(f"web-{name}", layout.mirrors[name], layout.mirror_urls[name], on_mirror) for name in names),
+    ]
+    values = {field: getattr(layout, field) for field in Layout.__slots__}
+    return Layout(**{**values, "services": tuple(services)})
+
+
+def _environment(folder: Path, hgrc: str) -> dict[str, str]:
+    """A whole environment: nothing of the caller's beyond where programs are found."""
+    own = os.path.dirname(sys.executable)
+    return {
+        "PATH": own + os.pathsep + os.environ.get("PATH", os.defpath),
+        "HOME": str(folder),
+        # Who pushes, for the pushlog: nobody logs in here.
+        "USER": "dana@example.com",
+        "HGRCPATH": str(folder / hgrc),
+        "HGPLAIN": "1",
+        "HGENCODING": "UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        **{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PYTHONPATH"))},
+    }
+
+
+def _master_hgrc(layout: Layout, folder: Path) -> str:
+    return f"""\
+[extensions]
+pushlog =
+vcsreplicator =
+
+[vcsreplicator]
+role = master
+relay = {_socket(folder)}
+log = {layout.log}
+durability = {layout.options.durability}
+snapshot-allow = 127.0.0.1
+
+[vcsreplicator-roots]
+{layout.master_root} = .
+
+[web]
+allow-push = *
+push_ssl = no
+server-header = no
+"""
+
+
+def _mirror_hgrc() -> str:
+    return """\
+[extensions]
+pushlog =
+vcsreplicator =
+
+[vcsreplicator]
+role = mirror
+"""
+
+
+def _socket(folder: Path) -> str:
+    """Where the relay listens; a Unix socket's path has at most 107 bytes."""
+    inside = str(folder / "run/relay.sock")
+    return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}.sock"
+
+
+def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
+    parts = [
+        f'log = "{layout.log}"\nblobs = "file://{folder}/blobs"\n',
+        f'[relay]\nsocket = "{_socket(folder)}"\nsource = "hg://master.example"\n',
+        f'[relay.roots]\n"{layout.master_root}" = ""\n',
+        *(
+            f'[mirror.{name}]\nroot = "{root}"\nmaster = "{layout.master_url}"\n'
+            for name, root in layout.mirrors.items()
+        ),
+        "[aggregator]\n",
+        f'[public.urls]\n"" = "{PUBLIC_URL}"\n',
+        f'[notifier]\nstate = "{folder}/notifier.db"\n',
+        f'[notifier.lines]\ntype = "jsonlines"\nfile = "{layout.notices}"\n',
+        *_pulse(layout),
+        *_sns(layout),
+        "[listen]\n" + "".join(f'{role} = "127.0.0.1:{port}"\n' for role, port in listen.items()),
+    ]
+    return "\n".join(parts)
+
+
+def _pulse(layout: Layout) -> list[str]:
+    if layout.options.pulse is None:
+        return []
+    return [
+        f'[notifier.pulse-{stream}]\ntype = "pulse"\nurl = "{layout.options.pulse}"\nstream = "{stream}"\n'
+        f'exchange = "{exchange}"\nrouting-key-strip-prefix = "{PUBLIC_URL}"\n'
+        for stream, exchange in zip(("v1", "v2"), EXCHANGES, strict=True)
+    ]
+
+
+def _sns(layout: Layout) -> list[str]:
+    endpoint = layout.options.sns_endpoint
+    if endpoint is None:
+        return []
+    return [
+        f'[notifier.sns]\ntype = "sns"\ntopic-arn = "{layout.topic_arn}"\nbucket = "{layout.bucket}"\n'
+        f'region = "us-east-1"\nsns-endpoint-url = "{endpoint}"\ns3-endpoint-url = "{endpoint}"\n'
+    ]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

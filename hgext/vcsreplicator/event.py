@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Events: immutable facts about one repository, and the pieces they are made of.
+
+Nodes are 40 lower-case hexadecimal digits. Times are seconds since the epoch, UTC, as float; a pushlog date is whole seconds.
+Text that Mercurial holds as bytes travels as UTF-8, with bytes that are none as surrogate escapes. Bytes are made of these
+values in `wire`, nowhere else.
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .errors import MalformedEvent
+from .path import check_path
+
+VERSION = 1
+NULL_NODE = "0" * 40
+
+_NODE = re.compile(r"[0-9a-f]{40}\Z")
+_HASH = re.compile(r"[0-9a-f]{64}\Z")
+_IDENTIFIER = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class Type(enum.StrEnum):
+    """What happened; the value travels."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    HGRC = "hgrc"
+    RENAMED = "renamed"
+    DELETED = "deleted"
+    SYNC = "sync"
+    STRIPPED = "stripped"
+    CENSORED = "censored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tip:
+    """The changelog after the event: number of revisions (unfiltered) and the node of the last one."""
+
+    length: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushEntry:
+    """One row of the pushlog: id, user and date as recorded by the master."""
+
+    id: int
+    user: str
+    date: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSet:
+    """Changesets added, without naming each: how many, and SHA-256 over their 20-byte nodes in the order of their addition."""
+
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMove:
+    """The changesets that moved to `phase` (0 public, 1 draft, 2 secret), sorted.
+
+    Those that moved down are told by the heads of their set, those that moved up by its roots. An added changeset begins with the
+    highest phase that its parents had before the event. `hg.observe` has the details, and carries moves out.
+    """
+
+    phase: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bookmark:
+    """The absolute value of a bookmark after the event; None when it is gone."""
+
+    name: str
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerNode:
+    """A changeset named by a marker, as the master knew it at push time; an unknown one has only its node."""
+
+    node: str
+    known: bool
+    visible: bool | None
+    desc: str | None
+    push: PushEntry | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """An obsolescence marker in its public form; the exact bytes travel in the bundle."""
+
+    precursor: MarkerNode
+    successors: tuple[MarkerNode, ...]
+    user: str | None
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a transaction did to a repository, by node; empty where nothing changed.
+
+    `markers_sha256` is SHA-256 over the sorted binary forms of the markers (null without markers). `heads_added` in ascending
+    revision order, the public `heads` of a push; `heads_removed` are the parents that the added have elsewhere, sorted: whatever
+    of them was a head is none any more (whether it was would cost a look at all heads).
+    """
+
+    added: NodeSet | None
+    removed: NodeSet | None = None
+    heads_added: tuple[str, ...] = ()
+    heads_removed: tuple[str, ...] = ()
+    phases: tuple[PhaseMove, ...] = ()
+    bookmarks: tuple[Bookmark, ...] = ()
+    markers: tuple[Marker, ...] = ()
+    markers_sha256: str | None = None
+    push: PushEntry | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What of the master's configuration decides what a repository means: the mirror must interpret it the same way."""
+
+    requirements: tuple[str, ...] = ()
+    evolution: tuple[str, ...] = ()
+    publishing: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One fact about one repository.
+
+    `seq` counts from 1 without holes within an incarnation; `previous` is the id of the event before (None for the first).
+    `digest` is the running digest after this event (see `digest`). `detail` says more in words of the type:
+    renamed: `from`; sync: `reason` (requested, outside, adopted) and `bootstrap`; created: `origin` (init, clone, adopted);
+    stripped: none; censored: `file`, `node`. `hgrc` is the replicated part of the configuration, section → key → value
+    (types created, hgrc, sync; None: not part of this event, empty: no configuration).
+    """
+
+    type: Type
+    version: int = VERSION
+    repository: str
+    incarnation: str
+    path: str
+    generation: int
+    seq: int
+    id: str
+    previous: str | None
+    digest: str
+    time: float
+    source: str
+    changes: Changes
+    after: Tip
+    settings: Settings
+    hgrc: Mapping[str, Mapping[str, str]] | None = None
+    detail: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A sign of life written to each partition of `events`; it has no sequence and concerns no repository."""
+
+    time: float
+    sender: str
+
+
+def check_event(event: Event) -> Event:
+    """The event itself if every identifier, node, number and path has its form; raises MalformedEvent."""
+    check_path(event.path)
+    for name in ("repository", "incarnation", "id", "previous"):
+        value = getattr(event, name)
+        if not (name == "previous" and value is None):
+            _expect(_IDENTIFIER, value, name)
+    _expect(_HASH, event.digest, "digest")
+    if event.seq < 1 or event.generation < 1 or (event.previous is None) != (event.seq == 1):
+        raise MalformedEvent(
+            f"event {event.id}: seq {event.seq}, generation {event.generation} and previous do not fit"
+        )
+    _check_changes(event.changes)
+    _check_tip(event.after)
+    return event
+
+
+def _check_tip(tip: Tip) -> None:
+    _expect(_NODE, tip.node, "after.node")
+    if tip.length < 0:
+        raise MalformedEvent(f"after.length: expected a number from 0, got {tip.length}")
+
+
+def _check_changes(changes: Changes) -> None:
+    for node in (*changes.heads_added, *changes.heads_removed):
+        _expect(_NODE, node, "heads")
+    for move in changes.phases:
+        if move.phase not in (0, 1, 2):
+            raise MalformedEvent(f"phases: expected 0, 1 or 2, got {move.phase}")
+        for node in move.nodes:
+            _expect(_NODE, node, "phases")
+    for bookmark in changes.bookmarks:
+        if bookmark.node is not None:
+            _expect(_NODE, bookmark.node, "bookmarks")
+    for marker in changes.markers:
+        for known in (marker.precursor, *marker.successors):
+            _expect(_NODE, known.node, "markers")
+    for added in (changes.added, changes.removed):
+        if added is not None:
+            _expect(_HASH, added.sha256, "added")
+    if changes.markers_sha256 is not None:
+        _expect(_HASH, changes.markers_sha256, "markers_sha256")
+
+
+def _expect(form: re.Pattern[str], value: str, name: str) -> None:
+    if not form.match(value):
+        raise MalformedEvent(f"{name}: expected {form.pattern[:-2]}, got {value[:70]!r}")

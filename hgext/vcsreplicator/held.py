@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One repository as the aggregator holds it: its state, the mirrors' levels, and the events that wait for their notice. Pure."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from . import shape
+from .arrival import Arrival, follow
+from .errors import MalformedEvent
+from .event import Event
+from .levels import Ack, MirrorProof, Pending, State
+from .log import Record
+from .roster import Mirror, Roster
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """An event that waits for its notice. A stored one is bytes until somebody looks: 100,000 may wait at a restart."""
+
+    seq: int
+    written: bool
+    value: bytes | None = None
+    pending: Pending | None = None
+
+    @classmethod
+    def stored(cls, seq: int, value: bytes) -> "Held":
+        """From the topic `pending`."""
+        return cls(seq=seq, written=True, value=value)
+
+    @classmethod
+    def arrived(cls, event: Event, record: Record, now: float) -> "Held":
+        """From the topic `events`."""
+        pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
+        return cls(seq=event.seq, written=False, pending=pending)
+
+    def opened(self) -> Pending:
+        """The pending record; raises MalformedEvent if what was stored is none."""
+        if self.pending is None:
+            self.pending = shape.from_json(Pending, self.value or b"")
+            self.value = None
+        return self.pending
+
+    def readable(self) -> bool:
+        """Whether what was stored is a pending record."""
+        try:
+            self.opened()
+        except MalformedEvent:
+            return False
+        return True
+
+    @property
+    def event(self) -> Event:
+        return self.opened().event
+
+    @property
+    def partition(self) -> int:
+        return self.opened().partition
+
+    @property
+    def offset(self) -> int:
+        return self.opened().offset
+
+    def store(self) -> bytes:
+        """The value for the topic `pending`."""
+        return shape.to_json(self.opened())
+
+
+class Repository:
+    """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released."""
+
+    __slots__ = ("_gating", "acks", "id", "queue", "released", "state")
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+        self.state: State | None = None
+        self.acks: dict[str, Ack] = {}
+        self.queue: deque[Held] = deque()
+        self.released = 0
+        self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
+
+    def add(self, held: Held) -> None:
+        """Takes one more; while loading in any order, later the next in sequence."""
+        self.queue.append(held)
+
+    def loaded(self) -> None:
+        """Puts what was stored into order; what the state calls announced needs no second notice.
+
+        A lost state is made anew from the queue: then more may be announced again, and nothing is forgotten.
+        """
+        if self.state is None and self.queue:
+            self.state = self._state_of_queue()
+        noticed, released = (self.state.noticed, self.state.released) if self.state else (0, 0)
+        self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=lambda held: held.seq))
+        self.released = sum(held.seq <= released for held in self.queue)
+
+    def _state_of_queue(self) -> State | None:
+        held = sorted((held for held in self.queue if held.readable()), key=lambda held: held.seq)
+        if not held:
+            return None
+        before = held[0].seq - 1
+        return replace(follow(None, held[-1].event, Arrival.FIRST, 0), released=before, noticed=before)
+
+    def broken(self) -> list[Held]:
+        """Takes out and returns what stands next to be decided and cannot be read."""
+        found = []
+        for at in (self.released, 0):
+            while at < len(self.queue) and not self.queue[at].readable():
+                found.append(self.queue[at])
+                del self.queue[at]
+                self.released -= at < self.released
+        return found
+
+    def known(self, seq: int) -> str | None:
+        """The id of the event with this sequence, if it is still held or the newest."""
+        if self.state is not None and seq == self.state.seq:
+            return self.state.event
+        at = bisect_left(self.queue, seq, key=lambda held: held.seq)
+        return self.queue[at].event.id if at < len(self.queue) and self.queue[at].seq == seq else None
+
+    def unwritten(self) -> list[Held]:
+        """What is not in the log yet, the oldest first; counts as written from now on."""
+        found = []
+        for held in reversed(self.queue):
+            if held.written:
+                break
+            held.written = True
+            found.append(held)
+        return found[::-1]
+
+    def drop(self) -> list[Held]:
+        """Empties the queue and returns what was in it."""
+        dropped, self.queue, self.released = list(self.queue), deque(), 0
+        return dropped
+
+    def gating(self, roster: Roster) -> tuple[Mirror, ...]:
+        """The mirrors that notices of this repository wait for."""
+        path = self.state.path if self.state else ""
+        if self._gating[:2] != (roster.version, path):
+            mirrors = tuple(mirror for mirror in roster.mirrors if mirror.gates(self.id, path))
+            self._gating = (roster.version, path, mirrors)
+        return self._gating[2]
+
+    def ack(self, mirror: str) -> Ack | None:
+        """The mirror's level, if it speaks of the present incarnation."""
+        ack = self.acks.get(mirror)
+        return ack if ack and self.state and ack.incarnation == self.state.incarnation else None
+
+    def level(self, mirror: str) -> int:
+        """The sequence up to which the mirror serves."""
+        ack = self.ack(mirror)
+        return ack.serving if ack else 0
+
+    def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[Held]:
+        """What can be released now, in order; each is released before the next is asked for."""
+        while self.released < len(self.queue):
+            held = self.queue[self.released]
+            mirrors = _gating_at(held, gating)
+            if not mirrors and not allow_empty:
+                return
+            if not all(_applied(self.ack(mirror.name), held) for mirror in mirrors):
+                return
+            yield held
+
+    def release(self, held: Held, version: int) -> None:
+        """Mirrors may serve this one."""
+        assert self.state is not None
+        self.released += 1
+        self.state = replace(self.state, released=held.seq, roster=version)
+
+    def announceable(
+        self, gating: tuple[Mirror, ...], *, allow_empty: bool
+    ) -> Iterator[tuple[Held, tuple[MirrorProof, ...]]]:
+        """What can be announced now with its proof, in order; each is announced before the next is asked for."""
+        while self.released:
+            held = self.queue[0]
+            mirrors = _gating_at(held, gating)
+            if not mirrors and not allow_empty:
+                return
+            acks = [ack for mirror in mirrors if (ack := self.ack(mirror.name)) and _serves(ack, held)]
+            if len(acks) < len(mirrors):
+                return
+            yield held, tuple(_proof(ack) for ack in acks)
+
+    def announced(self, held: Held, version: int, last: Mapping[str, str] | None) -> None:
+        """The notice of this one is written; `last` are the newest events of the public streams."""
+        assert self.state is not None
+        self.queue.popleft()
+        self.released -= 1
+        self.state = replace(self.state, noticed=held.seq, roster=version, streams=last)
+
+
+def _gating_at(held: Held, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
+    """Those of the gating mirrors that this event waits for: a joining one only behind its joining point."""
+    if all(mirror.joined is None for mirror in gating):
+        return gating
+    return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
+
+
+def _applied(ack: Ack | None, held: Held) -> bool:
+    """Whether the mirror is at the event or behind it; at the event itself both must mean the same."""
+    if ack is None or ack.applied < held.seq:
+        return False
+    return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)
+
+
+def _serves(ack: Ack, held: Held) -> bool:
+    return ack.serving >= held.seq and _applied(ack, held)
+
+
+def _proof(ack: Ack) -> MirrorProof:
+    return MirrorProof(mirror=ack.mirror, applied_at=ack.applied_at, served_at=ack.served_at)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What of a repository's hgrc is replicated: texts and switches that cannot run, load or open anything. One list, for both sides.
+
+Hooks, extensions, aliases, paths, templates and folders stay where they are. Who may read is replicated, who may push is not: a
+mirror takes no pushes.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_KEYS = {
+    "web": re.compile(
+        r"(name|description|contact|hidden|labels|descend|collapse|allow-archive|allow_archive|allow_read|deny_read|"
+        r"allow-read|deny-read|allow-pull|allowpull|allowgz|allowbz2|allowzip|shortchanges|maxchanges|maxfiles|"
+        r"maxshortchanges|stripes|encoding|view)\Z"
+    ),
+    "phases": re.compile(r"publish\Z"),
+    "experimental": re.compile(r"evolution(\.[a-z.-]{1,60})?\Z"),
+}
+_VALUE_LIMIT = 16 * 1024
+_HEAD = "# written by replication; changes are overwritten\n"
+
+Sections = Mapping[str, Mapping[str, str]]
+
+
+def allowed(sections: Sections) -> dict[str, dict[str, str]]:
+    """The part of a configuration that is replicated, with one line to each value."""
+    kept: dict[str, dict[str, str]] = {}
+    for section, items in sections.items():
+        keys = _KEYS.get(section)
+        for key, value in items.items():
+            if keys is not None and keys.match(key) and len(value) <= _VALUE_LIMIT and value.isprintable():
+                kept.setdefault(section, {})[key] = value
+    return kept
+
+
+def rendered(sections: Sections) -> str:
+    """The hgrc file of what is allowed of `sections`."""
+    parts = [_HEAD]
+    for section, items in sorted(allowed(sections).items()):
+        parts.append(f"[{section}]\n")
+        parts += [f"{key} = {value}\n" for key, value in sorted(items.items())]
+    return "".join(parts)
+
+
+def put(repo: Any, sections: Sections) -> None:
+    """Makes what is allowed of `sections` the repository's hgrc; without any there is none."""
+    text = rendered(sections).encode("utf-8", "replace")
+    if not sections:
+        repo.vfs.tryunlink(b"hgrc")
+    elif repo.vfs.tryread(b"hgrc") != text:
+        with repo.vfs(b"hgrc", b"wb", atomictemp=True) as file:
+            file.write(text)

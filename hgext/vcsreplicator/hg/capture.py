@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One event per transaction, committed with it: the finalizer that sorts last.
+
+Order inside Mercurial's `close`: hooks that may refuse; phases; finalizers by name (changelog, pushlog, then ours); bookmarks; the
+journal goes away, which is the commit. So our record says what will be true, in a file that the same journal truncates, and a
+refused push never comes this far. After the commit nothing here raises.
+
+Seams of Mercurial and what they must keep doing: `localrepo.transaction` is called for every transaction (`master-push.t`);
+finalizers run sorted by name, after the `pretxnclose` hooks (`master-refused.t`); `_afterlock` runs with the locks released and its
+output reaches the pusher (`master-relay.t`).
+"""
+
+import base64
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mercurial import config, error, extensions
+from mercurial.node import hex
+
+from .. import outbox
+from ..event import Changes, Event, Marker, MarkerNode, PushEntry, Settings, Tip, Type
+from ..outbox import End, Entry, Level, Needs, Outbox
+from ..shape import to_json
+from . import durability, observe
+from .allowed import allowed
+from .creation import TRANSACTION as CREATION
+from .settings import Settings as Configuration
+from .text import text
+
+FINALIZER = b"~outbox"  # sorts behind every other name in use
+FIRST = b"!outbox"  # and before every other
+EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024  # bytes of JSON; `wire.HEADER_LIMIT` with room for the attachment
+REFUSED_REQUIREMENTS = {
+    b"lfs": "LFS",
+    b"largefiles": "largefiles",
+    b"narrowhg-experimental": "narrow clones",
+    b"treemanifest": "tree manifests",
+}
+LIFECYCLE = b"vcsreplicator-event"  # the transaction of an event that was prepared by `lifecycle`
+NOTHING = Changes(added=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Announcement:
+    """An event to come that does not follow from the transaction's own changes; `level` replaces the identity before it."""
+
+    kind: Type
+    needs: Needs = Needs.NOTHING
+    changes: Changes = NOTHING
+    after: Tip | None = None
+    level: Callable[[Level | None], Level] | None = None
+    hgrc: Mapping[str, Mapping[str, str]] | None = None
+    detail: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Capture:
+    """What one outermost transaction of a repository tells; made when it opens, kept as an attribute of it.
+
+    `written` are the entries it appended, filled in by the finalizer.
+    """
+
+    repo: Any
+    path: str
+    configuration: Configuration
+    end: End | None
+    announcements: list[Announcement] = field(default_factory=list)
+    written: list[Entry] = field(default_factory=list)
+
+    def finalize(self, tr: Any) -> None:
+        """Appends what `tr` did, if anything, to the outbox; raises Abort, which refuses the push, if that cannot be told."""
+        entries = self._entries(tr)
+        if entries:
+            refuse_format(self.repo)  # a push can bring the first large file
+            box = Outbox(self.repo.svfs)
+            box.reserve(tr)
+            durability.before_outbox(self.repo, tr, self.configuration.durability)
+            name = box.append(tr, entries)
+            durability.after_outbox(self.repo, name)
+            durability.sync_late_files(self.repo, tr, self.configuration.durability)
+            self.written = entries
+
+    def _entries(self, tr: Any) -> list[Entry]:
+        level = self.end.level if self.end else None
+        entries = []
+        for announced in self.announcements:
+            entries.append(self._announced(level, announced))
+            level = outbox.level_of(entries[-1].event)
+        changes = observe.observe(self.repo, tr, push=push_entry(self.repo, tr))
+        if changes != NOTHING:
+            assert level is not None  # a repository without events announces its creation first
+            entries.append(self._changed(level, tr, changes))
+        return [fitting(entry) for entry in entries]
+
+    def _announced(self, level: Level | None, announced: Announcement) -> Entry:
+        level = announced.level(level) if announced.level else level
+        event = self._event(
+            level,
+            announced.kind,
+            source=announced.kind.value,
+            changes=announced.changes,
+            after=announced.after or observe.tip(self.repo),
+            hgrc=announced.hgrc,
+            detail=announced.detail,
+        )
+        return Entry(event=event, needs=announced.needs)
+
+    def _changed(self, level: Level, tr: Any, changes: Changes) -> Entry:
+        markers = observe.markers_since(tr, observe.start(tr))
+        refuse_odd_markers(markers)
+        changes = replace(changes, markers=public_markers(self.repo, markers))
+        source = tr.hookargs.get(b"source") or tr.hookargs.get(b"txnname") or b""
+        event = self._event(level, Type.CHANGED, source=text(source), changes=changes, after=observe.tip(self.repo))
+        return Entry(
+            event=event,
+            needs=Needs.BUNDLE if changes.added or markers else Needs.NOTHING,
+            first=tr.changes[b"origrepolen"],
+            markers=tuple(base64.b64encode(marker).decode() for marker in observe.encode_markers(markers)),
+        )
+
+    def _event(self, level: Level | None, kind: Type, **members: Any) -> Event:
+        assert level is not None
+        return outbox.next_event(level, kind, time=time.time(), settings=settings_of(self.repo), **members)
+
+
+def begin(
+    repo: Any, path: str, configuration: Configuration, generation: Callable[[], int], *, transaction: bytes
+) -> Capture:
+    """Before a transaction: what is there must be what the newest event says, or another event has to come first.
+
+    Raises Abort for a repository that may not take a change: forked, copied or moved.
+    """
+    box = Outbox(repo.svfs)
+    end = box.end()
+    capture = Capture(repo=repo, path=path, configuration=configuration, end=end)
+    if transaction == LIFECYCLE:
+        return capture
+    refuse_fork(box)
+    refuse_format(repo)
+    now = observe.tip(repo)
+    if end is None:
+        origin = ("clone" if now.length else "init") if transaction == CREATION else "adopted"
+        capture.announcements.append(created(now, path, generation(), origin, hgrc=hgrc_of(repo)))
+    else:
+        refuse_other_path(end.level, path)
+        if end.after != now:
+            detail = {"reason": "outside", "bootstrap": "false"}
+            capture.announcements.append(Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail))
+    return capture
+
+
+def created(now: Tip, path: str, generation: int, origin: str, *, hgrc: Any) -> Announcement:
+    """The first event of a repository, as it is now."""
+    return Announcement(
+        kind=Type.CREATED,
+        needs=Needs.MASTER if now.length else Needs.NOTHING,
+        after=now,
+        level=lambda _before: outbox.first_level(path, generation),
+        hgrc=hgrc,
+        detail={"origin": origin},
+    )
+
+
+def hgrc_of(repo: Any) -> dict[str, dict[str, str]]:
+    """What of the repository's own hgrc travels."""
+    content = config.config()
+    try:
+        name = repo.vfs.join(b"hgrc")
+        with open(name, "rb") as file:
+            content.read(name, file)
+    except FileNotFoundError:
+        return {}
+    return allowed(
+        {utf8(section): {utf8(key): utf8(value) for key, value in content.items(section)} for section in content}
+    )
+
+
+def refuse_format(repo: Any) -> None:
+    """Raises Abort for content that no mirror would get."""
+    for requirement, name in REFUSED_REQUIREMENTS.items():
+        if requirement in repo.requirements:
+            raise error.Abort(
+                f"this repository uses {name}, which is not replicated".encode(),
+                hint=b"convert it, or keep it outside [vcsreplicator-roots]",
+            )
+
+
+def refuse_odd_markers(markers: list[Any]) -> None:
+    """Raises Abort for a marker that reads back from disk as another one: master and mirrors would never agree on it again."""
+    for _precursor, _successors, _flags, _metadata, (seconds, zone), _parents in markers:
+        if zone % 60 or not math.isfinite(seconds):
+            raise error.Abort(
+                b"an obsolescence marker has a date that cannot be stored: %r %r" % (seconds, zone),
+                hint=b"its time zone must be whole minutes",
+            )
+
+
+def refuse_fork(box: Outbox) -> None:
+    """Raises Abort while the log tells another history than this outbox."""
+    reason = box.fork()
+    if reason:
+        raise error.Abort(
+            f"this repository takes no changes: {reason}".encode(),
+            hint=b"see 'hg help replicateadopt'",
+        )
+
+
+def refuse_other_path(level: Level, path: str) -> None:
+    """Raises Abort if the repository's folder was moved or copied behind our back."""
+    if level.path != path:
+        raise error.Abort(
+            f"this repository was {level.path} and is {path} now".encode(),
+            hint=b"if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt'",
+        )
+
+
+def settings_of(repo: Any) -> Settings:
+    """What of the configuration decides what the repository means."""
+    return Settings(
+        requirements=tuple(sorted(name.decode("ascii") for name in repo.requirements)),
+        evolution=tuple(name.decode("ascii") for name in repo.ui.configlist(b"experimental", b"evolution")),
+        publishing=repo.publishing(),
+    )
+
+
+def push_entry(repo: Any, tr: Any) -> PushEntry | None:
+    """The pushlog's entry of this transaction, if it is a push and the pushlog is on."""
+    pushlog = _pushlog()
+    entry = pushlog.entry_of_transaction(repo, tr) if pushlog else None
+    return None if entry is None else PushEntry(id=entry[0], user=utf8(entry[1]), date=entry[2])
+
+
+def public_markers(repo: Any, markers: list[Any]) -> tuple[Marker, ...]:
+    """Markers in their public form, with what the repository knows of each changeset at this moment."""
+    if not markers:
+        return ()
+    repo.invalidatevolatilesets()
+    known = _Known(repo)
+    return tuple(
+        Marker(
+            precursor=known.node(precursor),
+            successors=tuple(known.node(node) for node in successors),
+            user=utf8(dict(metadata).get(b"user")),
+            time=float(date[0]),
+        )
+        for precursor, successors, _flags, metadata, date, _parents in markers
+    )
+
+
+class _Known:
+    """What the repository knows of changesets that markers name; looks at each once."""
+
+    def __init__(self, repo: Any) -> None:
+        self._repo = repo
+        self._served = repo.filtered(b"served").changelog
+        self._pushlog = _pushlog()
+        self._seen: dict[bytes, MarkerNode] = {}
+
+    def node(self, node: bytes) -> MarkerNode:
+        if node not in self._seen:
+            self._seen[node] = self._look(node)
+        return self._seen[node]
+
+    def _look(self, node: bytes) -> MarkerNode:
+        name = hex(node).decode()
+        rev = self._repo.changelog.index.get_rev(node)
+        if rev is None:
+            return MarkerNode(node=name, known=False, visible=None, desc=None, push=None)
+        row = self._pushlog.push_of_node(self._repo, hex(node)) if self._pushlog else None
+        return MarkerNode(
+            node=name,
+            known=True,
+            visible=self._served.hasnode(node),
+            desc=text(self._repo[rev].description()),
+            push=PushEntry(id=row[0], user=utf8(row[1]), date=row[2]) if row else None,
+        )
+
+
+def fitting(entry: Entry) -> Entry:
+    """The entry, if one record of the log can hold its event; else without the markers' descriptions; else Abort."""
+    event = entry.event
+    if len(to_json(event)) <= EVENT_LIMIT:
+        return entry
+    bare = [
+        replace(m, precursor=_bare(m.precursor), successors=tuple(map(_bare, m.successors)))
+        for m in event.changes.markers
+    ]
+    event = replace(event, changes=replace(event.changes, markers=tuple(bare)))
+    size = len(to_json(event))
+    if size <= EVENT_LIMIT:
+        return replace(entry, event=event)
+    raise error.Abort(
+        f"this change is too large for one event: {len(event.changes.heads_added)} heads, {len(event.changes.bookmarks)} "
+        f"bookmarks, {len(event.changes.markers)} markers".encode(),
+        hint=b"push it in parts",
+    )
+
+
+def _bare(node: MarkerNode) -> MarkerNode:
+    return replace(node, desc=None)
+
+
+def utf8(value: Any) -> Any:
+    """UTF-8 bytes as text, odd bytes as surrogate escapes; None stays None."""
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+def _pushlog() -> Any:
+    try:
+        return extensions.find(b"pushlog").api
+    except KeyError:
+        return None

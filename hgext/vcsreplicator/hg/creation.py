@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A repository comes into being: `hg init` and clones of every kind, locally or from afar.
+
+Mercurial makes a repository's folder first and opens it afterwards; the opening is where its first event is written. Killed in
+between, the repository has no event yet: the relay's scan, or the first transaction, announces it then.
+
+Generations count the repositories that have lived at one path, so that a new one is not taken for the old. The count survives the
+repository in `ROOT/.vcsreplicator/generations/`, one small file a path; written before the event, so a kill leaves at most a gap.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import settings
+
+NOTES = ".vcsreplicator"
+TRANSACTION = b"vcsreplicator-created"
+
+_created: set[bytes] = set()
+
+
+def note_creation(original: Callable[..., Any], ui: Any, path: bytes, *arguments: Any, **keywords: Any) -> Any:
+    """Wraps `localrepo.createrepository`: remembers which repositories this process made (`master-init.t`).
+
+    Settings or a name that cannot be right are refused before there is anything on disk.
+    """
+    configured = settings.role(ui)
+    if configured is settings.Role.MASTER:
+        settings.read(ui).wire_path(os.fsdecode(os.path.realpath(path)))
+    result = original(ui, path, *arguments, **keywords)
+    _created.add(os.path.realpath(path))
+    return result
+
+
+def just_created(repo: Any) -> bool:
+    """Whether this process made the repository and has not asked yet."""
+    root = os.path.realpath(repo.root)
+    if root not in _created:
+        return False
+    _created.discard(root)
+    return True
+
+
+def next_generation(root: str, path: str) -> int:
+    """Takes the next generation of a wire path below a root folder, durably."""
+    generation = generation_of(root, path) + 1
+    set_generation(root, path, generation)
+    return generation
+
+
+def generation_of(root: str, path: str) -> int:
+    """How many repositories have lived at this path; 0 for none."""
+    with contextlib.suppress(FileNotFoundError, ValueError), open(_file(root, path), encoding="utf-8") as file:
+        return int(file.readline())
+    return 0
+
+
+def set_generation(root: str, path: str, generation: int) -> None:
+    """Stores the count, with the path for people to read."""
+    file = _file(root, path)
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    temporary = f"{file}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(f"{generation}\n{path}\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, file)
+
+
+def _file(root: str, path: str) -> str:
+    name = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return os.path.join(root, NOTES, "generations", name)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Answers of the replication-only wire commands, cut into frames, so that a whole answer is known from a broken one.
+
+A frame is its size (4 bytes, big endian) and that many bytes; a frame of size 0 ends the answer, followed by the SHA-256 of
+what was in the frames. The first frame is a JSON object: what was asked for, or `{"error": kind, "message": text}`. An SSH
+connection is good for further commands afterwards.
+"""
+
+import hashlib
+import itertools
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from ..errors import Diverged, Unavailable
+
+LARGEST = 16 * 1024 * 1024
+_SIZE = struct.Struct(">I")
+
+
+def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[bytes]:
+    """The bytes of an answer; empty pieces of the body are left out."""
+    total = hashlib.sha256()
+    for piece in itertools.chain([json.dumps(header).encode("ascii")], body):
+        for start in range(0, len(piece), LARGEST):
+            content = piece[start : start + LARGEST]
+            total.update(content)
+            yield _SIZE.pack(len(content))
+            yield content
+    yield _SIZE.pack(0)
+    yield total.digest()
+
+
+def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
+    """The answer that makes the other side raise `kind` (Diverged, or Unavailable for everything that may change)."""
+    return answer({"error": kind.__name__, "message": message})
+
+
+class Answer:
+    """An answer as it arrives from `stream`; a file of its body. Raises what a refusal says, Unavailable for a broken answer.
+
+    What was read is good once the end was read too (`frames` to the end, or `finish`): the hash stands there.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._left = b""
+        self._ended = False
+        self._total = hashlib.sha256()
+        self.header: Mapping[str, Any] = self._header()
+
+    def frames(self) -> Iterator[bytes]:
+        """The frames of the body, to the end."""
+        while frame := self._next():
+            yield frame
+
+    def read(self, size: int) -> bytes:
+        """As of a file."""
+        pieces, wanted = [], size
+        while wanted > 0:
+            if not self._left:
+                self._left = self._next()
+                if not self._left:
+                    break
+            pieces.append(self._left[:wanted])
+            self._left = self._left[wanted:]
+            wanted -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def finish(self) -> None:
+        """Reads what is left; returns once the whole answer has arrived."""
+        for _ in self.frames():
+            pass
+
+    def _header(self) -> Mapping[str, Any]:
+        try:
+            header = json.loads(self._next() or b"null")
+        except ValueError as problem:
+            raise Unavailable(f"the master's answer is not one of replication: {problem}") from problem
+        if not isinstance(header, dict):
+            raise Unavailable("the master's answer is not one of replication")
+        if "error" in header:
+            self.finish()
+            _raise(str(header["error"]), str(header.get("message"))[:1000])
+        return header
+
+    def _next(self) -> bytes:
+        if self._ended:
+            return b""
+        (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
+        if size > LARGEST:
+            raise Unavailable(f"the master's answer is not one of replication: a frame of {size} bytes")
+        content = self._exactly(size)
+        self._total.update(content)
+        if size == 0:
+            self._ended = True
+            if self._exactly(self._total.digest_size) != self._total.digest():
+                raise Unavailable("the master's answer was damaged on its way")
+        return content
+
+    def _exactly(self, size: int) -> bytes:
+        pieces = []
+        while size > 0:
+            piece = self._stream.read(size)
+            if not piece:
+                raise Unavailable("the master's answer broke off")
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+
+def _raise(kind: str, message: str) -> NoReturn:
+    raise (Diverged if kind == Diverged.__name__ else Unavailable)(message)

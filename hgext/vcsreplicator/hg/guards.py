@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The ways into a mirror's repositories, each wrapped so that it shows what was released; installed on mirrors only.
+
+Each wrapper acts by the repository's own configuration, so repositories of other roles in the same process are left alone.
+"""
+
+import errno
+import io
+import time
+from typing import Any
+
+from mercurial import (
+    bookmarks,
+    bundle2,
+    error,
+    exchange,
+    extensions,
+    localrepo,
+    phases,
+    scmutil,
+    streamclone,
+    wireprototypes,
+    wireprotov1server,
+)
+from mercurial.exchanges import bundle_cache, peer
+from mercurial.hgweb import hgweb_mod_inner
+from mercurial.node import bin
+
+from . import watermark
+from .visibility import HIDDEN_VIEW, VIEW, everything_is_released, first_unreleased, is_mirror
+
+READ_ONLY = b"this is a read-only mirror; push to the master instead"
+STREAM_PATIENCE = 10.0  # seconds that a stream clone waits for a release
+_SERVING = "_vcsreplicator_serving"
+_STREAMING = "_vcsreplicator_streaming"
+
+
+def install() -> None:
+    """Wraps every way in, once per process."""
+    wrap = extensions.wrapfunction
+    wrap(peer, "server_filtername", _wire_view)
+    wrap(localrepo.localpeer, "local", _local)
+    wrap(hgweb_mod_inner, "getwebview", _web_view)
+    wrap(bookmarks, "_getbkfile", _bookmark_file)
+    wrap(phases, "listphases", _phases)
+    wrap(scmutil, "_filterederror", _unknown)
+    wrap(streamclone, "allowservergeneration", _if_released)
+    wrap(bundle2, "addpartbundlestream2", _stream_part)
+    wrap(streamclone, "generatev1", _legacy_stream)
+    for name in ("generatev2", "generatev3"):
+        wrap(streamclone, name, _stream)
+    wrap(bundle_cache, "get_manifest_lines", _clone_bundles)
+    wrap(wireprotov1server, "find_pullbundle", _pull_bundle)
+    wrap(exchange, "unbundle", _refuse_push)
+    for command, guard in ((b"get_cached_bundle_inline", _inline_bundle), (b"pushkey", _refuse_pushkey)):
+        entry = wireprotov1server.commands[command]
+        entry.func = extensions.bind(guard, entry.func)
+
+
+def _serve(repo: Any) -> None:
+    """From now on this repository object answers clients: its bookmarks are those of the release."""
+    setattr(repo.unfiltered(), _SERVING, True)
+
+
+def _wire_view(orig: Any, repo: Any, accesshidden: bool) -> bytes:
+    """HTTP, SSH and local peers ask here which view they serve."""
+    view: bytes = orig(repo, accesshidden)
+    if not is_mirror(repo.ui):
+        return view
+    _serve(repo)
+    return HIDDEN_VIEW if view.endswith(b".hidden") else VIEW
+
+
+def _local(orig: Any, local_peer: Any) -> Any:
+    """The repository behind a path, for commands that work on it directly, such as the destination of a clone."""
+    repo = orig(local_peer)
+    return repo.unfiltered().filtered(b"served") if repo.filtername in (VIEW, HIDDEN_VIEW) else repo
+
+
+def _web_view(orig: Any, repo: Any) -> Any:
+    """hgweb's pages ask here."""
+    if not is_mirror(repo.ui):
+        return orig(repo)
+    _serve(repo)
+    return repo.filtered(VIEW)
+
+
+def _bookmark_file(orig: Any, repo: Any) -> Any:
+    """Where the bookmark store reads its lines."""
+    if not getattr(repo.unfiltered(), _SERVING, False):
+        return orig(repo)
+    return io.BytesIO(watermark.read_bookmarks(repo))
+
+
+def _phases(orig: Any, repo: Any) -> Any:
+    """Draft roots for `listkeys`: Mercurial names those of the whole repository."""
+    keys = orig(repo)
+    first = first_unreleased(repo)
+    revision = repo.unfiltered().changelog.index.get_rev
+    for name in [name for name in keys if name != b"publishing"]:
+        if (number := revision(bin(name))) is not None and number >= first:
+            del keys[name]
+    return keys
+
+
+def _unknown(orig: Any, repo: Any, changeid: bytes) -> Any:
+    """What a client reads who asks for a changeset that it must not see: the same as for one that does not exist."""
+    if repo.filtername not in (VIEW, HIDDEN_VIEW):
+        return orig(repo, changeid)
+    changeset = scmutil.revsymbol(repo.unfiltered(), changeid)
+    if changeset.rev() < first_unreleased(repo):
+        return orig(repo, changeid)
+    return error.RepoLookupError(b"unknown revision '%s'" % changeid)
+
+
+def _if_released(orig: Any, repo: Any) -> bool:
+    """Whether a stream clone is offered; it copies files, in which nothing can be hidden."""
+    is_decided_later = getattr(repo.unfiltered(), _STREAMING, False)
+    return (is_decided_later or everything_is_released(repo)) and orig(repo)
+
+
+def _stream_part(orig: Any, bundler: Any, repo: Any, *args: Any, **kwargs: Any) -> Any:
+    """A client asks for the stream that it was offered; events may have been applied since, so `_stream` decides again."""
+    setattr(repo.unfiltered(), _STREAMING, True)
+    try:
+        return orig(bundler, repo, *args, **kwargs)
+    finally:
+        setattr(repo.unfiltered(), _STREAMING, False)
+
+
+def _stream(orig: Any, repo: Any, *args: Any, **kwargs: Any) -> Any:
+    """The scan behind a stream clone, under the lock and only of what is released; that is waited for."""
+    end = time.monotonic() + STREAM_PATIENCE
+    while True:
+        with repo.lock():
+            if everything_is_released(repo):
+                return orig(repo, *args, **kwargs)
+        if time.monotonic() > end:
+            raise error.Abort(
+                b"this mirror holds changesets that are not released yet; please retry, or without --stream"
+            )
+        time.sleep(0.02)
+
+
+def _legacy_stream(orig: Any, repo: Any, *args: Any, **kwargs: Any) -> Any:
+    """Its clients understand one temporary refusal: that the repository cannot be locked."""
+    try:
+        return _stream(orig, repo, *args, **kwargs)
+    except error.Abort as refusal:
+        raise error.LockError(errno.EAGAIN, str(refusal), repo.root, b"not released") from refusal
+
+
+def _clone_bundles(orig: Any, repo: Any) -> list[bytes]:
+    """The manifest of clone bundles, which are files made of whatever the disk held."""
+    return orig(repo) if everything_is_released(repo) else []
+
+
+def _pull_bundle(orig: Any, repo: Any, *args: Any, **kwargs: Any) -> Any:
+    return orig(repo, *args, **kwargs) if everything_is_released(repo) else None
+
+
+def _inline_bundle(orig: Any, repo: Any, proto: Any, path: bytes) -> Any:
+    if not everything_is_released(repo):
+        raise error.Abort(b"this mirror holds changesets that are not released yet; please retry")
+    return orig(repo, proto, path)
+
+
+def _refuse_push(orig: Any, repo: Any, cg: Any, heads: Any, source: bytes, url: bytes) -> Any:
+    if is_mirror(repo.ui) and source in (b"serve", b"push"):
+        refusal = error.Abort(READ_ONLY)
+        refusal.duringunbundle2 = True  # so that the client gets an answer it can read
+        raise refusal
+    return orig(repo, cg, heads, source, url)
+
+
+def _refuse_pushkey(orig: Any, repo: Any, proto: Any, *args: bytes) -> Any:
+    if is_mirror(repo.ui):
+        return wireprototypes.bytesresponse(b"0\n%s\n" % READ_ONLY)
+    return orig(repo, proto, *args)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Hashes of a repository's content by kind, independent of the order in which changesets arrived."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mercurial import extensions
+from mercurial.node import hex
+
+from . import observe
+
+
+def lines(repo: Any, *, raw: bool = True) -> Iterator[tuple[str, str]]:
+    """(name, value) of each line; `raw` adds the hash of the marker file's bytes, which depends on their order."""
+    served = repo.filtered(b"served")
+    visible, heads = served.changelog, list(served.changelog.headrevs())
+    every, every_head = repo.changelog, list(repo.changelog.headrevs()) if len(repo) else []
+    yield "visible/total revisions", f"{len(list(visible))}/{len(every)}"
+    yield "visible/total heads", f"{len(heads)}/{len(every_head)}"
+    yield "normal", _hash(every.node(rev) for rev in visible)
+    yield "unfiltered", _hash(every.node(rev) for rev in every)
+    yield "phases", _hash(every.node(rev) + b"%d" % repo._phasecache.phase(repo, rev) for rev in every)
+    yield "heads", _hash(every.node(rev) for rev in heads)
+    yield "unfiltered heads", _hash(every.node(rev) for rev in every_head)
+    yield "bookmarks", _hash(b"%s=%s" % (name, hex(node)) for name, node in repo._bookmarks.items())
+    yield "pushlog", _hash(_pushes(repo))
+    if repo.obsstore:
+        markers = observe.encode_markers(repo.obsstore)
+        yield "obsolete records", f"{len(markers)}/{_hash(markers)}"
+        if raw:
+            yield "obsstore", hashlib.sha256(repo.svfs.tryread(b"obsstore")).hexdigest()
+
+
+def _pushes(repo: Any) -> Iterator[bytes]:
+    try:
+        api = extensions.find(b"pushlog").api
+    except KeyError:
+        return
+    for number, user, date, nodes in api.pushes(repo, 1):
+        yield b"%d %s %d %s" % (number, user, date, b" ".join(nodes))
+
+
+def _hash(items: Iterable[bytes]) -> str:
+    """SHA-256 over the sorted items, each with its length."""
+    digest = hashlib.sha256()
+    for item in sorted(items):
+        digest.update(b"%d:" % len(item) + item)
+    return digest.hexdigest()

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What changes a repository without being one transaction: strip, censor, delete, rename, and a new incarnation.
+
+Each is: a note of the intent; the act; its event, in the repository's own outbox with its own sequence; the note goes away. Killed
+anywhere, `finish` does the rest, and finds out itself what is done already.
+
+Before changesets go, bundles of events that are not sent yet are kept as files beside the outbox.
+"""
+
+import contextlib
+import glob
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from mercurial import error, repair, util
+from mercurial.node import bin, hex
+
+from .. import outbox
+from ..digest import START, node_set
+from ..event import Changes, Type
+from ..outbox import Level, Needs, Outbox
+from ..relay_sending import Gone
+from . import bundles, capture, creation, intents, master, observe
+from .capture import Announcement
+from .intents import Intent
+from .text import path as path_text
+
+DELETED = "deleted"  # below ROOT/.vcsreplicator
+
+
+def announce(repo: Any, announcement: Announcement, *, told: bool = True) -> None:
+    """Writes one event in a transaction of its own; `told`: what is there now needs no event of its own before it."""
+    name = capture.LIFECYCLE if told else b"vcsreplicator-request"
+    with repo.lock(), repo.transaction(name) as tr:
+        master.announcing(tr).announcements.append(announcement)
+
+
+def strip(original: Callable[..., Any], ui: Any, repo: Any, nodelist: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Wraps `repair.strip` (`master-strip.t`)."""
+    unfiltered = repo.unfiltered()
+    if not getattr(unfiltered, "announces_changes", False) or getattr(unfiltered, master.QUIET, False):
+        return original(ui, repo, nodelist, *arguments, **keywords)
+    if isinstance(nodelist, bytes):
+        nodelist = [nodelist]
+    with unfiltered.lock():
+        _level_first(unfiltered)
+        intent, before = _strip_intent(unfiltered, nodelist), observe.tip(unfiltered)
+        keep_bundles(unfiltered)
+        intents.write(unfiltered.replication_root, intent)
+        try:
+            with master.quiet(unfiltered):
+                result = original(ui, repo, nodelist, *arguments, **keywords)
+        except BaseException:
+            # Refused before it touched anything: nobody shall finish it.
+            unfiltered.invalidateall()
+            if observe.tip(unfiltered) == before and not _half_stripped(unfiltered):
+                intents.remove(unfiltered.replication_root, intent.path)
+            raise
+        unfiltered.invalidateall()
+        _announce_strip(unfiltered, intent)
+        intents.remove(unfiltered.replication_root, intent.path)
+    return result
+
+
+def censor(original: Callable[..., Any], log: Any, tr: Any, nodes: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Wraps `revlog.censorrevision`: tells which revisions of which file were erased, with the transaction that does it."""
+    captured = getattr(tr, master.CAPTURE, None)
+    nodes = [nodes] if isinstance(nodes, bytes) else list(nodes)
+    if captured is not None:
+        keep_bundles(captured.repo)
+        name = log.target[1] if log.target else b""
+        for node in nodes:
+            detail = {"file": path_text(name), "node": hex(node).decode()}
+            captured.announcements.append(Announcement(kind=Type.CENSORED, detail=detail))
+    return original(log, tr, nodes, *arguments, **keywords)
+
+
+def delete(repo: Any) -> None:
+    """Announces the end of the repository and moves it aside, where the relay removes it once the log knows."""
+    repo = repo.unfiltered()
+    root, path, folder = repo.replication_root, repo.replication_path, _folder(repo)
+    with repo.wlock(), repo.lock():
+        _level_first(repo)
+        level = Outbox(repo.svfs).level()
+        assert level is not None
+        to = os.path.join(root, creation.NOTES, DELETED, level.repository)
+        intent = Intent(kind=Type.DELETED.value, path=path, folder=folder, to=to)
+        intents.write(root, intent)
+        announce(repo, Announcement(kind=Type.DELETED))
+    _move(intent)
+    intents.remove(root, path)
+
+
+def rename(repo: Any, target: str | None, settings: Any) -> str:
+    """Gives the repository another path: moves its folder to `target`, or accepts where it is; the new wire path."""
+    repo = repo.unfiltered()
+    root, folder = repo.replication_root, _folder(repo)
+    level = Outbox(repo.svfs).level()
+    if level is None:
+        raise error.Abort(b"this repository has no event yet, there is nothing to rename")
+    old, to = level.path, os.path.realpath(target or folder)
+    path = settings.wire_path(to)
+    if path is None:
+        raise error.Abort(*master.NOT_CONFIGURED[:1], hint=master.NOT_CONFIGURED[1])
+    if path == old:
+        raise error.Abort(f"this repository is {path} already".encode())
+    if to != folder and os.path.lexists(to):
+        raise error.Abort(f"{to} exists".encode())
+    with repo.wlock(), repo.lock():
+        intent = Intent(kind=Type.RENAMED.value, path=old, folder=folder, to=to, to_path=path)
+        intents.write(root, intent)
+        _announce_rename(repo, intent)
+    _move(intent)
+    intents.remove(root, old)
+    return path
+
+
+def adopt(repo: Any) -> Level:
+    """Takes this repository as it is: a copy gets an identity of its own, any other a new incarnation. Its new level."""
+    repo = repo.unfiltered()
+    box = Outbox(repo.svfs)
+    with repo.lock():
+        before = box.level()
+        if before is None:
+            announce(repo, Announcement(kind=Type.SYNC), told=False)
+        else:
+            places = list(box.kept())
+            with box.sending(wait=True):
+                box.mark_sent(places[-1].sent())
+                box.set_fork(None)
+                announce(repo, _adoption(repo, before.path != repo.replication_path))
+    level = box.level()
+    assert level is not None
+    return level
+
+
+def finish(repo: Any, intent: Intent) -> None:
+    """Does what is left of an interrupted act; the caller holds the lock. Does nothing where all is done."""
+    repo = repo.unfiltered()
+    if intent.kind == Type.STRIPPED.value:
+        _finish_strip(repo, intent)
+        intents.remove(repo.replication_root, intent.path)
+        return
+    end = Outbox(repo.svfs).end()
+    if end is None or end.kind != intent.kind:
+        if intent.kind == Type.DELETED.value:
+            announce(repo, Announcement(kind=Type.DELETED))
+        elif intent.kind == Type.RENAMED.value:
+            _announce_rename(repo, intent)
+
+
+def finish_move(root: str, intent: Intent) -> None:
+    """The last step of a delete or rename, after its event is committed."""
+    _move(intent)
+    intents.remove(root, intent.path)
+
+
+def keep_bundles(repo: Any) -> None:
+    """Saves the bundles of events that are not sent, while their changesets are still what they were.
+
+    One that was saved before stays as it is: its changesets may be gone by now. What nobody saved and is gone is left to the
+    master: the relay tells mirrors to look there.
+    """
+    box = Outbox(repo.svfs)
+    for place in box.unsent():
+        event = place.entry.event.id
+        if place.entry.needs is Needs.BUNDLE and not box.keeps_bundle(event):
+            with contextlib.suppress(Gone):
+                box.keep_bundle(event, bundles.entry_chunks(repo, place.entry))
+
+
+def _adoption(repo: Any, copied: bool) -> Announcement:
+    now = observe.tip(repo)
+    if copied:
+        generation = creation.next_generation(repo.replication_root, repo.replication_path)
+        return capture.created(now, repo.replication_path, generation, "adopted", hgrc=capture.hgrc_of(repo))
+    replaced: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
+
+    def level(before: Level | None) -> Level:
+        assert before is not None
+        replaced["replaces"] = before.incarnation
+        return replace(before, incarnation=outbox.new_id(), seq=0, id="", digest=START)
+
+    return Announcement(kind=Type.SYNC, needs=Needs.MASTER, level=level, detail=replaced, hgrc=capture.hgrc_of(repo))
+
+
+def _level_first(repo: Any) -> None:
+    """Tells what happened outside before something else is told."""
+    with repo.lock(), repo.transaction(b"vcsreplicator-level"):
+        pass
+
+
+def _strip_intent(repo: Any, nodelist: Any) -> Intent:
+    changelog = repo.changelog
+    gone = {changelog.rev(node) for node in nodelist}
+    gone.update(changelog.descendants(gone))
+    keep = [rev for rev in changelog if rev not in gone]
+    after = _heads_among(changelog, set(keep))
+    before = {hex(changelog.node(rev)).decode() for rev in changelog.headrevs()} if len(changelog) else set()
+    return Intent(
+        kind=Type.STRIPPED.value,
+        path=repo.replication_path,
+        folder=_folder(repo),
+        roots=tuple(hex(node).decode() for node in nodelist),
+        heads_before=tuple(sorted(before)),
+        heads_after=tuple(sorted(after)),
+        removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
+    )
+
+
+def _heads_among(changelog: Any, revs: set[int]) -> set[str]:
+    covered = {parent for rev in revs for parent in changelog.parentrevs(rev)}
+    return {hex(changelog.node(rev)).decode() for rev in revs - covered}
+
+
+def _announce_strip(repo: Any, intent: Intent) -> None:
+    before, after = set(intent.heads_before), set(intent.heads_after)
+    changes = Changes(
+        added=None,
+        removed=intent.removed,
+        heads_added=tuple(sorted(after - before)),
+        heads_removed=tuple(sorted(before - after)),
+    )
+    announce(repo, Announcement(kind=Type.STRIPPED, changes=changes))
+
+
+def _finish_strip(repo: Any, intent: Intent) -> None:
+    has = repo.changelog.index.has_node
+    with master.quiet(repo):
+        for bundle in _half_stripped(repo):
+            if not all(has(bin(node)) for node in intent.heads_after):
+                with open(bundle, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:
+                    bundles.apply(repo, tr, file, b"strip")
+                repo.invalidateall()
+                has = repo.changelog.index.has_node
+            util.tryunlink(bundle)
+        left = [bin(node) for node in intent.roots if has(bin(node))]
+        if left:
+            repair.strip(repo.ui, repo, left)
+            repo.invalidateall()
+    end = Outbox(repo.svfs).end()
+    if end is None or end.kind != intent.kind or end.after != observe.tip(repo):
+        _announce_strip(repo, intent)
+
+
+def _half_stripped(repo: Any) -> list[bytes]:
+    """The bundles of changesets that a strip in the middle of its work means to add again."""
+    return sorted(glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")))
+
+
+def _announce_rename(repo: Any, intent: Intent) -> None:
+    assert intent.to_path is not None
+    path = intent.to_path
+    generation = creation.next_generation(repo.replication_root, path)
+    announce(
+        repo,
+        Announcement(
+            kind=Type.RENAMED,
+            level=lambda before: replace(_known(before), path=path, generation=generation),
+            detail={"from": intent.path},
+        ),
+    )
+
+
+def _known(level: Level | None) -> Level:
+    assert level is not None
+    return level
+
+
+def _move(intent: Intent) -> None:
+    if intent.to is not None and intent.to != intent.folder and os.path.isdir(intent.folder):
+        os.makedirs(os.path.dirname(intent.to), exist_ok=True)
+        os.rename(intent.folder, intent.to)
+
+
+def _folder(repo: Any) -> str:
+    return os.path.dirname(path_text(os.path.realpath(repo.sharedpath)))

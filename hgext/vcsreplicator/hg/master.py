@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A master's repository: every outermost transaction is captured, abandoned ones are recovered, what cannot be told is refused."""
+
+import contextlib
+import os
+import time
+from typing import Any
+
+from mercurial import error
+
+from ..event import Type
+from ..outbox import Outbox
+from ..relay_client import RelayLine
+from . import capture, creation, durability, intents, observe
+from .capture import Capture
+from .settings import Acknowledge, Durability, Settings
+from .text import path as path_text
+
+CAPTURE = "_vcsreplicator_capture"
+QUIET = "_vcsreplicator_quiet"
+
+
+def set_up(repo: Any, settings: Settings) -> None:
+    """Gives a repository below a root its behaviour; others only refuse what clients push to them."""
+    folder = os.path.dirname(path_text(repo.sharedpath))
+    path = settings.wire_path(folder)
+    if path is None:
+        if b"/.hg/" not in repo.root + b"/":
+            repo.ui.setconfig(b"hooks", b"prechangegroup.vcsreplicator", _refuse_outside, b"vcsreplicator")
+            repo.ui.setconfig(b"hooks", b"prepushkey.vcsreplicator", _refuse_outside, b"vcsreplicator")
+        return
+    repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
+    repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
+    repo.__class__ = _with_capture(repo.__class__, folder, path, settings)
+    if repo.svfs.exists(b"journal"):
+        recover_abandoned(repo)
+    if creation.just_created(repo):
+        announce_creation(repo)
+
+
+def announce_creation(repo: Any) -> None:
+    """Writes the first event of a repository that has none; left to `after_clone` where a clone holds the lock."""
+    try:
+        lock = repo.lock(wait=False)
+    except error.LockError:
+        return
+    with lock, repo.transaction(creation.TRANSACTION):
+        pass
+
+
+def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Wraps `clone`: a copy of another repository's store was no transaction, so it is announced now (`master-init.t`)."""
+    source, destination = original(*arguments, **keywords)
+    repo = destination.local() if destination is not None else None
+    if repo is not None and hasattr(repo, "announces_changes") and Outbox(repo.svfs).end() is None:
+        announce_creation(repo.unfiltered())
+    return source, destination
+
+
+@contextlib.contextmanager
+def quiet(repo: Any) -> Any:
+    """Within, transactions of this repository tell nothing: what they do is told as one event by the caller."""
+    repo = repo.unfiltered()
+    setattr(repo, QUIET, True)
+    try:
+        yield
+    finally:
+        setattr(repo, QUIET, False)
+
+
+def announcing(tr: Any) -> Capture:
+    """The capture of a running transaction, to add announcements to; raises Abort outside the roots."""
+    captured = getattr(tr, CAPTURE, None)
+    if captured is None:
+        raise error.Abort(*NOT_CONFIGURED[:1], hint=NOT_CONFIGURED[1])
+    return captured  # type: ignore[no-any-return]
+
+
+NOT_CONFIGURED = (
+    b"repository path not configured for replication",
+    b"add its folder to [vcsreplicator-roots]",
+)
+
+
+def _with_capture(base: type, folder: str, path: str, settings: Settings) -> type:
+    class replicatedrepository(base):  # type: ignore[misc, valid-type]
+        announces_changes = True
+        replication_path = path
+        replication_root = _root(settings, folder)
+
+        def transaction(self, desc: bytes, report: Any = None) -> Any:
+            repo = self.unfiltered()
+            if repo.currenttransaction() is not None or getattr(repo, QUIET, False):
+                return super().transaction(desc, report)
+            if desc != capture.LIFECYCLE:
+                _recover(repo, desc)
+                _finish_interrupted(repo)
+            line = RelayLine.open(settings.relay, folder) if settings.relay else None
+            try:
+                captured = capture.begin(
+                    repo,
+                    path,
+                    settings,
+                    lambda: creation.next_generation(self.replication_root, path),
+                    transaction=desc,
+                )
+                tr = super().transaction(desc, report)
+            except BaseException:
+                if line is not None:
+                    line.close()
+                raise
+            _watch(tr, captured, line, folder)
+            return tr
+
+        def rollback(self, dryrun: bool = False, force: bool = False) -> Any:
+            raise error.Abort(b"a replicated repository cannot be rolled back", hint=b"use 'hg strip' or 'hg backout'")
+
+    return replicatedrepository
+
+
+def _watch(tr: Any, captured: Capture, line: RelayLine | None, folder: str) -> None:
+    """Hangs the capture into a transaction that has just been opened."""
+    setattr(tr, CAPTURE, captured)
+    repo, settings = captured.repo, captured.configuration
+    if settings.durability is Durability.STORE:
+        tr.addfinalize(capture.FIRST, lambda tr: durability.sync_journal(repo))
+    tr.addfinalize(capture.FINALIZER, captured.finalize)
+
+    def committed(tr: Any) -> None:
+        if not captured.written:
+            _close(line)
+            return
+        _after_commit(repo)
+        repo._afterlock(lambda _success: tell(captured, line, folder))
+
+    tr.addpostclose(capture.FINALIZER, committed)
+    tr.addabort(capture.FINALIZER, lambda _tr: _close(line))
+
+
+def _after_commit(repo: Any) -> None:
+    """What is left to do under the lock; a failure here concerns the operator, not the pusher, whose push is committed."""
+    try:
+        durability.after_commit(repo)
+        Outbox(repo.svfs).prune()
+    except OSError as problem:
+        repo.ui.log(b"vcsreplicator", b"after the commit: %s\n", str(problem).encode())
+
+
+def tell(captured: Capture, line: RelayLine | None, folder: str) -> None:
+    """With the locks released: have the event sent, wait for it as the policy says, and tell the pusher. Never raises."""
+    from . import sending
+
+    settings, seq = captured.configuration, captured.written[-1].event.seq
+    started = time.monotonic()
+    try:
+        if settings.acknowledge is Acknowledge.OUTBOX:
+            if line is not None:
+                line.tell(seq)
+            captured.repo.ui.status(b"recorded push in outbox; it will be sent to the replication log\n")
+            return
+        known = line.ask(seq, patience=settings.patience) if line is not None else False
+        if line is None and settings.log:
+            known = sending.send_now(captured.repo, folder, settings, patience=settings.patience)
+    except Exception as problem:
+        known = False
+        captured.repo.ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
+    finally:
+        _close(line)
+    if known:
+        _say_recorded(captured, time.monotonic() - started)
+    else:
+        captured.repo.ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
+
+
+def _finish_interrupted(repo: Any) -> None:
+    """Ends what a kill interrupted in this repository, before anything else happens in it; the caller holds the lock."""
+    intent = intents.read(repo.replication_root, repo.replication_path)
+    if intent is not None:
+        from . import lifecycle
+
+        repo.ui.warn(b"an interrupted %s is being finished\n" % intent.kind.encode())
+        lifecycle.finish(repo, intent)
+        if intent.to is not None:
+            raise error.Abort(b"this repository was %s" % intent.kind.encode())
+
+
+def _say_recorded(captured: Capture, seconds: float) -> None:
+    """One line about a push or a creation; what a command of ours did, that command tells."""
+    kind = captured.written[-1].event.type
+    if kind is Type.CREATED:
+        captured.repo.ui.status(b"(recorded repository creation in replication log in %.3fs)\n" % seconds)
+    elif kind is Type.CHANGED:
+        captured.repo.ui.status(b"recorded push in replication log in %.3fs\n" % seconds)
+
+
+def recover_abandoned(repo: Any) -> bool:
+    """Rolls back what a dead process left, before anybody reads it; leaves a living one alone, for that holds the lock.
+
+    Called when a repository is opened, so that a push begins with what is really there (`master-abandoned.t`).
+    """
+    try:
+        lock = repo.lock(wait=False)
+    except (error.LockError, OSError):
+        return False
+    with lock:
+        return bool(repo.svfs.exists(b"journal") and repo.recover())
+
+
+def _recover(repo: Any, desc: bytes) -> None:
+    """The same in the middle of a change, holding the lock: a push that saw what is rolled back now must begin again."""
+    if not repo.svfs.exists(b"journal"):
+        return
+    repo.ui.warn(b"abandoned transaction found; running recover\n")
+    seen = observe.tip(repo)
+    repo.recover()
+    if desc.startswith((b"unbundle", b"serve", b"push")) and observe.tip(repo) != seen:
+        raise error.PushRaced(b"an abandoned transaction was in the way and is rolled back; please push again")
+
+
+def _close(line: RelayLine | None) -> None:
+    if line is not None:
+        line.close()
+
+
+def _root(settings: Settings, folder: str) -> str:
+    real = os.path.realpath(folder)
+    return max((root for root in settings.roots if (real + "/").startswith(root.rstrip("/") + "/")), key=len)
+
+
+def _refuse_outside(ui: Any, repo: Any, source: bytes = b"serve", **_arguments: Any) -> bool:
+    """A push that nobody would hear of is refused; changes by people on the machine itself are theirs."""
+    if source in (b"push", b"pull", b"unbundle", b"strip"):
+        return False
+    ui.warn(b"%s\n(%s)\n" % NOT_CONFIGURED)
+    return True
+
+
+def _refuse_commit(ui: Any, repo: Any, **_arguments: Any) -> bool:
+    ui.warn(b"cannot commit to replicating repositories; push instead\n")
+    return True

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What Mercurial is told when it loads the extension: configuration, commands, and what each repository gets, by role."""
+
+from typing import Any
+
+from mercurial import extensions, localrepo, registrar, repair, revlog
+
+from . import settings
+from .commands import cmdtable
+
+__all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
+
+configtable: dict[Any, Any] = {}
+
+_configitem = registrar.configitem(configtable)
+for _key in (b"role", b"relay", b"log", b"blobs", b"source", b"durability", b"acknowledge", b"acknowledge-timeout"):
+    _configitem(settings.SECTION, _key, default=None)
+_configitem(settings.SECTION, b"snapshot-allow", default=list)
+
+
+def uisetup(ui: Any) -> None:
+    """Views and guards of a mirror."""
+    from . import visibility
+
+    visibility.uisetup(ui)
+
+
+def extsetup(ui: Any) -> None:
+    """Wraps what a master must see; each wrapper acts on repositories of a master only."""
+    from mercurial.cmd_impls import clone
+
+    from . import creation, lifecycle, master, offer
+
+    offer.register()
+    extensions.wrapfunction(repair, "strip", lifecycle.strip)
+    extensions.wrapfunction(revlog.revlog, "censorrevision", lifecycle.censor)
+    extensions.wrapfunction(clone, "clone", master.after_clone)
+    extensions.wrapfunction(localrepo, "createrepository", creation.note_creation)
+
+
+def reposetup(ui: Any, repo: Any) -> None:
+    """Makes a master's repository tell its changes, and a mirror's show what was released."""
+    if not repo.local():
+        return
+    if settings.role(repo.ui) is settings.Role.MIRROR:
+        from . import visibility
+
+        visibility.reposetup(ui, repo)
+        return
+    from . import master
+
+    master.set_up(repo, settings.read(repo.ui))

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's port to Mercurial: bundles, recovery, first events, and what a kill interrupted."""
+
+import os
+from collections.abc import Mapping
+
+from mercurial import error
+
+from ..errors import Refused
+from ..outbox import Outbox
+from . import intents, lifecycle, master
+from .bundles import OfFolders
+from .settings import Acknowledge, Durability, Role, Settings
+
+
+class Repositories(OfFolders):
+    """Repositories below the relay's roots; opened for one job each, with nobody's configuration."""
+
+    def __init__(self, roots: Mapping[str, str], source: str) -> None:
+        super().__init__(skip_hgrc=True)
+        self._settings = Settings(
+            role=Role.MASTER,
+            roots={os.path.realpath(folder): prefix for folder, prefix in roots.items()},
+            relay=None,
+            log=None,
+            blobs=None,
+            source=source,
+            durability=Durability.STORE,
+            acknowledge=Acknowledge.OUTBOX,
+            patience=0.0,
+        )
+
+    def recover(self, folder: str) -> bool:
+        """Rolls back an abandoned transaction; leaves one alone whose process lives, for it holds the lock."""
+        return master.recover_abandoned(self.open(folder))
+
+    def announce(self, folder: str) -> None:
+        """Writes the first event, if there is none yet; raises Refused for a repository that may not have one."""
+        repo = self.open(folder)
+        if Outbox(repo.svfs).end() is None:
+            master.set_up(repo, self._settings)
+            try:
+                with repo.lock(), repo.transaction(b"vcsreplicator-adopted"):
+                    pass
+            except error.Abort as problem:
+                raise Refused(str(problem)) from problem
+
+    def finish(self, root: str) -> None:
+        """Finishes what intents say, unless the process that wrote one lives, for it holds the lock."""
+        real = os.path.realpath(root)
+        for intent in intents.all_of(real):
+            if not os.path.isdir(os.path.join(intent.folder, ".hg")):
+                intents.remove(real, intent.path)  # moved already
+                continue
+            repo = self.open(intent.folder)
+            master.set_up(repo, self._settings)
+            try:
+                lock = repo.lock(wait=False)
+            except error.LockError:
+                continue
+            with lock:
+                if intents.read(real, intent.path) == intent:
+                    if repo.svfs.exists(b"journal"):
+                        repo.recover()
+                    lifecycle.finish(repo, intent)
+                    lifecycle.finish_move(real, intent)

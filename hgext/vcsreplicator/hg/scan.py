@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The repositories below a mirror's root and how far each is, read without opening them: 10,000 take about a second."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pushlog.appendfile import AppendFile, TornRecord
+
+from ..errors import MalformedEvent
+from ..mirror.level import FILE, MAGIC, Level
+from ..mirror.task import Found
+from ..shape import from_json
+from .place import ASIDE
+
+_WATERMARK = re.compile(rb"1 (\d{1,18}) ")
+
+
+class _Store:
+    """As much of Mercurial's vfs as reading an append file needs."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.fsencode(folder)
+
+    def join(self, name: bytes) -> bytes:
+        return os.path.join(self._folder, name)
+
+
+def scan(root: str, state: str) -> Iterator[Found]:
+    """Every repository of this mirror below `root`, in no order; what never was a mirror's repository is not told."""
+    yield from _deleted(state)
+    left = [root]
+    while left:
+        folder = left.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        left.extend(_below(entries, state))
+        if any(entry.name == ".hg" for entry in entries) and (found := look(folder)) is not None:
+            yield found
+
+
+def _deleted(state: str) -> Iterator[Found]:
+    """What was deleted and is still kept."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(os.path.join(state, ASIDE)):
+            found = look(entry.path, "hg")
+            if found is not None and found.level is not None and found.level.deleted:
+                yield replace(found, is_aside=True)
+
+
+def look(folder: str, name: str = ".hg") -> Found | None:
+    """What is in one folder; None if it is no repository of a mirror."""
+    try:
+        last = AppendFile(_Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
+        level = None if last is None else from_json(Level, last.payload)
+    except (TornRecord, MalformedEvent, OSError) as problem:
+        return Found(folder=folder, level=None, serving=0, problem=str(problem))
+    return None if level is None else Found(folder=folder, level=level, serving=serving(folder))
+
+
+def serving(folder: str) -> int:
+    """The sequence that the watermark of a repository names, 0 without one."""
+    try:
+        with open(os.path.join(folder, ".hg", "replicated-watermark"), "rb") as file:
+            found = _WATERMARK.match(file.read(64))
+    except OSError:
+        return 0
+    return int(found.group(1)) if found else 0
+
+
+def _below(entries: list[os.DirEntry[str]], state: str) -> Iterator[str]:
+    for entry in entries:
+        if entry.name != ".hg" and entry.path != state and entry.is_dir(follow_symlinks=False):
+            yield entry.path

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The extension's configuration, read from hgrc and checked whole; errors name section, key and expected value."""
+
+import enum
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mercurial import error
+
+from ..errors import MalformedEvent
+from ..path import check_path, wire_path
+
+SECTION = b"vcsreplicator"
+ROOTS = b"vcsreplicator-roots"
+
+
+class Role(enum.StrEnum):
+    """What this machine is for its repositories."""
+
+    MASTER = "master"
+    MIRROR = "mirror"
+
+
+class Durability(enum.StrEnum):
+    """What survives a power cut before the pusher hears "ok": the whole change, or its event (the rest may need a pull)."""
+
+    STORE = "store"
+    OUTBOX = "outbox"
+
+
+class Acknowledge(enum.StrEnum):
+    """What a pusher waits for: the log's word (bounded), or nothing beyond the commit."""
+
+    LOG = "log"
+    OUTBOX = "outbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`roots` maps real folders to wire prefixes; `patience` is how many seconds a pusher waits for the log at most."""
+
+    role: Role
+    roots: Mapping[str, str]
+    relay: str | None
+    log: str | None
+    blobs: str | None
+    source: str
+    durability: Durability
+    acknowledge: Acknowledge
+    patience: float
+
+    def wire_path(self, folder: str) -> str | None:
+        """The wire path of a repository's folder, None if it is not replicated; raises ConfigError if it cannot travel."""
+        found = wire_path(os.path.realpath(folder), self.roots)
+        if found is None or ".hg" in found.split("/"):
+            return None  # a repository inside a repository's .hg is an upgrade or a strip at work
+        try:
+            return check_path(found)
+        except MalformedEvent as problem:
+            raise error.ConfigError(f"{problem}; rename the repository".encode()) from problem
+
+
+def role(ui: Any) -> Role:
+    """The role alone; raises ConfigError without one."""
+    return _choice(ui, b"role", Role, None)
+
+
+def read(ui: Any) -> Settings:
+    """All settings of a master; raises ConfigError naming the key."""
+    settings = Settings(
+        role=role(ui),
+        roots=_roots(ui),
+        relay=_text(ui, b"relay"),
+        log=_text(ui, b"log"),
+        blobs=_text(ui, b"blobs"),
+        source=_text(ui, b"source") or f"hg://{socket.gethostname()}",
+        durability=_choice(ui, b"durability", Durability, Durability.STORE),
+        acknowledge=_choice(ui, b"acknowledge", Acknowledge, Acknowledge.LOG),
+        patience=_seconds(ui, b"acknowledge-timeout", 5.0),
+    )
+    if settings.role is Role.MASTER and not settings.relay and not settings.log:
+        raise _wrong(
+            b"relay", "the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay)", None
+        )
+    return settings
+
+
+def _roots(ui: Any) -> dict[str, str]:
+    roots = {}
+    for folder, prefix in ui.configitems(ROOTS):
+        name, wire = os.fsdecode(folder), os.fsdecode(prefix).strip()
+        if not os.path.isabs(name):
+            raise error.ConfigError(f"config: [vcsreplicator-roots] {name}: expected an absolute folder".encode())
+        roots[os.path.realpath(name)] = "" if wire == "." else wire
+    return roots
+
+
+def _text(ui: Any, key: bytes) -> str | None:
+    value = ui.config(SECTION, key)
+    return os.fsdecode(value) if value else None
+
+
+def _choice(ui: Any, key: bytes, kind: Any, default: Any) -> Any:
+    value = _text(ui, key)
+    if value is None and default is not None:
+        return default
+    try:
+        return kind(value)
+    except ValueError:
+        raise _wrong(key, " or ".join(item.value for item in kind), value) from None
+
+
+def _seconds(ui: Any, key: bytes, default: float) -> float:
+    value = _text(ui, key)
+    try:
+        seconds = float(value) if value is not None else default
+    except ValueError:
+        raise _wrong(key, "a number of seconds", value) from None
+    if not 0 <= seconds <= 3600:
+        raise _wrong(key, "0 to 3600 seconds", value)
+    return seconds
+
+
+def _wrong(key: bytes, expected: str, value: str | None) -> error.ConfigError:
+    found = "nothing" if value is None else f'"{value}"'
+    return error.ConfigError(f"config: [vcsreplicator] {key.decode()}: expected {expected}, got {found}".encode())

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A snapshot: a mirror's repository brought to exactly one sequence of the master, from nothing or from any earlier state.
+
+Changesets come in pieces, a transaction each, in the master's order; a kill costs the piece at hand. Then one answer of the
+master, read under its lock, says what it is after event N: length and tip, phases, bookmarks, markers, pushlog, digest, hgrc. What
+the changelog still lacks of N is fetched, and everything else, with the level N, is written in one transaction. So no event between
+"begun" and "ended" has to be guessed at: events up to N are repeats, N + 1 follows. Nothing is shown before N is released, which
+is not this module's business.
+"""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+
+from mercurial import error, phases
+from mercurial.node import bin
+from mercurial.repo import factory
+
+from .. import outbox
+from ..comparison import Fingerprint
+from ..errors import Diverged, MalformedEvent, Unavailable
+from ..event import Tip
+from ..mirror.level import Level, with_former
+from ..shape import read
+from ..wire import BUNDLE_LIMIT
+from . import allowed, observe, offer, replicated
+from .apply import unbundle
+from .frames import Answer
+from .text import local
+
+Progress = Callable[[int, int], None]
+"""Called with the number of changesets here, and there."""
+
+_SPOOLED = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """The master's answer but for its body."""
+
+    level: outbox.Level
+    after: Tip
+    phases: Mapping[str, tuple[str, ...]]
+    bookmarks: Mapping[str, str]
+    last_push: int
+    markers: int
+    hgrc: Mapping[str, Mapping[str, str]]
+
+
+def take(
+    repo: Any, url: str, *, now: float, timeout: float = 60.0, progress: Progress = lambda here, there: None
+) -> Level:
+    """Brings `repo` (a mirror's, empty or at any level) to the state of the master's repository at `url`; its level then.
+
+    The caller holds both locks. Safe to repeat after a kill or an error, which keep what whole pieces brought. Raises Diverged if
+    what is here is not the beginning of what is there, and nothing but a new copy helps; Unavailable if the master does not
+    answer or does not let us.
+    """
+    with connected(repo.ui, url, timeout) as peer:
+        return take_from(repo, peer, now=now, progress=progress)
+
+
+def take_from(repo: Any, peer: Any, *, now: float, progress: Progress = lambda here, there: None) -> Level:
+    """`take` over an open connection."""
+    repo = repo.unfiltered()
+    _pull(repo, peer, _state(peer, b"").after, progress)
+    first_push = _last_push(repo) + 1
+    with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
+        answer = Answer(peer._callstream(b"replication-state", firstpush=b"%d" % first_push))
+        state = _read(answer)
+        for frame in answer.frames():
+            body.write(frame)
+        body.seek(0)
+        _pull(repo, peer, state.after, progress)
+        return _settle(repo, state, body.read(state.markers), body, now)
+
+
+def master_level(ui: Any, url: str, timeout: float = 60.0) -> outbox.Level:
+    """Which repository the master has at the URL, and how far it is; raises Unavailable."""
+    with connected(ui, url, timeout) as peer:
+        return _state(peer, b"").level
+
+
+def master_fingerprint(ui: Any, url: str, timeout: float = 60.0) -> Fingerprint:
+    """What the master is now; raises Unavailable."""
+    with connected(ui, url, timeout) as peer:
+        answer = Answer(peer._callstream(b"replication-fingerprint"))
+        answer.finish()
+        try:
+            return read(Fingerprint, dict(answer.header), "fingerprint")
+        except MalformedEvent as problem:
+            raise Unavailable(f"the master's answer: {problem}") from problem
+
+
+@contextlib.contextmanager
+def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
+    """A connection to a repository elsewhere; whatever goes wrong with it is Unavailable."""
+    offer.register()  # over SSH a client must know the commands it sends
+    ui = ui.copy()
+    ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
+    try:
+        peer = factory.peer(ui, {}, url.encode())
+        try:
+            yield peer
+        finally:
+            peer.close()
+    except (error.PeerTransportError, error.RepoError, error.OutOfBandError, OSError, HTTPException) as problem:
+        if isinstance(problem, OSError) and problem.filename is not None:
+            raise  # our own disk, not the connection
+        raise Unavailable(f"{url}: {_words(problem)}") from problem
+
+
+def _state(peer: Any, first_push: bytes) -> _State:
+    answer = Answer(peer._callstream(b"replication-state", firstpush=first_push))
+    answer.finish()
+    return _read(answer)
+
+
+def _read(answer: Answer) -> _State:
+    try:
+        return read(_State, dict(answer.header), "state")
+    except MalformedEvent as problem:
+        raise Unavailable(f"the master's answer: {problem}") from problem
+
+
+def _pull(repo: Any, peer: Any, after: Tip, progress: Progress) -> None:
+    """Changesets up to `after`, a transaction per piece."""
+    while (here := observe.tip(repo)).length < after.length:
+        progress(here.length, after.length)
+        answer = Answer(
+            peer._callstream(
+                b"replication-changesets", first=b"%d" % here.length, tip=here.node.encode(), last=b"%d" % after.length
+            )
+        )
+        with repo.transaction(b"replicated") as tr:
+            unbundle(repo, tr, answer, BUNDLE_LIMIT)
+            answer.finish()
+        if len(repo.changelog) != answer.header["last"]:
+            raise Diverged(
+                f"the master's changesets up to number {answer.header['last']} led to {len(repo.changelog)} here"
+            )
+    progress(here.length, after.length)
+    if here != after:
+        raise Diverged(f"expected {after.length} changesets up to {after.node}, found {here.length} up to {here.node}")
+
+
+def _settle(repo: Any, state: _State, markers: bytes, rows: Iterable[bytes], now: float) -> Level:
+    """Everything besides the changesets, and the level, in one transaction; the configuration, which is none, before it."""
+    former = replicated.read(repo)
+    allowed.put(repo, state.hgrc)
+    with repo.transaction(b"replicated") as tr:
+        if markers:
+            repo.obsstore.mergemarkers(tr, markers)
+        _set_phases(repo, tr, state.phases)
+        _set_bookmarks(repo, tr, state.bookmarks)
+        _record_pushes(repo, tr, rows)
+        level = with_former(_level(state, now), former)
+        replicated.append(repo, tr, [level])
+    return level
+
+
+def _level(state: _State, now: float) -> Level:
+    there = state.level
+    return Level(
+        repository=there.repository,
+        incarnation=there.incarnation,
+        path=there.path,
+        generation=there.generation,
+        seq=there.seq,
+        id=there.id,
+        digest=there.digest,
+        length=state.after.length,
+        tip=state.after.node,
+        push=state.last_push or None,
+        time=now,
+    )
+
+
+def _set_phases(repo: Any, tr: Any, roots: Mapping[str, tuple[str, ...]]) -> None:
+    """Exactly these: everything public, then what is not."""
+    phases.advanceboundary(repo, tr, phases.public, list(map(repo.changelog.node, repo.changelog.index.headrevs())))
+    for phase in sorted(roots):
+        if int(phase) not in observe.PHASES:
+            raise Unavailable(f"the master's answer: phase {phase!r}")
+        try:
+            phases.retractboundary(repo, tr, int(phase), [bin(node) for node in roots[phase]])
+        except LookupError as problem:
+            raise Diverged(f"a phase of an unknown changeset: {_words(problem)}") from problem
+
+
+def _set_bookmarks(repo: Any, tr: Any, wanted: Mapping[str, str]) -> None:
+    new = {local(name): bin(node) for name, node in wanted.items()}
+    old = dict(repo._bookmarks.items())
+    changes = [(name, node) for name, node in new.items() if old.get(name) != node]
+    changes += [(name, None) for name in old if name not in new]
+    repo._bookmarks.applychanges(repo, tr, changes)
+
+
+def _record_pushes(repo: Any, tr: Any, rows: Iterable[bytes]) -> None:
+    from pushlog import api
+
+    for row in rows:
+        number, user, date, nodes = json.loads(row)
+        name = user.encode("utf-8", "surrogateescape")
+        api.record_replicated(repo, tr, number, name, date, [node.encode() for node in nodes])
+
+
+def _last_push(repo: Any) -> int:
+    from pushlog import api
+
+    return api.last_push_id(repo)
+
+
+def _words(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:300] or type(problem).__name__

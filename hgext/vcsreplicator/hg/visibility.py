@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a mirror shows: at most what was released, to every client, by every way in.
+
+On a repository with `[vcsreplicator] role = mirror` the web pages and the wire protocol (HTTP, SSH, a path) see it through views
+of our own, in which the changesets behind the watermark do not exist; without a watermark nothing does. What is copied from disk
+rather than looked up in a view (stream clones, hardlink clones, clone bundles) is not offered while the disk holds anything
+that is not released. The pushlog's pages and wire commands stop at the watermark. Bookmarks are those of the release. Phases
+and markers act when they are applied: a declared window of milliseconds. Pushes are refused: a mirror is read-only. The views are
+here, what stands at the ways in is in `guards`.
+
+A repository object shows the release that was current when it was opened; hgweb opens another one when the watermark's file
+has changed, an SSH session stays with its own. Local commands on the mirror's machine see everything.
+
+Rule of this file: the watermark is read before the changelog. So the changelog is never older, and a watermark that does not
+fit it is a reason to show nothing. Proven by `tests/hg/serving-*.t`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from mercurial import hg, repoview
+from mercurial.node import hex
+from mercurial.utils import repoviewutil
+
+from . import watermark
+from .watermark import Watermark, lower_watermark, read_watermark, write_watermark
+
+__all__ = [
+    "VIEW",
+    "Watermark",
+    "is_mirror",
+    "lower_watermark",
+    "read_watermark",
+    "reposetup",
+    "uisetup",
+    "warm",
+    "write_watermark",
+]
+
+VIEW = b"replicatedserved"
+HIDDEN_VIEW = VIEW + b".hidden"
+
+# Our view, the one of Mercurial's that it limits, and the next smaller one, from which branch caches are taken. The chain must
+# be our own: `served` and `immutable` contain what is not released.
+_VIEWS = (
+    (HIDDEN_VIEW, b"served.hidden", VIEW),
+    (VIEW, b"served", b"replicatedimmutable"),
+    (b"replicatedimmutable", b"immutable", b"replicatedbase"),
+    (b"replicatedbase", b"base", None),
+)
+_RELEASE = "_vcsreplicator_release"
+
+
+def is_mirror(ui: Any) -> bool:
+    """Whether this configuration is that of a mirror."""
+    return bool(ui.config(b"vcsreplicator", b"role") == b"mirror")
+
+
+def uisetup(ui: Any) -> None:
+    """Registers the views for every role; on a mirror, puts them in front of every client."""
+    _register_views()
+    if is_mirror(ui) and ("path", watermark.WATERMARK) not in hg.foi:
+        from . import guards
+
+        hg.foi.append(("path", watermark.WATERMARK))
+        guards.install()
+
+
+def reposetup(ui: Any, repo: Any) -> None:
+    """Takes hold of the release that is current now, and tells the pushlog where to stop."""
+    if not repo.local() or not is_mirror(repo.ui):
+        return
+    unfiltered = repo.unfiltered()
+    release = read_watermark(unfiltered)
+    setattr(unfiltered, _RELEASE, release)
+    unfiltered._pushlog_limit = lambda: (release.push_id or 0) if release else 0
+
+    class readonlymirror(unfiltered.__class__):  # type: ignore[misc, name-defined]
+        def cancopy(self) -> bool:
+            return super().cancopy() and everything_is_released(self)  # type: ignore[no-any-return]
+
+    unfiltered.__class__ = readonlymirror
+
+
+def first_unreleased(repo: Any) -> int:
+    """The number of the first changeset that must not be shown; the length of the changelog if there is none."""
+    repo = repo.unfiltered()
+    if not hasattr(repo, _RELEASE):
+        if not is_mirror(repo.ui):
+            return len(repo.changelog)
+        setattr(repo, _RELEASE, read_watermark(repo))
+    return _fit(repo, getattr(repo, _RELEASE))
+
+
+def everything_is_released(repo: Any) -> bool:
+    """Whether the disk holds nothing that must not be shown. Sure only while the caller holds the repository's lock."""
+    repo = repo.unfiltered()
+    return not is_mirror(repo.ui) or _fit(repo, read_watermark(repo)) == len(repo.changelog)
+
+
+def warm(repo: Any) -> None:
+    """Brings the caches of what clients see up to date on disk, so that no request pays for it.
+
+    For the idle moments of a mirror's worker, whatever its configuration; needs no lock.
+    """
+    _register_views()
+    unfiltered = repo.unfiltered()
+    setattr(unfiltered, _RELEASE, read_watermark(unfiltered))
+    for name, _, _ in _VIEWS:
+        unfiltered.filteredrevcache.pop(name, None)
+    view = unfiltered.filtered(VIEW)
+    unfiltered._branchcaches.update_disk(view)
+    view.tags()
+
+
+def _fit(repo: Any, release: Watermark | None) -> int:
+    changelog = repo.changelog
+    if release is None or release.length > len(changelog):
+        return 0
+    return release.length if hex(changelog.node(release.length - 1)).decode() == release.tip else 0
+
+
+def _register_views() -> None:
+    for name, limited, smaller in _VIEWS:
+        repoview.filtertable[name] = _limit(limited)
+        if smaller is not None:
+            repoviewutil.subsettable[name] = smaller
+
+
+def _limit(name: bytes) -> Callable[..., frozenset[int]]:
+    """The filter of one of Mercurial's views, and everything behind the watermark."""
+
+    def filtered(repo: Any, *args: Any, **kwargs: Any) -> frozenset[int]:
+        hidden: frozenset[int] = repoview.filtertable[name](repo, *args, **kwargs)
+        first, length = first_unreleased(repo), len(repo.changelog)
+        return hidden if first == length else hidden | frozenset(range(first, length))
+
+    return filtered

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A folder of repositories over HTTP: hgweb as a WSGI application that knows a new repository at its first request.
+
+hgweb scans its folder every `web.refreshinterval` seconds (20), which hides a new repository after its notice. Here the scan
+happens when it is needed: a path that is a repository on disk and that hgweb does not know yet.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mercurial import demandimport
+from mercurial.hgweb import hgwebdir_mod
+
+from .. import path as wire
+
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def application(root: str) -> Application:
+    """The WSGI application for every repository below `root`.
+
+    Configuration comes from HGRCPATH alone; a repository's own hgrc is read by Mercurial as usual unless HGRCSKIPREPO is set.
+    Demand import must be off: threads that import lazily at once answer 500.
+    """
+    demandimport.disable()
+    folder = os.fsencode(os.path.realpath(root))
+    hgweb = _Repositories({b"/": os.path.join(folder, b"**")})
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if _is_new(hgweb, folder, environ.get("PATH_INFO", "")):
+            hgweb.lastrefresh = 0
+        return hgweb(environ, start_response)  # type: ignore[no-any-return]
+
+    return answer
+
+
+class _Repositories(hgwebdir_mod.hgwebdir):  # type: ignore[misc]
+    """A folder of repositories but for a mirror's own folder in it, where repositories are made and put aside."""
+
+    def refresh(self) -> None:
+        super().refresh()
+        if any(_is_ours(name) for name, _ in self.repos):
+            self.repos = [(name, place) for name, place in self.repos if not _is_ours(name)]
+
+
+def _is_ours(virtual: bytes) -> bool:
+    """No wire path has a part that begins with `~`."""
+    return any(part.startswith(b"~") for part in virtual.split(b"/"))
+
+
+def _is_new(hgweb: Any, folder: bytes, where: str) -> bool:
+    """Whether the request's path leads into a repository on disk that the last scan did not see."""
+    known = {virtual for virtual, _ in hgweb.repos}
+    virtual = b""
+    # WSGI hands paths over as Latin-1 text.
+    for part in where.strip("/").encode("latin-1", "replace").split(b"/"):
+        if part in (b"", b".", b"..") or part.startswith(b"~") or b"\0" in part:
+            return False
+        virtual = virtual + b"/" + part if virtual else part
+        if len(virtual) > wire.MAX_PATH or virtual in known:
+            return False
+        if os.path.isdir(os.path.join(folder, virtual, b".hg")):
+            return True
+    return False

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Levels: the small records by which mirrors and aggregator tell each other how far they are.
+
+All are the latest value of their key in a compacted topic: reading a topic whole gives the present, and an older value never
+matters. Sequences count from 1; 0 means nothing yet.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .event import Event
+
+
+class Reason(enum.StrEnum):
+    """Why a mirror follows a repository apart from the stream."""
+
+    SLOW = "slow"
+    LOCKED = "locked"
+    CRASHED = "crashed"
+    GAP = "gap"
+    BLOB_MISSING = "blob-missing"
+    CORRUPT = "corrupt"
+    DIVERGED = "diverged"
+    FORK = "fork"
+    UNKNOWN_VERSION = "unknown-version"
+    BOOTSTRAP = "bootstrap"
+    EXPIRED = "expired"
+    REFUSED = "refused"
+    DISK = "disk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """A mirror's level for one repository. Topic `acks`, key `MIRROR/REPOSITORY`; may go down (a restored mirror).
+
+    `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times are when those levels were
+    reached. `detached` names the reason while the mirror follows the repository apart from the stream. A mirror that no longer
+    carries a repository writes a tombstone; a deletion is acked like any other event (applied and serving), because its notice
+    waits for that, and the tombstone may follow once `state` says that the deletion is noticed. When it starts, a
+    mirror sees to it that all its levels are in the log.
+    """
+
+    mirror: str
+    repository: str
+    incarnation: str
+    applied: int
+    serving: int
+    event: str
+    digest: str
+    applied_at: float
+    served_at: float
+    detached: Reason | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A mirror's sign of life, every few seconds. Topic `acks`, key `MIRROR`.
+
+    `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's.
+    """
+
+    mirror: str
+    time: float
+    positions: Mapping[str, int]
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the aggregator holds true of one repository. Topic `state`, key REPOSITORY; written with each release and notice.
+
+    `seq`, `event` and `digest` are the newest event seen in the log; `released` what mirrors may serve; `noticed` the newest
+    event whose notice is written. `streams` keeps the id of the last notice of each public stream. `roster` is the version of
+    the roster behind the newest decision. Relay and mirrors hold their own view against `seq`, `event` and `incarnation`.
+    `retired` are the incarnations before this one; `fork` is the id of the newest event that did not fit the chain.
+    """
+
+    repository: str
+    incarnation: str
+    path: str
+    generation: int
+    seq: int
+    event: str
+    digest: str
+    released: int
+    noticed: int
+    roster: int
+    deleted: bool = False
+    streams: Mapping[str, str] | None = None
+    retired: tuple[str, ...] = ()
+    fork: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorBeat:
+    """The aggregator's sign of life. Topic `state`, key `aggregator`; mirrors call themselves stale without one for 30 s."""
+
+    time: float
+    roster: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """An event that waits for its notice. Topic `pending`, key `REPOSITORY/SEQ`; a tombstone once noticed."""
+
+    event: Event
+    partition: int
+    offset: int
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorProof:
+    """When one gating mirror reached the notice's sequence."""
+
+    mirror: str
+    applied_at: float
+    served_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A record of the topic `notices`, key REPOSITORY: the event without its bundle, and the proof that it may be told.
+
+    `previous` maps each public stream to the id of the notice before this one in that stream for the same repository (the id of
+    a notice is its event's id); a stream that this event does not appear in is absent. `roster` is the roster's version,
+    `acks` the gating mirrors at that version. `replay` is set on records made by an operator's replay: who and when, in words.
+    """
+
+    event: Event
+    time: float
+    roster: int
+    acks: tuple[MirrorProof, ...]
+    previous: Mapping[str, str | None]
+    replay: str | None = None
+
+
+KEY_KEPT = 200
+"""Characters of a refused record's key that its ErrorRecord keeps: whole, it might not fit beside the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """A record of the topic `errors`: something that can never work, kept with its reason and its bytes (base64, cut at 64 KiB)."""
+
+    time: float
+    service: str
+    reason: str
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: str
+    repository: str | None = None
+    destination: str | None = None

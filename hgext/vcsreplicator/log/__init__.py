@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The log: the port between all services, with two adapters (`log.sqlite`, `log.kafka`) and one contract suite.
+
+**Offset**: the number of a record in its partition; grows, may have holes, never reused. **Position**: the *next* record to read.
+**End**: the position after the last record a reader can see (committed records only). **Acknowledge**: store a position for a
+group, after the work on everything before it is durable.
+
+Guarantees of every adapter:
+
+- `append` returns only once all messages are durable. If it raises Unavailable nothing is known: the caller appends the same
+  messages again, so a record may stand twice, but *first appearances are in order* within a partition.
+- `Transactor.commit` appends all messages and stores all positions, or none; readers never see part of it. When it raises
+  Unavailable the outcome is unknown: make a new transactor (same identity), read the stored positions, and go on from there.
+- A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing.
+- A reader sees committed records only, of each partition in offset order, each once. It never skips: a position before the
+  beginning, or beyond the end of a log that lost records, raises Expired.
+- In a compacted topic the newest value of a key is kept; a value of None (tombstone) removes the key. Every record needs a key.
+- Readers and `ends` see a commit soon after it (milliseconds, on Kafka), `stored` and `groups` at once.
+- A topic or partition that is not there raises BadConfig; a message no adapter can take raises Rejected, and nothing is written.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from ..errors import Rejected
+
+Positions = Mapping[int, int]
+"""Partition → offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic of the log; `partitions` is fixed for life, `retention` in seconds (None: for ever), compacted by key if set."""
+
+    name: str
+    partitions: int = 1
+    compacted: bool = False
+    retention: float | None = None
+
+
+DAY = 86400.0
+EVENTS, ACKS, PENDING, STATE, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS = TOPIC_NAMES = (
+    "events",
+    "acks",
+    "pending",
+    "state",
+    "roster",
+    "roster-requests",
+    "notices",
+    "errors",
+)
+
+
+def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic, ...]:
+    """All topics of an installation; only `events` has more than one partition."""
+    compacted = {ACKS, PENDING, STATE, ROSTER}
+    return tuple(
+        Topic(
+            name=name,
+            partitions=partitions if name == EVENTS else 1,
+            compacted=name in compacted,
+            retention=None if name in compacted else retention,
+        )
+        for name in TOPIC_NAMES
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is appended: without `partition` the key decides (see `partition_of`); a value of None is a tombstone."""
+
+    topic: str
+    key: str | None
+    value: bytes | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    partition: int | None = None
+
+
+LARGEST = 8 * 1024 * 1024 - 64 * 1024
+"""Bytes of key, headers and value together that a message may have in any adapter."""
+
+
+def check_message(message: Message) -> None:
+    """Raise Rejected if no adapter can ever take this message."""
+    if message.key is None and message.value is None:
+        raise Rejected(f"topic {message.topic}: expected a key or a value")
+    size = len(message.value or b"") + len((message.key or "").encode("utf-8", "surrogateescape"))
+    size += sum(len(name) + len(text.encode("utf-8", "surrogateescape")) for name, text in message.headers.items())
+    if size > LARGEST:
+        raise Rejected(f"topic {message.topic}, key {message.key}: message of {size} bytes, expected at most {LARGEST}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is read. `time` is when the log took it, seconds since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: bytes | None
+    headers: Mapping[str, str]
+    time: float
+
+
+class Reader(Protocol):
+    """Reads the partitions it was given, from positions it was given; used by one thread, except for `wake`."""
+
+    def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
+        """At most `limit` records, waiting up to `timeout` seconds for the first; [] when none came.
+
+        Raises Expired, or Unavailable after which the reader may be polled again.
+        """
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """(topic, partition) → next offset this reader will return."""
+
+    def pause(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Return nothing of these until `resume`; the others go on."""
+
+    def resume(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Go on where `pause` left off."""
+
+    def wake(self) -> None:
+        """Make a running or the next `poll` return at once; may be called from any thread."""
+
+    def close(self) -> None:
+        """Free everything; further use is an error."""
+
+
+class Transactor(Protocol):
+    """Appends and acknowledges in one step; used by one thread."""
+
+    def commit(
+        self,
+        messages: Sequence[Message],
+        *,
+        group: str | None = None,
+        positions: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        """All messages and, for `group`, all positions – or none. Raises Unavailable (outcome unknown) or Fenced."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Log(Protocol):
+    """An open log; its methods may be called from any thread."""
+
+    def create(self, wanted: Sequence[Topic]) -> list[str]:
+        """Creates the missing topics and returns their names; raises BadConfig if one exists with other partitions."""
+
+    def partitions(self, topic: str) -> int:
+        """The number of partitions; raises BadConfig for an unknown topic."""
+
+    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        """Durable on return: (partition, offset) of each message. Raises Unavailable, Rejected if one is too large."""
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> Reader:
+        """A reader at these positions, (topic, partition) → offset."""
+
+    def transactor(self, identity: str) -> Transactor:
+        """A transactor that fences all earlier ones of this identity."""
+
+    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
+        """Stores positions of a group (levels: may go back)."""
+
+    def stored(self, group: str, topic: str) -> dict[int, int]:
+        """The stored positions of a group; partitions without one are absent."""
+
+    def groups(self, topic: str) -> dict[str, dict[int, int]]:
+        """Stored positions of all groups that have any on this topic."""
+
+    def beginnings(self, topic: str) -> dict[int, int]:
+        """Per partition the first position that can be read."""
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Per partition the position after the last committed record."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of a key, the same in every adapter and release: CRC-32 of its UTF-8 modulo the number of partitions."""
+    return zlib.crc32(key.encode("utf-8", "surrogateescape")) % partitions

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Wakes readers in other processes on this machine: each hangs out a bell, and who writes rings those that listen to its topics.
+
+A bell is a Unix datagram socket in one folder. Ringing is a hint and may be lost (a full queue, a reader of another user): whoever
+waits must look again after a while all the same. Bells of processes that died are taken down by the next who rings.
+"""
+
+import itertools
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+LONGEST_ADDRESS = 100  # bytes of a socket's path that every kernel takes
+_numbers = itertools.count()
+
+
+class Bell:
+    """Waits for `ring` of one of `topics`, or for `wake`. Used by one thread, except for `wake`."""
+
+    def __init__(self, folder: Path, topics: Iterable[int]) -> None:
+        mask = sum(1 << topic for topic in set(topics))
+        self._woken = threading.Event()
+        self._folder = _Folder(folder)
+        self._name = f"{os.getpid()}-{next(_numbers)}-{mask:x}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.bind(self._folder.address(self._name))
+            self._folder.share(self._name)
+        except OSError:
+            self._socket.close()
+            self._folder.close()
+            raise
+
+    def wait(self, seconds: float) -> bool:
+        """Returns when rung, woken or after `seconds`; whether it was woken by `wake`, which is then used up."""
+        if not self._woken.is_set():
+            select.select([self._socket], [], [], max(0.0, seconds))
+        try:
+            while self._socket.recv(16):
+                pass
+        except BlockingIOError:
+            pass
+        woken = self._woken.is_set()
+        if woken:
+            self._woken.clear()
+        return woken
+
+    def wake(self) -> None:
+        """End a running or the next `wait`."""
+        self._woken.set()
+        try:
+            with _sender() as sender:
+                sender.sendto(b"w", self._folder.address(self._name))
+        except OSError:  # full: then it has something to read already; closed: nobody waits
+            pass
+
+    def close(self) -> None:
+        """Take the bell down; more than once is harmless."""
+        if self._socket.fileno() < 0:
+            return
+        self._folder.remove(self._name)
+        self._socket.close()
+        self._folder.close()
+
+
+def ring(folder: Path, topics: Iterable[int]) -> None:
+    """Wake everybody who listens to one of these topics. Never raises, never waits."""
+    mask = sum(1 << topic for topic in set(topics))
+    try:
+        bells = _Folder(folder)
+    except OSError:
+        return
+    try:
+        with _sender() as sender:
+            for name in bells.names():
+                if _listens(name, mask):
+                    _ring_one(sender, bells, name)
+    except OSError:
+        pass
+    finally:
+        bells.close()
+
+
+class _Folder:
+    """The folder of the bells, held open so that its own path may be of any length."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def names(self) -> list[str]:
+        return os.listdir(self._descriptor)
+
+    def address(self, name: str) -> str:
+        direct = str(self._path / name)
+        return direct if len(os.fsencode(direct)) <= LONGEST_ADDRESS else f"/proc/self/fd/{self._descriptor}/{name}"
+
+    def share(self, name: str) -> None:
+        """Whoever may write in the folder may ring the bell."""
+        os.chmod(name, os.fstat(self._descriptor).st_mode & 0o666, dir_fd=self._descriptor)
+
+    def remove(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._descriptor)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _ring_one(sender: socket.socket, bells: _Folder, name: str) -> None:
+    try:
+        sender.sendto(b".", bells.address(name))
+    except ConnectionRefusedError:  # its process died without taking it down
+        bells.remove(name)
+    except OSError:
+        pass
+
+
+def _listens(name: str, mask: int) -> bool:
+    try:
+        return bool(int(name.rpartition("-")[2], 16) & mask)
+    except ValueError:
+        return False
+
+
+def _sender() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

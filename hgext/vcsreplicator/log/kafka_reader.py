@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reads the log on Kafka: a consumer without a group, watched by its owner."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.consumer.fetcher import ConsumerRecord
+
+from ..errors import ReplicationError
+from . import Record
+from .kafka_clients import rim
+
+if TYPE_CHECKING:
+    from .kafka import KafkaLog
+
+SLICE = 0.05  # seconds a poll may stay in the client, which cannot be woken
+LOOK_AROUND = 3.0  # seconds without a record after which a reader asks the broker whether there are any
+
+TopicPartitionKey = tuple[str, int]
+
+
+class KafkaReader:
+    """A consumer without a group; its positions are ours, so a new consumer goes on exactly where the old one stopped."""
+
+    def __init__(self, log: "KafkaLog", positions: Mapping[TopicPartitionKey, int]) -> None:
+        self._log = log
+        self._names = {log.partition(*key): key for key in positions}
+        self._next = {log.partition(*key): at for key, at in positions.items()}
+        self._paused: set[TopicPartition] = set()
+        self._consumer: KafkaConsumer | None = None
+        self._woken = threading.Event()
+        self._looked = 0.0
+        self._behind: dict[TopicPartition, int] = {}
+
+    def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
+        deadline = time.monotonic() + timeout
+        while True:
+            woken = self._woken.is_set()
+            self._woken.clear()
+            left = deadline - time.monotonic()
+            try:
+                with rim(self._log.options, "read"):
+                    records = self._fetch(0 if woken else max(0.0, min(left, SLICE)), limit)
+            except ReplicationError:
+                self._drop()
+                raise
+            if records or woken or left <= 0:
+                return records
+
+    def positions(self) -> dict[TopicPartitionKey, int]:
+        return {key: self._position(partition) for partition, key in self._names.items()}
+
+    def pause(self, partitions: Sequence[TopicPartitionKey]) -> None:
+        changed = [self._log.partition(*key) for key in partitions]
+        self._paused.update(changed)
+        if self._consumer is not None:
+            self._consumer.pause(*changed)
+
+    def resume(self, partitions: Sequence[TopicPartitionKey]) -> None:
+        changed = [self._log.partition(*key) for key in partitions]
+        self._paused.difference_update(changed)
+        if self._consumer is not None:
+            self._consumer.resume(*changed)
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        self._drop()
+
+    def _fetch(self, seconds: float, limit: int) -> list[Record]:
+        consumer = self._consumer or self._connect()
+        if not self._names:
+            time.sleep(seconds)
+            return []
+        batches = consumer.poll(timeout_ms=round(seconds * 1000), max_records=limit)
+        records: list[Record] = []
+        for partition, batch in batches.items():
+            topic, number = self._names[partition]
+            records.extend(_record(topic, number, record) for record in batch)
+            self._next[partition] = batch[-1].offset + 1
+        now = time.monotonic()
+        if records:
+            self._looked, self._behind = now, {}
+        elif now - self._looked > LOOK_AROUND:
+            self._look_around(consumer)
+            self._looked = time.monotonic()
+        return records
+
+    def _look_around(self, consumer: KafkaConsumer) -> None:
+        """A silent consumer cannot be told from a dead one: ask for the ends, and believe the brokers."""
+        active = [partition for partition in self._names if partition not in self._paused]
+        ends = consumer.end_offsets(active, timeout_ms=2_000) if active else {}
+        positions = {partition: self._position(partition) for partition in active}
+        behind = {partition: at for partition, at in positions.items() if at < ends[partition]}
+        stuck = behind.items() & self._behind.items()
+        self._behind = behind
+        if stuck:
+            raise kafka_errors.KafkaError(
+                f"nothing came of {stuck.pop()[0].topic}, though there is more; connecting anew"
+            )
+
+    def _position(self, partition: TopicPartition) -> int:
+        """Beyond the last record returned there may be markers and aborted records, which the consumer has passed."""
+        at = self._next[partition]
+        if self._consumer is not None:
+            with suppress(Exception):
+                at = max(at, self._consumer.position(partition, timeout_ms=0) or 0)
+        return at
+
+    def _connect(self) -> KafkaConsumer:
+        consumer = KafkaConsumer(
+            **self._log.options.of(
+                KafkaConsumer,
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+            )
+        )
+        self._consumer = consumer
+        self._looked, self._behind = time.monotonic(), {}
+        if self._names:
+            consumer.assign(list(self._names))
+            for partition, at in self._next.items():
+                consumer.seek(partition, at)
+            consumer.pause(*self._paused)
+        return consumer
+
+    def _drop(self) -> None:
+        if self._consumer is not None:
+            self._next = {partition: self._position(partition) for partition in self._names}
+            consumer, self._consumer = self._consumer, None
+            with suppress(Exception):
+                consumer.close(autocommit=False, timeout_ms=500)
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _record(topic: str, partition: int, record: ConsumerRecord) -> Record:
+    return Record(
+        topic=topic,
+        partition=partition,
+        offset=record.offset,
+        key=None if record.key is None else _decode(record.key),
+        value=record.value,
+        headers={name: _decode(data or b"") for name, data in record.headers},
+        time=record.timestamp / 1000,
+    )

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Opens the log that a URL names; an adapter and its client library are imported only when a URL asks for them."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ..errors import BadConfig
+from . import Log
+
+EXPECTED = "expected sqlite:///absolute/path or kafka://host:port[,host:port…][?option=value]"
+
+
+def open_log(url: str) -> Log:
+    """The log at `url`; the caller closes it. Raises BadConfig for a URL that cannot be right, Unavailable if nothing answers."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadConfig(f"log: {EXPECTED}, got {url!r}: {error}") from None
+    if parts.scheme == "sqlite":
+        if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/") or parts.path.endswith("/"):
+            raise BadConfig(f"log: expected sqlite:///absolute/path without options, got {url!r}")
+        from .sqlite import SqliteLog
+
+        return SqliteLog(Path(unquote(parts.path)))
+    if parts.scheme == "kafka":
+        from .kafka import KafkaLog
+        from .kafka_options import parse
+
+        return KafkaLog(parse(url))
+    raise BadConfig(f"log: {EXPECTED}, got {url!r}")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Events that were read and not yet worked off: in order per repository, counted in bytes, and the position behind them. Pure."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from .task import Item
+
+
+class Backlog:
+    """The queues of all repositories. A position never passes an event that is still in its queue.
+
+    Events a catch-up reader brings (`tracked=False`) are queued but hold no position: a durable note does.
+    """
+
+    def __init__(self, positions: Mapping[int, int]) -> None:
+        self.bytes = 0
+        self._next = dict(positions)
+        self._open: dict[int, dict[int, None]] = {partition: {} for partition in positions}
+        self._queues: dict[str, deque[tuple[Item, bool]]] = {}
+        self._sizes: dict[str, int] = {}
+
+    def read(self, partition: int, offset: int) -> None:
+        """A record was read that needs no work; unless `add` says otherwise its position is passed."""
+        self._next[partition] = offset + 1
+
+    def add(self, repository: str, item: Item, *, tracked: bool = True) -> None:
+        """Queues an event; a tracked one holds its partition's position until it is finished or dropped."""
+        if tracked:
+            self._next[item.partition] = item.offset + 1
+            self._open[item.partition][item.offset] = None
+        self._queues.setdefault(repository, deque()).append((item, tracked))
+        self._sizes[repository] = self._sizes.get(repository, 0) + item.size
+        self.bytes += item.size
+
+    def peek(self, repository: str, *, events: int, size: int) -> tuple[Item, ...]:
+        """The oldest queued events of a repository: at least one if there is any, then as many as fit."""
+        taken: list[Item] = []
+        total = 0
+        for item, _ in self._queues.get(repository, ()):
+            total += item.size
+            if taken and (len(taken) >= events or total > size):
+                break
+            taken.append(item)
+        return tuple(taken)
+
+    def finish(self, repository: str, count: int) -> None:
+        """The `count` oldest events of the repository need no more work."""
+        queue = self._queues.get(repository)
+        for _ in range(count):
+            assert queue
+            item, tracked = queue.popleft()
+            if tracked:
+                del self._open[item.partition][item.offset]
+            self._sizes[repository] -= item.size
+            self.bytes -= item.size
+        if queue is not None and not queue:
+            del self._queues[repository], self._sizes[repository]
+
+    def drop(self, repository: str) -> None:
+        """Forgets what is queued for a repository: a durable note says where to read it again."""
+        self.finish(repository, len(self._queues.get(repository, ())))
+
+    def has(self, repository: str) -> bool:
+        """Whether events of this repository are queued."""
+        return repository in self._queues
+
+    def untracked(self, repository: str) -> bool:
+        """Whether events are queued that hold no position."""
+        return any(not tracked for _, tracked in self._queues.get(repository, ()))
+
+    def size(self, repository: str) -> int:
+        """Bytes queued for one repository."""
+        return self._sizes.get(repository, 0)
+
+    def largest(self) -> str | None:
+        """The repository with the most bytes queued."""
+        return max(self._sizes, key=self._sizes.__getitem__, default=None)
+
+    def next(self, partition: int) -> int:
+        """The offset behind the last record read from a partition."""
+        return self._next[partition]
+
+    def positions(self) -> dict[int, int]:
+        """Partition → the position before which everything is applied or durably noted."""
+        return {partition: next(iter(self._open[partition]), following) for partition, following in self._next.items()}
+
+
+def consecutive(items: Sequence[Item]) -> Iterable[tuple[Item, ...]]:
+    """Runs of items whose sequences follow each other."""
+    run: list[Item] = []
+    for item in items:
+        if run and item.event.seq != run[-1].event.seq + 1:
+            yield tuple(run)
+            run = []
+        run.append(item)
+    if run:
+        yield tuple(run)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One repository as the supervisor sees it, and what heals it when it is followed apart. Pure."""
+
+import enum
+from dataclasses import dataclass, field
+
+from ..levels import Ack, Reason
+from ..retry import Backoff
+from .level import Level
+from .notes import Detached
+
+
+class Phase(enum.StrEnum):
+    """How a repository is followed.
+
+    STREAM ─trouble─▶ WAITING ─due─▶ HEALING ─healed─▶ CATCHING_UP ─level with the stream─▶ JOINING ─worked off─▶ STREAM;
+    reasons that nothing has to repair go from WAITING to CATCHING_UP. Trouble leads back to WAITING from everywhere.
+    """
+
+    STREAM = "stream"
+    WAITING = "waiting"
+    HEALING = "healing"
+    CATCHING_UP = "catching-up"
+    JOINING = "joining"
+
+
+NEEDS_REPAIR = frozenset(
+    {
+        Reason.GAP,
+        Reason.BLOB_MISSING,
+        Reason.CORRUPT,
+        Reason.DIVERGED,
+        Reason.FORK,
+        Reason.EXPIRED,
+        Reason.BOOTSTRAP,
+    }
+)
+"""Reading again is not enough: the master is asked."""
+
+NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION})
+"""Not tried again until an operator wishes so, or the program starts anew: it may know more by then (but of a fork)."""
+
+
+@dataclass(slots=True)
+class Following:
+    """What is known and under way for one repository; only the supervisor changes it. `there` is its path on the master."""
+
+    id: str
+    path: str
+    there: str = ""
+    folder: str | None = None
+    level: Level | None = None
+    serving: int = 0
+    served_at: float = 0.0
+    released: int = 0
+    incarnation: str | None = None
+    expected: int = 0
+    phase: Phase = Phase.STREAM
+    note: Detached | None = None
+    running: bool = False
+    since: float = 0.0
+    queued: bool = False
+    single: bool = False
+    resting: bool = False
+    troubled: float | None = None
+    tries: int = 0
+    run: int = 0
+    behind: int = 0
+    dropped: int = 0
+    sent: Ack | None = field(default=None)
+
+    @property
+    def follows_stream(self) -> bool:
+        """Whether events of the stream are queued for it."""
+        return self.phase in (Phase.STREAM, Phase.JOINING)
+
+    @property
+    def is_leftover(self) -> bool:
+        """Whether its folder must still be taken away: a deletion that a kill interrupted."""
+        return self.level is not None and self.level.deleted and self.folder is not None
+
+    @property
+    def may_release(self) -> bool:
+        """Whether more is released and applied than served."""
+        return (
+            self.level is not None
+            and self.incarnation == self.level.incarnation
+            and min(self.released, self.level.seq) > self.serving
+        )
+
+
+def resume_offset(following: Following, note: Detached) -> int:
+    """From where its events must be read: behind its level if that came from the log, else where the note says."""
+    level = following.level
+    if level is not None and level.partition == note.partition and level.offset >= 0:
+        return level.offset + 1
+    return note.offset
+
+
+def repair(note: Detached) -> Reason | None:
+    """What the next attempt must repair from the master; None: reading (a gap: once more) may be enough."""
+    if note.reason not in NEEDS_REPAIR or (note.reason is Reason.GAP and note.attempts <= 1):
+        return None
+    return note.reason
+
+
+def wait(note: Detached, backoff: Backoff, chance: float) -> float | None:
+    """Seconds to the next attempt; None if only an operator can help."""
+    if note.reason in NEEDS_OPERATOR:
+        return None
+    return backoff.delay(note.attempts + 1, chance)

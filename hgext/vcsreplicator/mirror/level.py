@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How far a mirror is in one repository: written in the transaction that got it there, and the truth after any crash."""
+
+from dataclasses import dataclass, replace
+
+from ..digest import START
+from ..event import NULL_NODE
+
+FILE, MAGIC = b"replicated.log", b"VRL1"
+FORMER_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The repository after event `seq`, as the mirror has it.
+
+    `length` and `tip` are the mirror's own changelog then (unfiltered) and `push` its newest push id: what a release of this
+    event shows. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
+    incarnations that this repository had before. `deleted`: this event was its deletion, its folder must go.
+    `stripping`: a strip was begun; only the first `length` changesets are certain.
+    """
+
+    repository: str
+    incarnation: str
+    path: str
+    generation: int
+    seq: int
+    id: str
+    digest: str
+    length: int
+    tip: str
+    push: int | None
+    time: float
+    partition: int = -1
+    offset: int = -1
+    former: tuple[str, ...] = ()
+    deleted: bool = False
+    stripping: bool = False
+
+
+def before_first(repository: str, incarnation: str, path: str, generation: int) -> Level:
+    """The level of a repository that has no event yet."""
+    return Level(
+        repository=repository,
+        incarnation=incarnation,
+        path=path,
+        generation=generation,
+        seq=0,
+        id="",
+        digest=START,
+        length=0,
+        tip=NULL_NODE,
+        push=None,
+        time=0.0,
+    )
+
+
+def with_former(level: Level, before: Level | None) -> Level:
+    """The level as the successor of `before`: a former incarnation of the repository is remembered."""
+    if before is None or before.repository != level.repository:
+        return level
+    names = [*before.former, *([before.incarnation] if before.incarnation != level.incarnation else [])]
+    return replace(level, former=tuple(names[-FORMER_KEPT:]))

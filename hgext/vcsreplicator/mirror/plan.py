@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What one event means for what a mirror has: apply, skip, make room, or trouble. Pure; the border performs it."""
+
+import enum
+from dataclasses import dataclass
+
+from ..event import Event, Type
+from ..levels import Reason
+from .level import Level
+
+
+class Act(enum.StrEnum):
+    """What to do with an event."""
+
+    APPLY = "apply"
+    CREATE = "create"
+    REPLACE = "replace"
+    SKIP = "skip"
+    TROUBLE = "trouble"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An act, why in words, and for trouble its reason. REPLACE sets the occupant of the path aside, then creates."""
+
+    act: Act
+    why: str = ""
+    reason: Reason | None = None
+
+
+APPLY = Step(act=Act.APPLY)
+CREATE = Step(act=Act.CREATE)
+
+
+def plan(event: Event, level: Level | None, occupant: Level | None = None) -> Step:
+    """The step for `event`, given the level of its repository, and of another repository that lives at its path.
+
+    Repeats and events of former incarnations or generations are skipped; nothing is applied but the direct successor of what the
+    level names, by sequence and by id.
+    """
+    if occupant is not None and occupant.repository != event.repository:
+        return _beside(event, level, occupant)
+    if level is None:
+        return _first(event)
+    if event.incarnation != level.incarnation:
+        return _other_incarnation(event, level)
+    if event.seq < level.seq:
+        return skip(f"seq {level.seq} is applied already")
+    if event.seq == level.seq:
+        return skip("applied already") if event.id == level.id else _fork(event, level)
+    if event.seq > level.seq + 1:
+        return trouble(Reason.GAP, f"seq {event.seq} follows, this mirror has {level.seq}")
+    return APPLY if event.previous == (level.id or None) else _fork(event, level)
+
+
+def _first(event: Event) -> Step:
+    if event.type is Type.DELETED:
+        return skip("is not here")
+    if event.seq == 1:
+        return CREATE
+    return trouble(Reason.GAP, f"seq {event.seq} follows, this mirror has nothing of the repository")
+
+
+def _beside(event: Event, level: Level | None, occupant: Level) -> Step:
+    """Two repositories want one path: the highest generation wins."""
+    if event.generation < occupant.generation:
+        return skip(f"generation {occupant.generation} lives at the path")
+    if event.generation == occupant.generation:
+        return trouble(Reason.REFUSED, f"path {event.path!r} is taken by repository {occupant.repository}")
+    first = plan(event, level)
+    return Step(act=Act.REPLACE, why=f"generation {event.generation}") if first.act is Act.CREATE else first
+
+
+def _other_incarnation(event: Event, level: Level) -> Step:
+    if event.incarnation in level.former:
+        return skip("belongs to a former incarnation")
+    return trouble(Reason.DIVERGED, f"the master goes on as incarnation {event.incarnation}")
+
+
+def _fork(event: Event, level: Level) -> Step:
+    told = (
+        f"event {event.id} with seq {event.seq} follows {event.previous}, this mirror has {level.id} with {level.seq}"
+    )
+    return trouble(Reason.FORK, told)
+
+
+def skip(why: str) -> Step:
+    """Nothing to do, and why."""
+    return Step(act=Act.SKIP, why=why)
+
+
+def trouble(reason: Reason, why: str) -> Step:
+    """The repository must be followed apart."""
+    return Step(act=Act.TROUBLE, why=why, reason=reason)

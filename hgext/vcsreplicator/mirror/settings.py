@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What an operator chooses for one mirror: section `[mirror.NAME]`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSettings:
+    """One mirror. Times are seconds, sizes bytes.
+
+    `root` is the folder of the repositories; `state` where notes, set-aside and half-made repositories are kept (default: the
+    folder `~vcsreplicator` in the root, a name that no repository can have; it must be on the root's file system). `master` is
+    the URL in front of a wire path from which this mirror pulls what the log does not carry; without it, gaps and damage wait for
+    an operator. `blobs` is the blob store of the master. `paths` rewrites wire prefixes to folders below the root.
+
+    `workers` apply in parallel; up to `heavy_workers` more take large pushes and repairs. `open_repositories` are kept open per
+    worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events are held in memory, of one repository at most
+    `repository_buffer_bytes`. A repository whose work waits `slow_after` is
+    followed apart. `batch_events` and `batch_bytes` bound what shares one Mercurial transaction.
+
+    A `backup` ignores deletes. Deleted repositories are kept `keep_deleted_days`. `master_timeout` bounds how long a master may be
+    silent in the middle of an answer.
+    """
+
+    name: str
+    root: str
+    master: str | None = None
+    blobs: str | None = None
+    state: str | None = None
+    paths: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 2
+    heavy_workers: int = 2
+    open_repositories: int = 64
+    recycle_after: int = 50_000
+    buffer_bytes: int = 64 * _KIB * _KIB
+    repository_buffer_bytes: int = 16 * _KIB * _KIB
+    batch_events: int = 64
+    batch_bytes: int = 4 * _KIB * _KIB
+    slow_after: float = 5.0
+    beat_interval: float = 5.0
+    retry_first: float = 0.5
+    retry_longest: float = 60.0
+    check_interval: float = 60.0
+    backup: bool = False
+    keep_deleted_days: float = 7.0
+    master_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise ValueError(f"name: expected letters, digits, dots and dashes, got {self.name[:70]!r}")
+        if not self.root.startswith("/"):
+            raise ValueError(f"root: expected an absolute folder, got {self.root!r}")
+        if self.state is not None and not self.state.startswith("/"):
+            raise ValueError(f"state: expected an absolute folder, got {self.state!r}")
+        if self.master is not None and not self.master.startswith(("http://", "https://", "ssh://")):
+            raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {self.master!r}")
+        for key in ("workers", "open_repositories", "recycle_after", "batch_events"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key}: expected a number from 1, got {getattr(self, key)}")
+
+    @property
+    def folder(self) -> str:
+        """Where notes, set-aside and half-made repositories are."""
+        return self.state or self.root.rstrip("/") + "/~vcsreplicator"
+
+    @property
+    def group(self) -> str:
+        """The group under which positions in `events` are stored."""
+        return f"mirror-{self.name}"
+
+    def local(self, path: str) -> str:
+        """The folder of the repository at a (checked) wire path, by the longest rewritten prefix."""
+        for prefix in sorted(self.paths, key=len, reverse=True):
+            bare = prefix.strip("/")
+            if path == bare or path.startswith(bare + "/"):
+                path = "/".join(part for part in (self.paths[prefix].strip("/"), path[len(bare) :].strip("/")) if part)
+                break
+        return f"{self.root.rstrip('/')}/{path}"

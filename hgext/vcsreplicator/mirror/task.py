@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the supervisor asks of a worker process, and what comes back; pickled between processes of one program."""
+
+from dataclasses import dataclass
+
+from ..comparison import Fingerprint
+from ..event import Event
+from ..levels import Reason
+from ..wire import Frame, Where
+from .level import Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One event as it was read, and where."""
+
+    frame: Frame
+    partition: int
+    offset: int
+    size: int
+
+    @property
+    def event(self) -> Event:
+        """The event itself."""
+        return self.frame.event
+
+    @property
+    def inline(self) -> bool:
+        """Whether the bundle, if there is one, is in the frame."""
+        attachment = self.frame.header.attachment
+        return attachment is None or attachment.where is Where.INLINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Work on one repository: apply `items` in order, then serve what is released.
+
+    `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
+    `released` is the newest sequence that may be served, of `incarnation`. `run` tells the supervisor whether the queue that
+    the items came from still stands.
+    """
+
+    repository: str
+    path: str
+    folder: str | None
+    items: tuple[Item, ...] = ()
+    incarnation: str | None = None
+    released: int = 0
+    heal: Reason | None = None
+    run: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A repository on the mirror's disk: its level (None: damaged, see `problem`) and the sequence it shows. `is_aside`: it was
+    deleted, and is only kept."""
+
+    folder: str
+    level: Level | None
+    serving: int
+    problem: str | None = None
+    is_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Asks for every repository below the root; answered by a tuple of `Found`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Asks to read a repository through, every revision of every file, while work on it goes on; answered by `Checked`."""
+
+    repository: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What reading a repository through found: nothing, or what is wrong."""
+
+    repository: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Asks to remove for good what was set aside before a time (seconds since the epoch); answered by itself."""
+
+    before: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm:
+    """Asks that the caches of what clients see be brought up to date; answered by itself."""
+
+    repository: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why a task ended early; `passing` when trying the same again soon may be enough."""
+
+    reason: Reason
+    note: str
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a task achieved: the first `done` items need no more work.
+
+    `level` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it shows since `served_at`.
+    `gone` is the level of the event that deleted the repository here.
+    """
+
+    repository: str
+    done: int
+    level: Level | None
+    folder: str | None
+    serving: int
+    served_at: float = 0.0
+    trouble: Trouble | None = None
+    gone: Level | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Asks for a repository as it is here and on the master now; answered by `Looked`."""
+
+    folder: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """Both fingerprints; `here` is None if the mirror has nothing there, `there` if it could not be had (see `problem`)."""
+
+    here: Fingerprint | None
+    there: Fingerprint | None
+    problem: str = ""

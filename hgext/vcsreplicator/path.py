@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Wire paths: how a repository is named in the log, the same on every machine, whatever its folder is called.
+
+A wire path is relative, uses `/`, and stays inside its root on any mirror: no `..`, no empty or dot-only part, no part that
+Mercurial or a file system treats specially. Checked before any I/O, because it arrives from the log.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .errors import MalformedEvent
+
+MAX_PATH = 1024
+MAX_PART = 240
+
+_FORBIDDEN_PARTS = frozenset({".", "..", ".hg", ".hglf", ".hgsub", ".hgsubstate"})
+
+
+def check_path(path: str) -> str:
+    """The wire path itself if a mirror may create it; raises MalformedEvent saying what is wrong with it."""
+    problem = _problem(path)
+    if problem:
+        raise MalformedEvent(f"repository path {path[:80]!r}: {problem}")
+    return path
+
+
+def _problem(path: str) -> str | None:
+    if not path or len(path) > MAX_PATH:
+        return f"expected 1 to {MAX_PATH} characters, got {len(path)}"
+    if path.startswith("/") or "\\" in path:
+        return "expected a relative path with / between its parts"
+    if any(unicodedata.category(character) in ("Cc", "Cs", "Cf") for character in path):
+        return "control characters are not allowed"
+    for part in path.split("/"):
+        if not part or part.lower() in _FORBIDDEN_PARTS:
+            return f"the part {part!r} is not allowed"
+        if len(part.encode()) > MAX_PART:
+            return f"a part is longer than {MAX_PART} bytes"
+        if part[0] in "-~" or part[-1] in ". " or part[0] == " ":
+            return f"the part {part[:40]!r} begins or ends with a character that is not allowed"
+    return None
+
+
+def twin(path: str) -> str:
+    """What two paths share that a file system without case or with Unicode normalisation would take for one."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
+
+
+def wire_path(local: str, roots: Mapping[str, str]) -> str | None:
+    """The wire path of the local folder, by the longest matching root `{folder: wire prefix}`; None outside all roots.
+
+    A prefix of "" puts the repository's path relative to the root on the wire as it is.
+    """
+    for root in sorted(roots, key=len, reverse=True):
+        folder = root.rstrip("/")
+        if local == folder:
+            return roots[root].strip("/") or None
+        if local.startswith(folder + "/"):
+            return "/".join(part for part in (roots[root].strip("/"), local[len(folder) + 1 :]) if part)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Which repositories a mirror carries: `path:EXACT` or `re:REGULAR EXPRESSION` (matched at the start of the path).
+
+    Exact paths come first, include before exclude; then exclude expressions over include expressions. With no rules at all
+    everything is carried; with rules, what matches none is left out.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def carries(self, path: str) -> bool:
+        """Whether the repository at this wire path is carried; the one evaluator for mirror and aggregator."""
+        if not self.include and not self.exclude:
+            return True
+        exact = f"path:{path}"
+        if exact in self.include:
+            return True
+        if exact in self.exclude or _any_expression(self.exclude, path):
+            return False
+        return _any_expression(self.include, path)
+
+
+def check_rules(rules: Rules) -> Rules:
+    """The rules themselves if each can be evaluated; raises MalformedEvent naming the first that cannot."""
+    for rule in (*rules.include, *rules.exclude):
+        kind, _, pattern = rule.partition(":")
+        if kind not in ("path", "re") or not pattern:
+            raise MalformedEvent(f"rule {rule!r}: expected path:EXACT or re:EXPRESSION")
+        if kind == "re":
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise MalformedEvent(f"rule {rule!r}: not a regular expression: {error}") from error
+    return rules
+
+
+def _any_expression(rules: Sequence[str], path: str) -> bool:
+    return any(re.match(rule[3:], path) for rule in rules if rule.startswith("re:"))

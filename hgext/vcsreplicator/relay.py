@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay daemon: moves the events of a master's repositories from their outboxes to the log, oldest first, for ever.
+
+A push pokes it over a Unix socket and waits for its word (`relay_client`); at start, and every now and then, it looks through all
+repositories itself, so that a lost poke costs time and nothing else. Repositories are sent side by side, one at a time each. It
+also rolls back what a pusher left behind who died in a transaction, announces repositories that nobody announced, and holds
+what it sends against what the aggregator saw (`relay_fork`).
+"""
+
+import importlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from .clock import Clock, SystemClock
+from .errors import BadConfig
+from .log import Log
+from .outbox import Outbox, Store
+from .relay_fork import StateWatch
+from .relay_sending import Bundles, Sender
+from .relay_server import Server
+from .relay_work import Work
+
+log = structlog.get_logger()
+
+DRAIN = 8.0  # seconds that running work gets at the end
+ANNOUNCE_AFTER = 10.0  # seconds that `hg init` gets to announce its repository itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySettings:
+    """`socket` is a path; `source` this master's URI, such as hg://master.example; `roots` maps folders to wire prefixes.
+
+    `blobs` is the URL of the store for bundles that a record cannot hold (file:///folder or s3://bucket/prefix; without it mirrors
+    pull those from the master), `blob_age` how many days they stay there. `workers` repositories are sent at once; `scan` is
+    how many seconds pass between two looks at all repositories.
+    """
+
+    socket: str
+    source: str
+    roots: Mapping[str, str]
+    blobs: str | None = None
+    blob_age: float = 45.0
+    workers: int = 8
+    scan: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.roots:
+            raise ValueError("roots: expected at least one folder")
+        if not all(os.path.isabs(folder) for folder in (*self.roots, self.socket)):
+            raise ValueError("roots: expected absolute folders, and an absolute path as socket")
+        if self.workers < 1 or self.scan <= 0 or self.blob_age <= 0:
+            raise ValueError("workers: expected 1 or more, and scan and blob_age above 0")
+
+
+class Repositories(Bundles, Protocol):
+    """What the relay needs of Mercurial; implemented at the border (`hg.relaying`)."""
+
+    def recover(self, folder: str) -> bool:
+        """Rolls back an abandoned transaction, if there is one and nobody holds the lock; whether it did."""
+
+    def announce(self, folder: str) -> None:
+        """Writes the first event of a repository that has none."""
+
+    def finish(self, root: str) -> None:
+        """Finishes deletions, renames and the like that a kill interrupted."""
+
+
+def run(
+    settings: RelaySettings,
+    log: Log,
+    *,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    clock: Clock | None = None,
+) -> None:
+    """Relays until `stop`; raises BadConfig if the socket cannot be had or another relay has it."""
+    clock = clock or SystemClock()
+    repositories = _repositories(settings)
+    blobs = _blobs(settings)
+    sender = Sender(log=log, source=settings.source, bundles=repositories, blobs=blobs)
+    watch = StateWatch(log, stop)
+    work = Work(sender, repositories, watch, workers=settings.workers, stop=stop, clock=clock)
+    server = Server(settings.socket, group_of=next(iter(settings.roots)), work=work, roots=tuple(settings.roots))
+    work.on_sent = server.sent
+    try:
+        server.start()
+        watch.start()
+        look_through(settings, repositories, work, clock.now())
+        ready()
+        while not stop.wait(settings.scan):
+            look_through(settings, repositories, work, clock.now())
+            if blobs is not None:
+                blobs.remove_older(clock.now() - settings.blob_age * 86400)
+    finally:
+        stop.set()
+        server.close()
+        work.drain(DRAIN)
+        watch.close()
+
+
+def look_through(settings: RelaySettings, repositories: Repositories, work: Work, now: float) -> int:
+    """Finds everything there is to do, in every repository below the roots; the number of repositories."""
+    count = 0
+    for root in settings.roots:
+        try:
+            repositories.finish(root)
+        except Exception as error:
+            log.error("intents not finished", root=root, reason=repr(error))
+        for folder in find_repositories(root):
+            count += 1
+            look_at(folder, work, now)
+        for folder in find_repositories(os.path.join(root, ".vcsreplicator", "deleted")):
+            look_at_deleted(folder, work)
+    return count
+
+
+def look_at_deleted(folder: str, work: Work) -> None:
+    """Removes a repository that was deleted once the log knows all of it."""
+    if Outbox(Store(os.path.join(folder, ".hg", "store"))).has_unsent():
+        work.poke(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def look_at(folder: str, work: Work, now: float) -> None:
+    """Has done in one repository what there is to do; a new one is left to the process that makes it for a while."""
+    store = os.path.join(folder, ".hg", "store")
+    try:
+        names = set(os.listdir(store))
+        if "journal" in names:
+            work.recover(folder)
+        if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
+            if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
+                work.announce(folder)
+        elif Outbox(Store(store)).has_unsent():
+            work.poke(folder)
+    except OSError as error:
+        log.warning("repository not readable", folder=folder, reason=str(error))
+
+
+def find_repositories(root: str) -> Iterator[str]:
+    """The folders below `root` that hold a repository with a store of its own (shares have none), `root` itself included."""
+    stack = [root]
+    while stack:
+        folder = stack.pop()
+        try:
+            with os.scandir(folder) as entries:
+                folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        if ".hg" in folders:
+            if _is_whole(os.path.join(folder, ".hg")):
+                yield folder
+            continue
+        stack.extend(os.path.join(folder, name) for name in folders if not name.startswith("."))
+
+
+def _is_whole(control: str) -> bool:
+    """Whether Mercurial finished making this repository, and it has a store of its own: killed in `hg init`, it is neither."""
+    store = os.path.join(control, "store")
+    try:
+        with open(os.path.join(control, "requires"), encoding="ascii", errors="replace") as file:
+            split = "share-safe" in file.read()  # then the rest is in the store, and is written last
+    except OSError:
+        return False
+    return os.path.exists(os.path.join(store, "requires")) if split else os.path.isdir(store)
+
+
+def _repositories(settings: RelaySettings) -> Repositories:
+    """The border, loaded by name: a stage imports no Mercurial."""
+    border: Any = importlib.import_module(f"{__package__}.hg.relaying")
+    made: Repositories = border.Repositories(settings.roots, settings.source)
+    return made
+
+
+def _blobs(settings: RelaySettings) -> Any:
+    if settings.blobs is None:
+        return None
+    from .blobs import open_blobs
+
+    try:
+        return open_blobs(settings.blobs)
+    except ValueError as error:
+        raise BadConfig(f"blobs: {error}") from error

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Forks: the log tells another history of a repository than its outbox does.
+
+A master restored from a backup, a copied repository or a second relay would write a second event N. The aggregator keeps the newest
+sequence, id and incarnation that it saw of every repository (topic `state`); the relay holds its outboxes against that.
+"""
+
+import threading
+
+import structlog
+
+from .errors import MalformedEvent, ReplicationError, Unavailable
+from .levels import State
+from .log import STATE, Log, Record
+from .outbox import Outbox
+from .shape import from_json
+
+log = structlog.get_logger()
+
+FIRST_LOOK = 3.0  # seconds to wait for the topic to be read once
+
+
+class StateWatch:
+    """Follows `state` in a thread of its own; knows nothing until `start`, and no more than the aggregator wrote."""
+
+    def __init__(self, log: Log, stop: threading.Event) -> None:
+        self._log, self._stop = log, stop
+        self._states: dict[str, State] = {}
+        self._cleared: dict[str, tuple[str, int]] = {}
+        self._read_once = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read; waits a little for what is there already."""
+        self._thread.start()
+        self._read_once.wait(FIRST_LOOK)
+
+    def close(self) -> None:
+        """Waits for the thread, which ends with `stop`."""
+        if self._thread.ident is not None:
+            self._thread.join(2.0)
+
+    def fork(self, box: Outbox) -> str | None:
+        """What is wrong with this outbox, in words for an operator; None if nothing is.
+
+        Raises Unavailable until everything that stood in the topic at the start was read: who does not know the log's history must
+        not continue it.
+        """
+        if not self._read_once.is_set():
+            raise Unavailable("what the log knows of the repositories is not read yet")
+        level = box.level()
+        if level is None:
+            return None
+        state = self._states.get(level.repository)
+        if state is None or self._cleared.get(state.repository) == (state.event, state.seq):
+            return None
+        reason = fork_between(state, box)
+        if reason is None:
+            self._cleared[state.repository] = (state.event, state.seq)
+        return reason
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._read()
+            except ReplicationError as error:
+                log.warning("state not readable", reason=str(error))
+                self._stop.wait(1.0)
+
+    def _read(self) -> None:
+        end = self._log.ends(STATE)[0]
+        reader = self._log.reader({(STATE, 0): self._log.beginnings(STATE)[0]})
+        try:
+            while not self._stop.is_set():
+                if reader.positions()[STATE, 0] >= end:
+                    self._read_once.set()
+                for record in reader.poll(0.2):
+                    self._take(record)
+        finally:
+            reader.close()
+
+    def _take(self, record: Record) -> None:
+        if record.key is None or record.key == "aggregator" or record.value is None:
+            return
+        try:
+            self._states[record.key] = from_json(State, record.value)
+        except MalformedEvent as error:
+            log.error(
+                "state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error)
+            )
+
+
+def fork_between(state: State, box: Outbox) -> str | None:
+    """Why the repository's events as the log knows them cannot be followed by what is in the outbox; None if they can."""
+    event = box.level()
+    if event is None:
+        return None
+    if state.incarnation != event.incarnation:
+        for place in box.kept():
+            if (place.entry.event.detail or {}).get("replaces") == state.incarnation:
+                return None
+        return f"the log knows incarnation {state.incarnation} of it, the repository is {event.incarnation}"
+    if state.seq > event.seq:
+        return f"the log has its event {state.seq}, the repository is at {event.seq} (restored from a backup?)"
+    if state.seq == event.seq:
+        return None if state.event == event.id else _other(state)
+    for place in box.kept():
+        if place.entry.event.seq == state.seq:
+            return None if place.entry.event.id == state.event else _other(state)
+    return None
+
+
+def _other(state: State) -> str:
+    return f"the log has another event {state.seq} of it (a copy or a second relay writes too?)"

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Sending the events of one repository to the log: in order, at least once, marked after the log has them.
+
+Used by the relay daemon and, where there is none, by the push itself; whoever holds the repository's sending lock. Standard
+library only beside the log that is handed in.
+
+Write, then acknowledge: read an entry, make its record, append, move the marker. Killed before the append nothing happened;
+killed before the marker moved, the entry is sent again, and readers drop it.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from . import wire
+from .errors import ReplicationError
+from .log import EVENTS, Log, Message
+from .outbox import Entry, Needs, Outbox, Place
+from .wire import Attachment, Where
+
+BATCH = 16  # records in one append
+PIECE = 1 << 20
+
+
+class Bundles(Protocol):
+    """Makes bundles; implemented at the Mercurial border."""
+
+    def chunks(self, folder: str, entry: Entry) -> Iterator[bytes]:
+        """The bundle of an entry of the repository in `folder`, piece by piece; raises Gone if its changesets are not there."""
+
+
+class Blobs(Protocol):
+    """Where bundles go that a record cannot hold."""
+
+    def put(self, chunks: Iterable[bytes]) -> Attachment:
+        """Stores the bundle durably and says where; raises Unavailable."""
+
+
+class Gone(ReplicationError):
+    """The changesets of an event are not in the repository any more; a mirror must look at the master."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Everything sending needs; `timeout` in seconds for one append. `on_sent` hears of each entry that the log has."""
+
+    log: Log
+    source: str
+    bundles: Bundles
+    blobs: Blobs | None
+    timeout: float = 30.0
+    on_sent: Callable[[Entry], None] | None = None
+
+    def send(self, folder: str, box: Outbox) -> int:
+        """Sends what is unsent; the number of entries. The caller holds the sending lock.
+
+        Raises Unavailable if the log or the blob store does not take it now; what was marked stays marked.
+        """
+        count = 0
+        for batch in batched(box.unsent()):
+            self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
+            box.mark_sent(batch[-1].sent())
+            count += len(batch)
+            for place in batch:
+                if place.entry.needs is Needs.BUNDLE:
+                    box.drop_bundle(place.entry.event.id)
+            if self.on_sent is not None:
+                for place in batch:
+                    self.on_sent(place.entry)
+        return count
+
+    def message(self, folder: str, entry: Entry, box: Outbox) -> Message:
+        """The record of `events` for an entry."""
+        event = entry.event
+        attachment, body = self._attachment(folder, entry, box)
+        return Message(
+            topic=EVENTS,
+            key=event.repository,
+            value=wire.encode(event, attachment, body),
+            headers=wire.headers(event, self.source),
+        )
+
+    def _attachment(self, folder: str, entry: Entry, box: Outbox) -> tuple[Attachment | None, bytes]:
+        if entry.needs is Needs.NOTHING:
+            return None, b""
+        if entry.needs is Needs.MASTER:
+            return Attachment(where=Where.MASTER), b""
+        kept = box.kept_bundle(entry.event.id)
+        try:
+            if kept is not None:
+                return self._placed(entry, iter(lambda: kept.read(PIECE), b""))
+            return self._placed(entry, self.bundles.chunks(folder, entry))
+        except Gone:
+            return Attachment(where=Where.MASTER), b""
+        finally:
+            if kept is not None:
+                kept.close()
+
+    def _placed(self, entry: Entry, chunks: Iterator[bytes]) -> tuple[Attachment, bytes]:
+        """The bundle inside the record, or in the blob store, or not at all: then mirrors ask the master."""
+        room = wire.INLINE_LIMIT - len(wire.encode(entry.event))
+        body, whole = _take(chunks, max(room, 0))
+        if whole:
+            return wire.inline(body), body
+        if self.blobs is not None:
+            return self.blobs.put(itertools.chain([body], chunks)), b""
+        return Attachment(where=Where.MASTER), b""
+
+
+def batched(places: Iterable[Place]) -> Iterator[list[Place]]:
+    """The places in order, in lists of up to BATCH."""
+    iterator = iter(places)
+    while batch := list(itertools.islice(iterator, BATCH)):
+        yield batch
+
+
+def _take(chunks: Iterator[bytes], room: int) -> tuple[bytes, bool]:
+    """(what was read, whether that is all): reads until the end or until more than `room` bytes are there."""
+    parts, size = [], 0
+    for chunk in chunks:
+        parts.append(chunk)
+        size += len(chunk)
+        if size > room:
+            return b"".join(parts), False
+    return b"".join(parts), True

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's work on repositories: several at once, one thing at a time in each, whatever fails is tried again for ever."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import prometheus_client
+import structlog
+
+from .clock import Clock
+from .errors import Refused, Unavailable
+from .outbox import Outbox, Store
+from .relay_fork import StateWatch
+from .relay_sending import Sender
+from .retry import Backoff
+
+log = structlog.get_logger()
+
+SENT = prometheus_client.Counter("vcsreplicator_relay_sent_events_total", "Events that the log acknowledged")
+FAILURES = prometheus_client.Counter("vcsreplicator_relay_failures_total", "Attempts that failed and are repeated")
+FORKS = prometheus_client.Counter(
+    "vcsreplicator_relay_forks_total", "Repositories stopped because the log tells another history"
+)
+WAITING = prometheus_client.Gauge(
+    "vcsreplicator_relay_unsent_repositories", "Repositories with events that are not sent yet"
+)
+SECONDS = prometheus_client.Histogram(
+    "vcsreplicator_relay_send_seconds",
+    "Time to send what a repository had to send",
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+)
+
+PATIENCE = Backoff(first=0.1, longest=5.0)
+
+
+class Recovering(Protocol):
+    """The part of the border that repairs."""
+
+    def recover(self, folder: str) -> bool: ...
+
+    def announce(self, folder: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Task:
+    """What one repository waits for; `running` while a thread is at it."""
+
+    jobs: set[str] = field(default_factory=set)
+    running: bool = False
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class Work:
+    """Jobs by repository folder: "recover" comes before "announce" before "send". May be called from any thread."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        recovering: Recovering,
+        watch: StateWatch,
+        *,
+        workers: int,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
+        self._sender, self._recovering, self._watch = sender, recovering, watch
+        self._stop, self._clock = stop, clock
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
+        self._tasks: dict[str, _Task] = {}
+        self._changed = threading.Condition()
+        self._timer = threading.Thread(target=self._repeat, name="relay-timer", daemon=True)
+        self._timer.start()
+
+    def poke(self, folder: str, *, now: bool = False) -> None:
+        """There is something to send; `now` forgets earlier failures."""
+        self._want(folder, "send", now=now)
+
+    def recover(self, folder: str) -> None:
+        """There may be an abandoned transaction."""
+        self._want(folder, "recover")
+
+    def announce(self, folder: str) -> None:
+        """This repository has no event yet."""
+        self._want(folder, "announce")
+
+    def drain(self, timeout: float) -> None:
+        """Lets running work end, up to `timeout` seconds, and begins nothing new."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: not any(task.running for task in self._tasks.values()), deadline - time.monotonic()
+            )
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _want(self, folder: str, job: str, *, now: bool = False) -> None:
+        with self._changed:
+            task = self._tasks.setdefault(folder, _Task())
+            task.jobs.add(job)
+            if now:
+                task.not_before = 0.0
+            self._begin(folder, task)
+
+    def _begin(self, folder: str, task: _Task) -> None:
+        """Starts a task that may run; the caller holds the condition."""
+        WAITING.set(len(self._tasks))
+        if not task.running and task.jobs and task.not_before <= self._clock.monotonic() and not self._stop.is_set():
+            task.running = True
+            self._pool.submit(self._run, folder, task)
+
+    def _run(self, folder: str, task: _Task) -> None:
+        with self._changed:
+            jobs, task.jobs = task.jobs, set()
+        failed: set[str] = set()
+        for job in ("recover", "announce", "send"):
+            if job in jobs and not failed:
+                try:
+                    getattr(self, f"_{job}")(folder)
+                except Refused as error:
+                    log.error("refused", job=job, folder=folder, reason=str(error))
+                except Exception as error:
+                    if not os.path.isdir(
+                        os.path.join(folder, ".hg")
+                    ):  # deleted or renamed: it is found at its new place
+                        log.info("repository gone", job=job, folder=folder)
+                        break
+                    self._failed(folder, job, task, error)
+                    failed = jobs
+        with self._changed:
+            task.running = False
+            task.jobs |= failed
+            if failed:
+                task.failures += 1
+                task.not_before = self._clock.monotonic() + PATIENCE.delay(task.failures, random.random())
+            else:
+                task.failures, task.not_before = 0, 0.0
+            if task.jobs:
+                self._begin(folder, task)
+            else:
+                self._tasks.pop(folder, None)
+            WAITING.set(len(self._tasks))
+            self._changed.notify_all()
+
+    def _failed(self, folder: str, job: str, task: _Task, error: Exception) -> None:
+        FAILURES.inc()
+        say = log.warning if isinstance(error, Unavailable) or task.failures < 3 else log.error
+        say(
+            "will try again",
+            job=job,
+            folder=folder,
+            failures=task.failures + 1,
+            reason=str(error),
+            kind=type(error).__name__,
+        )
+
+    def _send(self, folder: str) -> None:
+        box = Outbox(Store(os.path.join(folder, ".hg", "store")))
+        with box.sending(wait=True), SECONDS.time():
+            reason = self._watch.fork(box)
+            if reason is not None:
+                if box.fork() is None:
+                    FORKS.inc()
+                    log.error("fork: nothing is sent, pushes are refused", folder=folder, reason=reason)
+                    box.set_fork(reason)
+                return
+            if box.fork() is not None:
+                return
+            count = replace(self._sender, on_sent=lambda entry: self.on_sent(folder, entry.event.seq)).send(folder, box)
+            sent = box.sent()
+        SENT.inc(count)
+        if sent is not None:
+            self.on_sent(folder, sent.seq)
+
+    def _recover(self, folder: str) -> None:
+        # A killed process holds its lock until its parent has taken note of its end: look more than once.
+        for pause in (0.0, 0.1, 0.4, 1.5):
+            if self._stop.wait(pause) or not os.path.exists(os.path.join(folder, ".hg", "store", "journal")):
+                return
+            if self._recovering.recover(folder):
+                log.warning("abandoned transaction rolled back", folder=folder)
+                return
+
+    def _announce(self, folder: str) -> None:
+        self._recovering.announce(folder)
+        log.info("repository announced", folder=folder)
+        self._send(folder)
+
+    def _repeat(self) -> None:
+        """Starts what waits for its next attempt."""
+        while not self._stop.wait(0.1):
+            with self._changed:
+                for folder, task in list(self._tasks.items()):
+                    self._begin(folder, task)

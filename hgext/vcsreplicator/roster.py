@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The roster: which mirrors there are, which of them gate, and what an operator's request makes of it. Pure.
+
+A mirror *gates* a repository when the notices of that repository wait for it: it is active or joining, carries the repository
+(its rules include the path), is no backup, and was not deactivated for this repository. A joining mirror gates what came after
+the point at which it joined; everything else takes effect at once, on all that is not yet announced:
+
+    verb         from               to         what is in flight
+    add          (new), removed     joining    waits for it only if the log took the event after the joining point
+    join         inactive           joining    the same
+    (by itself)  joining            active     once it serves all that was released; from then on everything waits for it
+    activate     inactive, joining  active     everything not yet announced waits for it
+    deactivate   active, joining    inactive   nothing waits for it any more; with a repository: nothing of that repository
+    remove       inactive           removed    its levels are forgotten
+    rules        any but removed    the same   what it no longer carries stops waiting, what it now carries waits
+    allow-empty                                whether notices go out when no mirror gates
+
+Requests travel in the topic `roster-requests`; the aggregator decides each at a version of the roster, in its transaction, and
+keeps the newest decisions in the roster for whoever asked. Topic `roster`, key `roster`.
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .errors import MalformedEvent
+from .path import Rules, check_rules
+
+KEY = "roster"
+RECENT = 50
+"""How many decisions the roster remembers."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
+_IDENTIFIER = re.compile(r"[0-9a-f]{32}\Z")
+_RESERVED = frozenset({"aggregator", KEY})
+
+
+class Verb(enum.StrEnum):
+    """What can be asked for."""
+
+    ADD = "add"
+    JOIN = "join"
+    ACTIVATE = "activate"
+    DEACTIVATE = "deactivate"
+    REMOVE = "remove"
+    RULES = "rules"
+    ALLOW_EMPTY = "allow-empty"
+
+
+class MirrorState(enum.StrEnum):
+    """Where a mirror stands."""
+
+    JOINING = "joining"
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    REMOVED = "removed"
+
+
+class Role(enum.StrEnum):
+    """A backup applies everything but deletions, and nothing waits for it."""
+
+    SERVING = "serving"
+    BACKUP = "backup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """One mirror. `deactivated` are ids of repositories that do not wait for it; `since` is when it came into its state.
+
+    `joined`, only while joining: partition of `events` → first offset that waits for it (an absent partition: all of it).
+    """
+
+    name: str
+    state: MirrorState
+    role: Role = Role.SERVING
+    rules: Rules = field(default_factory=Rules)
+    deactivated: tuple[str, ...] = ()
+    joined: Mapping[str, int] | None = None
+    since: float = 0.0
+
+    def carries(self, path: str) -> bool:
+        """Whether this mirror shall have the repository at this wire path."""
+        return self.state is not MirrorState.REMOVED and self.rules.carries(path)
+
+    def gates(self, repository: str, path: str) -> bool:
+        """Whether notices of the repository wait for this mirror, from its joining point on if it is joining."""
+        return (
+            self.state in (MirrorState.ACTIVE, MirrorState.JOINING)
+            and self.role is not Role.BACKUP
+            and repository not in self.deactivated
+            and self.rules.carries(path)
+        )
+
+    def gates_at(self, partition: int, offset: int) -> bool:
+        """Whether an event at this place of `events` lies behind the joining point."""
+        return self.joined is None or offset >= self.joined.get(str(partition), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an operator asks for; `who` and `reason` are kept with the decision. Topic `roster-requests`, key `id`.
+
+    `repository` (activate, deactivate) is an id: this repository only. `role` and `inactive` belong to add: an inactive mirror
+    is known and gates nothing until it joins. `rules` belong to add and rules, `allow` to allow-empty.
+    """
+
+    id: str
+    verb: Verb
+    who: str
+    time: float
+    reason: str
+    mirror: str | None = None
+    repository: str | None = None
+    role: Role | None = None
+    inactive: bool = False
+    rules: Rules | None = None
+    allow: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What became of a request: done at `version`, or refused with a reason (and the version stayed)."""
+
+    request: Request
+    version: int
+    time: float
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roster:
+    """All mirrors by name; `version` counts the changes, `recent` are the newest decisions, oldest first."""
+
+    version: int = 0
+    allow_empty: bool = False
+    mirrors: tuple[Mirror, ...] = ()
+    recent: tuple[Decision, ...] = ()
+
+    def mirror(self, name: str | None) -> Mirror | None:
+        """The mirror of this name, removed ones too."""
+        return next((mirror for mirror in self.mirrors if mirror.name == name), None)
+
+    def decision(self, request: str) -> Decision | None:
+        """What became of the request with this id, if that is remembered."""
+        return next((decision for decision in self.recent if decision.request.id == request), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a request is not carried out, in one line for whoever asked."""
+
+    reason: str
+
+
+def gating(roster: Roster, repository: str, path: str) -> tuple[str, ...]:
+    """Names of the mirrors that notices of this repository wait for, joining ones included."""
+    return tuple(mirror.name for mirror in roster.mirrors if mirror.gates(repository, path))
+
+
+def decide(roster: Roster, request: Request, *, positions: Mapping[int, int], now: float) -> Roster | Refusal:
+    """The roster after the request, one version on, or why not.
+
+    `positions` are the aggregator's in `events`, the joining point of a mirror that joins now. The decision itself is not yet
+    among `recent`: see `remember`.
+    """
+    problem = _problem(request)
+    if problem is None:
+        problem = _out_of_place(roster.mirror(request.mirror), request)
+    if problem is not None:
+        return Refusal(reason=problem)
+    if request.verb is Verb.ALLOW_EMPTY:
+        return replace(roster, version=roster.version + 1, allow_empty=bool(request.allow))
+    changed = _changed(roster.mirror(request.mirror), request, positions, now)
+    return with_mirror(roster, changed)
+
+
+def with_mirror(roster: Roster, changed: Mirror) -> Roster:
+    """The roster, one version on, with this mirror in place of the one of its name."""
+    others = [mirror for mirror in roster.mirrors if mirror.name != changed.name]
+    mirrors = tuple(sorted([*others, changed], key=lambda mirror: mirror.name))
+    return replace(roster, version=roster.version + 1, mirrors=mirrors)
+
+
+def remember(roster: Roster, request: Request, *, now: float, refusal: Refusal | None = None) -> Roster:
+    """The roster with the decision about this request, at the roster's version, as the newest."""
+    reason = refusal.reason if refusal else None
+    decision = Decision(request=request, version=roster.version, time=now, refusal=reason)
+    return replace(roster, recent=(*roster.recent, decision)[-RECENT:])
+
+
+def promoted(roster: Roster, name: str, *, now: float) -> Roster:
+    """The roster after a joining mirror turned out to serve all that was released."""
+    mirror = roster.mirror(name)
+    assert mirror is not None
+    reason = "serves all that was released"
+    request = Request(
+        id=f"level-{name}-{roster.version}", verb=Verb.ACTIVATE, mirror=name, who="aggregator", time=now, reason=reason
+    )
+    active = replace(mirror, state=MirrorState.ACTIVE, joined=None, since=now)
+    return remember(with_mirror(roster, active), request, now=now)
+
+
+_FROM: Mapping[Verb, tuple[MirrorState, ...]] = {
+    Verb.ADD: (MirrorState.REMOVED,),
+    Verb.JOIN: (MirrorState.INACTIVE,),
+    Verb.ACTIVATE: (MirrorState.INACTIVE, MirrorState.JOINING),
+    Verb.DEACTIVATE: (MirrorState.ACTIVE, MirrorState.JOINING),
+    Verb.REMOVE: (MirrorState.INACTIVE,),
+    Verb.RULES: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
+}
+_TO: Mapping[Verb, MirrorState] = {
+    Verb.JOIN: MirrorState.JOINING,
+    Verb.ACTIVATE: MirrorState.ACTIVE,
+    Verb.DEACTIVATE: MirrorState.INACTIVE,
+    Verb.REMOVE: MirrorState.REMOVED,
+}
+
+
+def _problem(request: Request) -> str | None:
+    """What is wrong with the request in itself."""
+    if not request.id or len(request.id) > 100 or not request.who.strip():
+        return "a request needs an id of at most 100 characters, and who asks"
+    if request.verb is Verb.ALLOW_EMPTY:
+        return None if request.allow is not None else "allow-empty: expected yes or no"
+    name = request.mirror or ""
+    if not _NAME.match(name) or name in _RESERVED:
+        return f"mirror {name[:70]!r}: expected lower-case letters, digits, dots and hyphens, at most 63"
+    if request.repository is not None and request.verb not in (Verb.ACTIVATE, Verb.DEACTIVATE):
+        return f"{request.verb.value}: concerns a whole mirror, not one repository"
+    if request.repository is not None and not _IDENTIFIER.match(request.repository):
+        return f"repository {request.repository[:40]!r}: expected an id of 32 hexadecimal digits"
+    if request.verb is Verb.RULES and request.rules is None:
+        return "rules: expected rules (empty ones carry everything)"
+    try:
+        check_rules(request.rules or Rules())
+    except MalformedEvent as error:
+        return str(error)
+    return None
+
+
+def _out_of_place(mirror: Mirror | None, request: Request) -> str | None:
+    """Why the request does not fit where the mirror stands."""
+    if request.verb is Verb.ALLOW_EMPTY:
+        return None
+    if mirror is None:
+        return None if request.verb is Verb.ADD else f"there is no mirror {request.mirror}; add it first"
+    if request.repository is not None:
+        return _repository_out_of_place(mirror, request)
+    if mirror.state in _FROM[request.verb]:
+        return None
+    expected = " or ".join(state.value for state in _FROM[request.verb])
+    hint = "; deactivate it first" if request.verb is Verb.REMOVE else ""
+    return f"{request.verb.value}: mirror {mirror.name} is {mirror.state.value}, expected {expected}{hint}"
+
+
+def _repository_out_of_place(mirror: Mirror, request: Request) -> str | None:
+    if mirror.state is MirrorState.REMOVED:
+        return f"{request.verb.value}: mirror {mirror.name} is removed"
+    already = request.repository in mirror.deactivated
+    if already == (request.verb is Verb.DEACTIVATE):
+        return (
+            f"{request.verb.value}: mirror {mirror.name} is {'not ' if already else ''}gating this repository already"
+        )
+    return None
+
+
+def _changed(mirror: Mirror | None, request: Request, positions: Mapping[int, int], now: float) -> Mirror:
+    """The mirror after a request that fits."""
+    if request.verb is Verb.ADD:
+        fresh = Mirror(
+            name=request.mirror or "",
+            state=MirrorState.INACTIVE,
+            role=request.role or Role.SERVING,
+            rules=request.rules or Rules(),
+        )
+        return _moved(fresh, MirrorState.INACTIVE if request.inactive else MirrorState.JOINING, positions, now)
+    assert mirror is not None
+    if request.repository is not None:
+        others = set(mirror.deactivated) - {request.repository}
+        wanted = others | {request.repository} if request.verb is Verb.DEACTIVATE else others
+        return replace(mirror, deactivated=tuple(sorted(wanted)))
+    if request.verb is Verb.RULES:
+        return replace(mirror, rules=request.rules or Rules())
+    return _moved(mirror, _TO[request.verb], positions, now)
+
+
+def _moved(mirror: Mirror, state: MirrorState, positions: Mapping[int, int], now: float) -> Mirror:
+    """The mirror in another state; one that joins remembers from where on things wait for it."""
+    joins = state is MirrorState.JOINING
+    joined = {str(partition): offset for partition, offset in sorted(positions.items())} if joins else None
+    return replace(mirror, state=state, joined=joined, since=now)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Public streams: in which of them an event appears, and how its messages are named there.
+
+A stream is one type of public message of one repository: a receiver that takes `changegroup.1` of a repository sees a chain in
+which each message names the one before. An event may appear in several streams (a push with changesets and markers), in one
+message each; so the id of a message is `EVENT.STREAM`, unique and the same at every repeat, whatever the destination.
+
+The notice's `previous` (kept by the aggregator in `State.streams`) holds ids of events; `message_id` makes message ids of them.
+"""
+
+import enum
+
+from .event import Event, Type
+
+
+class Stream(enum.StrEnum):
+    """The types of public messages; the value is the `type` that receivers see."""
+
+    NEWREPO = "newrepo.1"
+    CHANGEGROUP = "changegroup.1"
+    OBSOLETE = "obsolete.1"
+    BOOKMARK = "bookmark.1"
+    PHASE = "phase.1"
+    REPODELETED = "repodeleted.1"
+    REPORENAMED = "reporenamed.1"
+
+
+def streams(event: Event) -> tuple[Stream, ...]:
+    """The streams this event appears in, in the order in which its messages are sent; () for what only mirrors care about."""
+    if event.type is Type.CHANGED:
+        changes = event.changes
+        parts = (
+            (Stream.CHANGEGROUP, changes.added),
+            (Stream.OBSOLETE, changes.markers),
+            (Stream.BOOKMARK, changes.bookmarks),
+            (Stream.PHASE, changes.phases),
+        )
+        return tuple(stream for stream, what in parts if what)
+    return _WHOLE.get(event.type, ())
+
+
+def message_id(event_id: str, stream: str) -> str:
+    """The id of the message that tells of this event in this stream."""
+    return f"{event_id}.{stream}"
+
+
+_WHOLE = {
+    Type.CREATED: (Stream.NEWREPO,),
+    Type.DELETED: (Stream.REPODELETED,),
+    Type.RENAMED: (Stream.REPORENAMED,),
+}

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The bytes of events: one frame a record, headers that say what it is without opening it.
+
+Frame, all numbers big-endian:
+
+    0   4  magic b"VCR1"
+    4   4  length of the header, bytes
+    8   n  header: canonical JSON of a Header, ASCII
+    8+n    body: a raw Mercurial bundle (bundle2, zstd), or nothing
+
+Headers carry the attributes of CloudEvents 1.0 in the names of its Kafka binding (`ce_id`, `ce_source`, …). The body and its hash
+are an attachment: outside the event's id and digest. A golden file in `tests/words` fixes the format.
+"""
+
+import datetime
+import enum
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import MalformedEvent, Rejected, UnknownEvent
+from .event import VERSION, Event, Heartbeat, Type, check_event
+from .shape import parse, read, to_json
+
+MAGIC = b"VCR1"
+HEADER_LIMIT = 4 * 1024 * 1024
+FRAME_LIMIT = 6 * 1024 * 1024
+INLINE_LIMIT = 512 * 1024
+BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
+
+_PREFIX = struct.Struct(">4sI")
+
+
+class Where(enum.StrEnum):
+    """Where the bundle of an event is: in this frame, in the blob store, or only on the master (pull it)."""
+
+    INLINE = "inline"
+    BLOB = "blob"
+    MASTER = "master"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """The bundle of an event: its place, its size in bytes and the SHA-256 of its bytes; `name` is a blob's name."""
+
+    where: Where
+    size: int = 0
+    sha256: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The header of a frame: an event with its attachment (None: it needs no bundle), or a heartbeat."""
+
+    event: Event | None = None
+    attachment: Attachment | None = None
+    heartbeat: Heartbeat | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A decoded and checked record of `events`; `body` is empty unless the attachment is inline."""
+
+    header: Header
+    body: bytes
+
+    @property
+    def event(self) -> Event:
+        """The event of a frame that is no heartbeat."""
+        assert self.header.event is not None
+        return self.header.event
+
+
+def encode(event: Event, attachment: Attachment | None = None, body: bytes = b"") -> bytes:
+    """The value of the record for this event; raises Rejected when it is over FRAME_LIMIT."""
+    return _frame(Header(event=event, attachment=attachment), body)
+
+
+def encode_heartbeat(beat: Heartbeat) -> bytes:
+    """The value of the record for a heartbeat."""
+    return _frame(Header(heartbeat=beat), b"")
+
+
+def inline(body: bytes) -> Attachment:
+    """The attachment for a bundle that travels in the frame."""
+    return Attachment(where=Where.INLINE, size=len(body), sha256=hashlib.sha256(body).hexdigest())
+
+
+def _frame(header: Header, body: bytes) -> bytes:
+    text = to_json(header)
+    if len(text) > HEADER_LIMIT or len(text) + len(body) > FRAME_LIMIT:
+        raise Rejected(f"a header of {len(text)} and a body of {len(body)} bytes do not fit into one record")
+    return _PREFIX.pack(MAGIC, len(text)) + text + body
+
+
+def decode(value: bytes) -> Frame:
+    """The frame in a record's value, every member checked and an inline body held against its hash.
+
+    Raises MalformedEvent, or UnknownEvent for a type or version newer than this program.
+    """
+    if len(value) < _PREFIX.size or len(value) > FRAME_LIMIT + _PREFIX.size:
+        raise MalformedEvent(f"record of {len(value)} bytes: expected a frame of at most {FRAME_LIMIT}")
+    magic, length = _PREFIX.unpack_from(value)
+    if magic != MAGIC or length > HEADER_LIMIT or _PREFIX.size + length > len(value):
+        raise MalformedEvent("record: not a frame of events (magic or length)")
+    text = value[_PREFIX.size : _PREFIX.size + length]
+    if not text.isascii():  # written again by us it would be up to three times as long, and fit nowhere
+        raise MalformedEvent("header: expected ASCII")
+    data = parse(text, "Header", limit=HEADER_LIMIT)
+    _check_known(data)
+    header = read(Header, data)
+    body = value[_PREFIX.size + length :]
+    if (header.event is None) == (header.heartbeat is None):
+        raise MalformedEvent("header: expected an event or a heartbeat")
+    if header.event is not None:
+        check_event(header.event)
+    _check_body(header.attachment, body)
+    return Frame(header=header, body=body)
+
+
+def _check_known(data: Any) -> None:
+    """Raises UnknownEvent for a newer event before its members, which this program cannot judge, are looked at."""
+    event = data.get("event") if isinstance(data, dict) else None
+    if not isinstance(event, dict):
+        return
+    kind, version = event.get("type"), event.get("version")
+    if isinstance(version, int) and version != VERSION:
+        raise UnknownEvent(f"event: version {version}, this program knows {VERSION}")
+    if isinstance(kind, str) and kind not in set(Type):
+        raise UnknownEvent(f"event: type {kind[:40]!r}, this program knows {', '.join(Type)}")
+
+
+def _check_body(attachment: Attachment | None, body: bytes) -> None:
+    if attachment is None or attachment.where is not Where.INLINE:
+        if body:
+            raise MalformedEvent("frame: a body without an inline attachment")
+        if attachment is not None and not 0 <= attachment.size <= BUNDLE_LIMIT:
+            raise MalformedEvent(f"attachment.size: {attachment.size} is out of range")
+        return
+    if len(body) != attachment.size:
+        raise MalformedEvent(f"frame: body of {len(body)} bytes, expected {attachment.size}")
+    check_hash(attachment, hashlib.sha256(body).hexdigest())
+
+
+def check_hash(attachment: Attachment, sha256: str) -> None:
+    """Raises MalformedEvent unless the bundle's bytes have the hash that the event names."""
+    if sha256 != attachment.sha256:
+        raise MalformedEvent(f"bundle: SHA-256 {sha256}, the event says {attachment.sha256}")
+
+
+def headers(event: Event, source: str) -> Mapping[str, str]:
+    """The record's headers; `source` is the master's URI reference, such as `hg://master.example`."""
+    time = datetime.datetime.fromtimestamp(event.time, datetime.UTC)
+    return {
+        "ce_specversion": "1.0",
+        "ce_id": event.id,
+        "ce_source": source,
+        "ce_type": f"vcsreplicator.{event.type.value}.{event.version}",
+        "ce_subject": event.path.encode("utf-8", "replace").decode(),
+        "ce_time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "ce_sequence": str(event.seq),
+        "ce_partitionkey": event.repository,
+    }

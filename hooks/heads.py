@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One head per branch: a push that leaves a branch with several open heads, one of them new, is refused.
+
+    [hooks]
+    pretxnclose.heads = python:hooks.heads.one_per_branch
+
+    [one-head]
+    # The branches this is asked of; all without it.
+    branches = default, stable
+
+What a branch had before the rule, or through a strip, can be merged head by head only with a push that leaves one. Closed heads,
+and heads that are hidden as obsolete or secret, do not count.
+"""
+
+from typing import Any
+
+from mercurial.utils import stringutil
+
+SHOWN = 5
+
+
+def one_per_branch(ui: Any, repo: Any, node: bytes | None = None, **_arguments: Any) -> bool:
+    """A `pretxnclose` or `pretxnchangegroup` hook; only the first new changeset, `node`, is taken from Mercurial."""
+    if node is None:
+        return False
+    served = repo.filtered(b"served")
+    first = repo.unfiltered()[node].rev()
+    asked = stringutil.parselist(dict(ui.configitems(b"one-head")).get(b"branches", b""))
+    branches = {served[rev].branch() for rev in served.changelog.revs(first)}
+    refused = False
+    for branch in sorted(branches.intersection(asked) if asked else branches):
+        heads = served.branchmap().branchheads(branch)
+        new = [head for head in heads if served.changelog.rev(head) >= first]
+        if len(heads) > 1 and new:
+            _tell(ui, served, branch, heads)
+            refused = True
+    return refused
+
+
+def _tell(ui: Any, repo: Any, branch: bytes, heads: list[bytes]) -> None:
+    names = b", ".join(bytes(repo[head]) for head in heads[:SHOWN])
+    more = b" and %d more" % (len(heads) - SHOWN) if len(heads) > SHOWN else b""
+    ui.warn(b'branch "%s" would have %d heads: %s%s\n' % (branch, len(heads), names, more))
+    ui.warn(b"(pull and merge or rebase, then push again)\n")

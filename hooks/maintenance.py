@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Read-only for maintenance: every push is refused with the operator's message; clones and pulls go on.
+
+    [hooks]
+    pretxnopen.maintenance = python:hooks.maintenance.refuse
+
+    [maintenance]
+    # Pushes are refused while this file exists; what it holds is told to the pusher. Relative to the repository's .hg.
+    file = /etc/mercurial/maintenance
+    # Or always, with this message.
+    message =
+
+Acts when a client's transaction opens, so bookmarks, phases and markers are refused as changesets are, and before anything was
+written. What is done on the server itself goes on. A file that cannot be read refuses too.
+"""
+
+import os
+from typing import Any
+
+CLIENTS = (b"unbundle", b"serve", b"push")  # beginnings of the names of transactions that clients open
+USUAL = b"this repository is read-only for maintenance; please push again later"
+
+
+def refuse(ui: Any, repo: Any, txnname: bytes = b"", **_arguments: Any) -> bool:
+    """A `pretxnopen` hook."""
+    if not txnname.startswith(CLIENTS):
+        return False
+    message = _message(ui, repo)
+    if message is None:
+        return False
+    ui.warn(b"%s\n" % (message.strip() or USUAL))
+    return True
+
+
+def _message(ui: Any, repo: Any) -> bytes | None:
+    """What to tell the pusher; None without maintenance."""
+    settings: dict[bytes, bytes] = dict(ui.configitems(b"maintenance"))
+    if settings.get(b"message"):
+        return settings[b"message"]
+    file = settings.get(b"file")
+    if not file:
+        return None
+    try:
+        with open(os.path.join(repo.path, file), "rb") as told:
+            return told.read(4000)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return USUAL

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Maximum sizes: of a file version, of all file versions of a push, and the number of changesets of a push.
+
+    [hooks]
+    pretxnchangegroup.sizes = python:hooks.sizes.check
+
+    [sizes]
+    file = 50 MB
+    push = 500 MB
+    changesets = 10000
+    # paths that may be larger, as `hg help patterns` (default: glob)
+    except = docs/videos/**
+
+What is not set is not limited. Sizes are of the contents, uncompressed, each version counted once. The push is refused before it
+becomes visible; its data has been received by then.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mercurial import error, match, util
+from mercurial.utils import stringutil
+
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What `[sizes]` says; 0 is no limit."""
+
+    file: int
+    push: int
+    changesets: int
+    excepted: list[bytes]
+
+
+def check(ui: Any, repo: Any, node: bytes, **_arguments: Any) -> bool:
+    """A `pretxnchangegroup` hook; `node` is the first new changeset. A setting that cannot be read refuses every push."""
+    limits = _limits(dict(ui.configitems(b"sizes")))
+    repo = repo.unfiltered()
+    revs = range(repo[node].rev(), len(repo))
+    if limits.changesets and len(revs) > limits.changesets:
+        ui.warn(b"this push has %d changesets, at most %d are taken at once\n" % (len(revs), limits.changesets))
+        return True
+    if not limits.file and not limits.push:
+        return False
+    total, large = _weigh(repo, revs, limits)
+    for path, where, size in large[:SHOWN]:
+        ui.warn(b"%s in %s has %s, at most %s are taken\n" % (path, where, _size(size), _size(limits.file)))
+    if len(large) > SHOWN:
+        ui.warn(b"and %d more files\n" % (len(large) - SHOWN))
+    too_much = bool(limits.push and total > limits.push)
+    if too_much:
+        ui.warn(b"this push has %s, at most %s are taken at once\n" % (_size(total), _size(limits.push)))
+    return bool(large) or too_much
+
+
+def _limits(settings: dict[bytes, bytes]) -> Limits:
+    number = {}
+    for key, expected in ((b"file", b"50 MB"), (b"push", b"500 MB"), (b"changesets", b"10000")):
+        try:
+            number[key] = util.sizetoint(settings.get(key) or b"0")
+        except error.ParseError:
+            text = b'config: [sizes] %s: expected something like %s, got "%s"'
+            raise error.ConfigError(text % (key, expected, settings[key])) from None
+    return Limits(
+        file=number[b"file"],
+        push=number[b"push"],
+        changesets=number[b"changesets"],
+        excepted=stringutil.parselist(settings.get(b"except", b"")),
+    )
+
+
+def _weigh(repo: Any, revs: range, limits: Limits) -> tuple[int, list[tuple[bytes, bytes, int]]]:
+    """(bytes of all new file versions, those over the limit as path, changeset, size)."""
+    excepted = match.match(repo.root, b"", limits.excepted, default=b"glob") if limits.excepted else match.never()
+    total, large = 0, []
+    for path, where, size in _versions(repo, revs):
+        total += size
+        if limits.file and size > limits.file and not excepted(path):
+            large.append((path, where, size))
+    return total, large
+
+
+def _versions(repo: Any, revs: range) -> Iterator[tuple[bytes, bytes, int]]:
+    seen = set()
+    for rev in revs:
+        changeset = repo[rev]
+        for path in changeset.files():
+            if path in changeset:
+                version = changeset[path]
+                if (path, version.filenode()) not in seen:
+                    seen.add((path, version.filenode()))
+                    yield path, bytes(changeset), version.size()
+
+
+def _size(size: int) -> bytes:
+    return stringutil.forcebytestr(f"{size} bytes" if size < 1 << 20 else f"{size / (1 << 20):.1f} MB")

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""No subrepositories: a push whose changesets add or change `.hgsub` or `.hgsubstate` is refused; removing them is welcome.
+
+    [hooks]
+    pretxnchangegroup.subrepositories = python:hooks.subrepositories.refuse
+
+A subrepository's URL makes every clone run other programs against other machines, and what it names can be gone tomorrow.
+"""
+
+from typing import Any
+
+FILES = (b".hgsub", b".hgsubstate")
+
+
+def refuse(ui: Any, repo: Any, node: bytes, **_arguments: Any) -> bool:
+    """A `pretxnchangegroup` hook; `node` is the first new changeset."""
+    repo = repo.unfiltered()
+    for rev in range(repo[node].rev(), len(repo)):
+        changeset = repo[rev]
+        for path in FILES:
+            if path in changeset.files() and path in changeset:
+                ui.warn(b"changeset %s changes %s: subrepositories are not taken here\n" % (bytes(changeset), path))
+                return True
+    return False

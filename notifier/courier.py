@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The loop of one destination: read notices, send their messages, keep what can never work, move the position.
+
+Rules of this file: one thread; the position is stored only after what is before it is settled; a reject is in the topic
+`errors` before it is settled; nothing blocks longer than a fifth of a second, so stop, pause and new notices are seen at once.
+"""
+
+import base64
+import json
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from hgext.vcsreplicator.clock import Clock
+from hgext.vcsreplicator.errors import Expired, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.event import check_event
+from hgext.vcsreplicator.levels import KEY_KEPT, ErrorRecord, Notice
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, Reader, Record
+from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.retry import Backoff
+from hgext.vcsreplicator.shape import from_json, to_json
+
+from .delivery import Delivery, Window
+from .destination import Destination, DestinationSettings, Outcome
+from .message import Message, messages
+from .replay import Replay
+from .settings import NotifierSettings
+from .state import Kind, Request, State
+
+BLINK = 0.2
+"""Seconds that any wait may last."""
+BUSY_BLINK = 0.02
+"""The same while deliveries are unconfirmed and new notices may come."""
+ASK_EVERY = 0.5
+TELL_EVERY = 2.0
+STORE_EVERY = 0.5
+RENEW_EVERY = 3600.0
+"""Seconds after which a position that did not move is stored again: Kafka forgets what nobody stores for a week."""
+
+DRAIN = 5.0
+BATCH = 500
+ERROR_BYTES = 64 * 1024
+
+_LABEL = ["destination"]
+DELIVERED = Counter("vcsreplicator_notifier_delivered_messages", "Confirmed by the destination", _LABEL)
+FAILED = Counter("vcsreplicator_notifier_failed_attempts", "Attempts that failed", _LABEL)
+RETRIED = Counter("vcsreplicator_notifier_retried_attempts", "Attempts that were not the first", _LABEL)
+REJECTED = Counter("vcsreplicator_notifier_rejected_messages", "Kept in the topic errors", _LABEL)
+SKIPPED = Counter("vcsreplicator_notifier_skipped_messages", "Skipped by an operator", _LABEL)
+REPLAYED = Counter("vcsreplicator_notifier_replayed_messages", "Sent again on request", _LABEL)
+WAITING = Gauge("vcsreplicator_notifier_waiting_messages", "Read and not settled", _LABEL)
+OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest message not settled", _LABEL)
+POSITION = Gauge("vcsreplicator_notifier_position_offset", "First offset of notices that is not settled", _LABEL)
+PAUSED = Gauge("vcsreplicator_notifier_paused_flag", "1 while an operator paused the destination", _LABEL)
+DOWN = Gauge("vcsreplicator_notifier_down_flag", "1 while the destination does not answer", _LABEL)
+
+log_line = structlog.get_logger()
+
+
+def group(name: str) -> str:
+    """The group whose stored position is the destination's."""
+    return f"notifier-{name}"
+
+
+@dataclass(slots=True)
+class Courier:
+    """One destination at work; `run` may be called again after it raised."""
+
+    name: str
+    settings: DestinationSettings
+    notifier: NotifierSettings
+    log: Log
+    clock: Clock
+    stop: threading.Event
+    chance: Callable[[], float] = random.random
+    started: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Works until `stop`. Raises BadConfig; Unavailable when the log does not answer."""
+        destination = self.settings.open(self.name, self.clock)
+        try:
+            state = State(self.notifier.state)
+            reader = self.log.reader({(NOTICES, 0): self._first_position()})
+            try:
+                _Shift(self, destination, state, reader).work()
+            finally:
+                reader.close()
+                state.close()
+        finally:
+            destination.close()
+
+    def _first_position(self) -> int:
+        stored = self.log.stored(group(self.name), NOTICES).get(0)
+        if stored is not None:
+            return stored
+        known = self.log.beginnings(NOTICES) if self.settings.start_at == "beginning" else self.log.ends(NOTICES)
+        self.log.acknowledge(group(self.name), NOTICES, {0: known[0]})
+        return known[0]
+
+
+class _Shift:
+    """From one opening of destination and reader to the next."""
+
+    def __init__(self, courier: Courier, destination: Destination, state: State, reader: Reader) -> None:
+        self.courier, self.destination, self.state, self.reader = courier, destination, state, reader
+        self.name, self.clock, self.log = courier.name, courier.clock, courier.log
+        self.window = Window(courier.settings.patience)
+        [self.read_to] = reader.positions().values()
+        self.stored = self.read_to
+        self.replays: list[Replay] = []
+        self.skipped = state.skipped(self.name, self.read_to)
+        self.asked_at = self.told_at = self.stored_at = float("-inf")
+        self.trouble: str | None = None
+        self.log_failures, self.log_until = 0, 0.0
+
+    def work(self) -> None:
+        self.obey()
+        self.attempt(self.destination.start)
+        self.courier.started.set()
+        while not self.courier.stop.is_set():
+            self.obey()
+            self.read()
+            self.begin()
+            self.collect(BUSY_BLINK if self.window.in_flight else 0)
+            self.store_position()
+            self.tell()
+        self.drain()
+
+    def read(self) -> None:
+        """Notices into the window, as many as it has room for; waits for the next only when nothing else is to be done."""
+        wait = 0.0 if self.window.in_flight or self.replays else self._idle_time()
+        if not self.window.room or self.clock.monotonic() < self.log_until:
+            self.courier.stop.wait(wait)
+            return
+        try:
+            records = self.reader.poll(wait, limit=min(BATCH, self.window.room))
+            for record in records:
+                self.take(record)
+            for replay in list(self.replays):
+                self._read_replay(replay)
+            self.log_failures = 0
+        except Expired:
+            self._skip_expired()
+        except Unavailable as error:
+            self._log_trouble(error)
+
+    def take(self, record: Record) -> None:
+        """One record: its messages, of the types this destination takes, or a reject if it is no notice."""
+        try:
+            found = [message for message in self.messages_of(record) if message.id not in self.skipped]
+        except Rejected as error:
+            log_line.error("notice rejected", offset=record.offset, reason=str(error))
+            self._keep(str(error), record.value or b"", record.offset, record.key)
+            found = []
+        self.window.take(record.offset, found)
+        self.read_to = record.offset + 1
+
+    def messages_of(self, record: Record) -> list[Message]:
+        """What this record says here; raises MalformedEvent or UnknownEvent."""
+        notice = from_json(Notice, record.value or b"")
+        check_event(notice.event)
+        told = messages(notice, record.offset, self.courier.notifier.public)
+        types = self.courier.settings.types
+        return [message for message in told if message.type.value in types]
+
+    def begin(self) -> None:
+        """Submits what is due; when the destination does not take it, everything waits a while."""
+        due = self.window.next(self.clock.monotonic())
+        for index, delivery in enumerate(due):
+            if delivery.attempt > 1:
+                RETRIED.labels(self.name).inc()
+            if not self.attempt(lambda delivery=delivery: self.destination.submit(delivery)):  # type: ignore[misc]
+                for untried in reversed(due[index:]):
+                    self.window.give_back(untried.number)
+                return
+
+    def attempt(self, action: Callable[[], None]) -> bool:
+        """Does it; False if the destination as a whole does not answer, which is then left alone for a while."""
+        try:
+            action()
+        except Unavailable as error:
+            delay = self.window.down(self.clock.monotonic(), self.courier.chance())
+            FAILED.labels(self.name).inc()
+            self._in_trouble(error, delay)
+            return False
+        return True
+
+    def collect(self, wait: float) -> None:
+        """What the destination says of what was sent."""
+        for outcome in self.destination.outcomes(wait):
+            self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        delivery, error = self.window.delivery(outcome.number), outcome.error
+        if error is None:
+            self.window.confirm(outcome.number)
+            self._confirmed(delivery)
+            return
+        FAILED.labels(self.name).inc()
+        now, chance = self.clock.monotonic(), self.courier.chance()
+        fields = {"message": delivery.message.id, "attempt": delivery.attempt, "reason": str(error)}
+        if isinstance(error, Unavailable):
+            log_line.warning("delivery failed", **fields)
+            self.trouble = str(error)
+            self.window.retry(outcome.number, now, chance)
+        elif self.window.refuse(outcome.number, now, chance):
+            log_line.warning("delivery refused", **fields)
+        else:
+            log_line.error("delivery rejected", **fields)
+            self._reject(delivery.message, str(error))
+            REJECTED.labels(self.name).inc()
+            self.window.settle(outcome.number)
+
+    def _confirmed(self, delivery: Delivery) -> None:
+        DELIVERED.labels(self.name).inc()
+        if delivery.message.replay is not None:
+            REPLAYED.labels(self.name).inc()
+        if self.trouble is not None:
+            log_line.info("delivering again")
+            self.trouble = None
+            DOWN.labels(self.name).set(0)
+
+    def store_position(self) -> None:
+        """Acknowledges what is settled: at once when nothing is left to do, else a few times a second."""
+        position = self.window.position if self.window.position > self.stored else self.stored
+        now = self.clock.monotonic()
+        soon = STORE_EVERY if self.window.oldest is not None else 0.0
+        if now - self.stored_at < (RENEW_EVERY if position == self.stored else soon):
+            return
+        try:
+            self.log.acknowledge(group(self.name), NOTICES, {0: position})
+        except Unavailable as error:
+            self._log_trouble(error)
+            return
+        self.stored, self.stored_at = position, now
+        POSITION.labels(self.name).set(position)
+
+    def drain(self) -> None:
+        """Takes in what is under way, begins nothing, stores the position."""
+        end = self.clock.monotonic() + DRAIN
+        while self.window.in_flight and self.clock.monotonic() < end:
+            self.collect(BUSY_BLINK)
+        self.stored_at = float("-inf")
+        self.store_position()
+
+    # -- operators
+
+    def obey(self) -> None:
+        """Carries out what operators asked since the last look."""
+        now = self.clock.monotonic()
+        if now - self.asked_at < ASK_EVERY:
+            return
+        self.asked_at = now
+        try:
+            for request in self.state.open_requests(self.name):
+                self._carry_out(request)
+            self.window.paused = self.state.paused(self.name)
+        except Unavailable as error:
+            log_line.warning("requests not read", reason=str(error))
+        PAUSED.labels(self.name).set(self.window.paused)
+
+    def _carry_out(self, request: Request) -> None:
+        match request.kind:
+            case Kind.PAUSE | Kind.RESUME:
+                self._done(request, f"{request.kind.value}d")
+            case Kind.SKIP:
+                self._skip(request)
+            case Kind.REPLAY:
+                if all(replay.request.id != request.id for replay in self.replays):
+                    self.replays.append(Replay(request, self.log))
+
+    def _skip(self, request: Request) -> None:
+        """Recorded in `errors` before it is passed over, so a kill between repeats and never forgets."""
+        delivery = self.window.skippable(request.argument.get("message"))
+        if delivery is None:
+            self._done(request, "nothing skipped: no such message waits for another attempt")
+            return
+        message = delivery.message
+        self._reject(message, f"skipped by {request.who}")
+        self._done(request, f"skipped {message.id} of {message.repo_url}", skipped=message)
+        self.window.settle(delivery.number)
+        SKIPPED.labels(self.name).inc()
+
+    def _read_replay(self, replay: Replay) -> None:
+        """Some more of a replay into the window; done once all of it is settled."""
+        for record in replay.records(self.window.room):
+            for message in self._readable(record):
+                replay.numbers.add(self.window.take_replay(replay.marked(message)))
+                replay.count += 1
+        replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
+        if replay.finished:
+            replay.close()
+            self.replays.remove(replay)
+            self._done(replay.request, f"sent {replay.count} messages again")
+
+    def _readable(self, record: Record) -> list[Message]:
+        try:
+            return self.messages_of(record)
+        except Rejected:  # kept when the live stream met it
+            return []
+
+    def _done(self, request: Request, result: str, *, skipped: Message | None = None) -> None:
+        self.state.done(
+            request.id,
+            result,
+            now=self.clock.now(),
+            skipped=None if skipped is None else skipped.id,
+            skipped_offset=None if skipped is None else skipped.offset,
+        )
+        log_line.info(
+            "request carried out", request=request.id, kind=request.kind.value, who=request.who, result=result
+        )
+
+    def tell(self) -> None:
+        """How we are, for people and monitoring."""
+        now = self.clock.monotonic()
+        if now - self.told_at < TELL_EVERY:
+            return
+        self.told_at = now
+        oldest = self.window.oldest
+        age = 0.0 if oldest is None else max(0.0, self.clock.now() - oldest.created)
+        WAITING.labels(self.name).set(self.window.waiting)
+        OLDEST.labels(self.name).set(age)
+        condition = {
+            "paused": self.window.paused,
+            "position": self.stored,
+            "waiting": self.window.waiting,
+            "oldest": None if oldest is None else oldest.id,
+            "oldest_age": round(age, 1),
+            "trouble": self.trouble,
+        }
+        try:
+            self.state.tell(self.name, condition, now=self.clock.now())
+        except Unavailable as error:
+            log_line.warning("condition not told", reason=str(error))
+
+    # -- trouble
+
+    def _in_trouble(self, error: ReplicationError, delay: float) -> None:
+        self.trouble = str(error)
+        DOWN.labels(self.name).set(1)
+        log_line.warning("destination unavailable", reason=str(error), retry_in=round(delay, 2))
+
+    def _log_trouble(self, error: ReplicationError) -> None:
+        self.log_failures += 1
+        delay = Backoff(first=0.1, longest=5.0).delay(self.log_failures, self.courier.chance())
+        self.log_until = self.clock.monotonic() + delay
+        log_line.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
+
+    def _skip_expired(self) -> None:
+        """The log dropped notices before we sent them: nothing can bring them back, so say it loudly and go on."""
+        beginning = self.log.beginnings(NOTICES)[0]
+        reason = f"notices {self.read_to} to {beginning - 1} left the log before they were delivered to {self.name}"
+        log_line.error("notices lost", reason=reason)
+        self._keep(reason, b"", self.read_to, None)
+        self.reader.close()
+        self.reader = self.log.reader({(NOTICES, 0): beginning})
+        self.window.take(beginning - 1, [])
+        self.read_to = beginning
+
+    def _reject(self, message: Message, reason: str) -> None:
+        value = json.dumps({**message.envelope, "id": message.id}, sort_keys=True).encode()
+        self._keep(f"{message.id}: {reason}", value, message.offset, message.repository)
+
+    def _keep(self, reason: str, value: bytes, offset: int, key: str | None) -> None:
+        """A record in the topic `errors`; durable on return."""
+        key = None if key is None else key[:KEY_KEPT]
+        record = ErrorRecord(
+            time=self.clock.now(),
+            service="notifier",
+            reason=reason,
+            topic=NOTICES,
+            partition=0,
+            offset=offset,
+            key=key,
+            value=base64.b64encode(value[:ERROR_BYTES]).decode("ascii"),
+            repository=key,
+            destination=self.name,
+        )
+        self.log.append([LogMessage(topic=ERRORS, key=key, value=to_json(record))])
+
+    def _idle_time(self) -> float:
+        wakes_at = self.window.wakes_at
+        return BLINK if wakes_at is None else min(BLINK, max(0.0, wakes_at - self.clock.monotonic()))

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What one destination sends next, what is done, and how far its position may move. Pure: no clock, no I/O, no threads.
+
+Rules of this file:
+
+- Per repository one delivery is unconfirmed at a time, and the next begins only when it is settled (confirmed, rejected or
+  skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries.
+- The position is the first record that is not settled, so a restart repeats and never skips.
+- `Unavailable` is tried for ever. What is wrong with one message is tried `attempts` times; then the caller keeps it as a
+  reject and calls `settle`.
+- Replays stand in queues of their own and have no position.
+"""
+
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hgext.vcsreplicator.retry import Backoff
+
+from .message import Message
+
+RETRY = Backoff(first=0.2, longest=30.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How much a destination takes at once, and how it tries again.
+
+    `in_flight` deliveries unconfirmed, `held` messages read and not settled (then reading waits), `attempts` for a message
+    that the destination refuses; delays in seconds.
+    """
+
+    in_flight: int = 100
+    held: int = 10_000
+    attempts: int = 5
+    retry: Backoff = RETRY
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One try of one message; `number` is its name within the process, `attempt` counts from 1."""
+
+    number: int
+    message: Message
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    number: int
+    message: Message
+    lane: tuple[str, str | None]
+    attempt: int = 0
+    refusals: int = 0
+    in_flight: bool = False
+
+
+@dataclass(slots=True)
+class Window:
+    """The messages of one destination between log and confirmation."""
+
+    patience: Patience
+    paused: bool = False
+    _entries: OrderedDict[int, _Entry] = field(default_factory=OrderedDict)
+    _lanes: dict[tuple[str, str | None], deque[_Entry]] = field(default_factory=dict)
+    _ready: deque[_Entry] = field(default_factory=deque)
+    _waiting: list[tuple[float, int]] = field(default_factory=list)
+    _open: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    _next_offset: int = 0
+    _in_flight: int = 0
+    _down_until: float = 0.0
+    _downs: int = 0
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def take(self, offset: int, messages: Sequence[Message]) -> None:
+        """A record of the log and what it says here, perhaps nothing; in the order of offsets."""
+        self._next_offset = max(self._next_offset, offset + 1)
+        if messages:
+            self._open[offset] = len(messages)
+        for message in messages:
+            self._enqueue(message, (message.repository, None))
+
+    def take_replay(self, message: Message) -> int:
+        """A message sent again on request: in order among the replays of its repository, beside everything else."""
+        return self._enqueue(message, (message.repository, message.replay))
+
+    def next(self, now: float) -> list[Delivery]:
+        """The deliveries to begin now; each must be answered by exactly one of `settle`, `retry`, `refuse`."""
+        if self.paused or now < self._down_until:
+            return []
+        while self._waiting and self._waiting[0][0] <= now:
+            entry = self._entries.get(heapq.heappop(self._waiting)[1])
+            if entry is not None:  # skipped meanwhile
+                self._ready.append(entry)
+        begun = []
+        while self._ready and self._in_flight < self.patience.in_flight:
+            entry = self._ready.popleft()
+            if entry.number not in self._entries:
+                continue
+            entry.attempt += 1
+            entry.in_flight = True
+            self._in_flight += 1
+            begun.append(Delivery(number=entry.number, message=entry.message, attempt=entry.attempt))
+        return begun
+
+    def settle(self, number: int) -> None:
+        """Done with it for good: confirmed, kept as a reject, or skipped. The next of its repository may go."""
+        entry = self._entries.pop(number)
+        self._land(entry)
+        lane = self._lanes[entry.lane]
+        lane.popleft()
+        if lane:
+            self._ready.append(lane[0])
+        else:
+            del self._lanes[entry.lane]
+        if entry.lane[1] is None:
+            offset = entry.message.offset
+            self._open[offset] -= 1
+            if not self._open[offset]:
+                del self._open[offset]
+
+    def confirm(self, number: int) -> None:
+        """The destination has it."""
+        self._downs = 0
+        self.settle(number)
+
+    def retry(self, number: int, now: float, chance: float) -> None:
+        """Waiting heals it: again after a delay, as often as it takes."""
+        entry = self._entries[number]
+        self._later(entry, now + self.patience.retry.delay(entry.attempt, chance))
+
+    def refuse(self, number: int, now: float, chance: float) -> bool:
+        """The destination says it is wrong. True: again after a delay; False: that was the last try, reject and `settle` it."""
+        entry = self._entries[number]
+        entry.refusals += 1
+        if entry.refusals >= self.patience.attempts:
+            return False
+        self._later(entry, now + self.patience.retry.delay(entry.refusals, chance))
+        return True
+
+    def give_back(self, number: int) -> None:
+        """It was not even tried: next in turn again, and the attempt does not count."""
+        entry = self._entries[number]
+        entry.attempt -= 1
+        self._land(entry)
+        self._ready.appendleft(entry)
+
+    def down(self, now: float, chance: float) -> float:
+        """The destination as a whole does not answer: nothing begins for a delay, which is returned, in seconds."""
+        self._downs += 1
+        delay = self.patience.retry.delay(self._downs, chance)
+        self._down_until = now + delay
+        return delay
+
+    def skippable(self, message_id: str | None) -> Delivery | None:
+        """The message of this id, or the oldest that failed before, while it waits for another attempt; settle it to skip it."""
+        for entry in self._entries.values():
+            at_head = not entry.in_flight and self._lanes[entry.lane][0] is entry
+            if at_head and (entry.attempt > 0 if message_id is None else entry.message.id == message_id):
+                return self.delivery(entry.number)
+        return None
+
+    def delivery(self, number: int) -> Delivery:
+        """The current or last attempt of a message that is not settled."""
+        entry = self._entries[number]
+        return Delivery(number=number, message=entry.message, attempt=entry.attempt)
+
+    def holds(self, number: int) -> bool:
+        """Whether this delivery is not settled yet."""
+        return number in self._entries
+
+    @property
+    def position(self) -> int:
+        """The first offset that is not settled."""
+        return next(iter(self._open)) if self._open else self._next_offset
+
+    @property
+    def oldest(self) -> Message | None:
+        """The message that has been here longest."""
+        return next(iter(self._entries.values())).message if self._entries else None
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries are unconfirmed."""
+        return self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """How many messages are here, sent or not, and not settled."""
+        return len(self._entries)
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be read."""
+        return max(0, self.patience.held - len(self._entries))
+
+    @property
+    def wakes_at(self) -> float | None:
+        """When `next` has something to begin, as far as time alone decides; None if only events do."""
+        if self.paused or not self._entries or self._in_flight >= self.patience.in_flight:
+            return None
+        if self._ready:
+            return self._down_until
+        return max(self._waiting[0][0], self._down_until) if self._waiting else None
+
+    def _enqueue(self, message: Message, name: tuple[str, str | None]) -> int:
+        entry = _Entry(number=next(self._numbers), message=message, lane=name)
+        self._entries[entry.number] = entry
+        lane = self._lanes.setdefault(name, deque())
+        lane.append(entry)
+        if len(lane) == 1:
+            self._ready.append(entry)
+        return entry.number
+
+    def _land(self, entry: _Entry) -> None:
+        if entry.in_flight:
+            entry.in_flight = False
+            self._in_flight -= 1
+
+    def _later(self, entry: _Entry, due: float) -> None:
+        self._land(entry)
+        heapq.heappush(self._waiting, (due, entry.number))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The port of a destination, and the table of those there are.
+
+A destination sends messages somewhere and says what became of each. It knows nothing of the log, of order or of retries: the
+publisher hands it one message per repository at a time, and tries again what failed. Adding one is a file with a settings class
+that has an `open`, and an entry in `DESTINATIONS` (docs/destinations.md shows one whole).
+"""
+
+import importlib
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from hgext.vcsreplicator.clock import Clock
+from hgext.vcsreplicator.errors import Rejected, ReplicationError
+from hgext.vcsreplicator.streams import Stream
+
+from .delivery import Delivery, Patience
+from .message import Message
+
+DESTINATIONS: Mapping[str, str] = {
+    "jsonlines": "notifier.jsonlines:JsonLinesSettings",
+    "stdout": "notifier.jsonlines:StdoutSettings",
+    "pulse": "notifier.pulse:PulseSettings",
+    "sns": "notifier.sns:SnsSettings",
+    "webhook": "notifier.webhook:WebhookSettings",
+}
+"""`type` in the configuration → module and settings class; imported only when configured."""
+
+DOCUMENTED = (Stream.CHANGEGROUP.value, Stream.NEWREPO.value, Stream.OBSOLETE.value)
+"""The message types sent unless a destination says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of the delivery `number`: confirmed (`error` None), to be repeated (Unavailable), or wrong (Rejected)."""
+
+    number: int
+    error: ReplicationError | None = None
+
+
+class Destination(Protocol):
+    """Sends messages; used by one thread."""
+
+    def start(self) -> None:
+        """Make sure messages could be sent: connect, declare. Called at start and after trouble. Raises Unavailable."""
+
+    def submit(self, delivery: Delivery) -> None:
+        """Begin to send. Raises Unavailable when nothing can be sent now; then this delivery counts as not begun."""
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        """What is known by now, waiting up to `timeout` seconds for something.
+
+        Every submitted delivery gets exactly one outcome in the end, also when connections break: none is forgotten. Confirmed
+        means that the other side has stored it.
+        """
+
+    def close(self) -> None:
+        """Give everything back; what is unconfirmed will be sent again by the next start."""
+
+
+class DestinationSettings(Protocol):
+    """What every settings class of a destination has; its own keys come on top."""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The message types this destination gets."""
+
+    @property
+    def start_at(self) -> str:
+        """`beginning` or `end` of the log's notices, for a destination that has no position yet."""
+
+    @property
+    def patience(self) -> Patience:
+        """Window and retries."""
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        """The destination, not yet connected. Raises BadConfig."""
+
+
+def settings_class(type_name: str) -> type[DestinationSettings]:
+    """The settings class of a `type`; raises KeyError for an unknown one."""
+    module, _, name = DESTINATIONS[type_name].partition(":")
+    found: type[DestinationSettings] = getattr(importlib.import_module(module), name)
+    return found
+
+
+class Threads:
+    """A destination made of a plain function that sends one message and returns when the other side has stored it.
+
+    The function raises Unavailable or Rejected; anything else it raises counts as Rejected, with its text. It is called from
+    `workers` threads at once.
+    """
+
+    def __init__(self, send: Callable[[Message], None], *, workers: int) -> None:
+        self._send = send
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="send")
+        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Nothing to connect: each call of the function is on its own."""
+
+    def submit(self, delivery: Delivery) -> None:
+        future = self._pool.submit(self._send, delivery.message)
+        future.add_done_callback(lambda done: self._outcomes.put(_outcome(delivery.number, done)))
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        found: list[Outcome] = []
+        try:
+            found.append(self._outcomes.get(timeout=timeout) if timeout > 0 else self._outcomes.get_nowait())
+            while True:
+                found.append(self._outcomes.get_nowait())
+        except queue.Empty:
+            return found
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _outcome(number: int, done: "Future[None]") -> Outcome:
+    error = None if done.cancelled() else done.exception()
+    if error is None or isinstance(error, ReplicationError):
+        return Outcome(number=number, error=error)
+    return Outcome(number=number, error=Rejected(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which webhook deliveries to begin next: one queue per attempt, first in first out by maturity, fair between subscriptions. Pure.
+
+- First attempts and repeats have workers of their own, so retries never delay new deliveries.
+- Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit of one.
+- In strict order a repository's next delivery waits for the one before; with `speed` nothing waits.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+Lane = bool
+"""False: first attempts; True: repeats."""
+FIRST, REPEAT = False, True
+
+NOTHING: Mapping[int, "Item"] = {}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Item:
+    """A delivery that waits: `attempt` is the number of its queue (0: not tried yet), `mature_at` seconds since the epoch."""
+
+    mature_at: float
+    id: int
+    subscription: int = field(compare=False)
+    repository: str = field(compare=False)
+    attempt: int = field(compare=False)
+
+    @property
+    def lane(self) -> Lane:
+        return self.attempt > 0
+
+
+@dataclass(slots=True)
+class Member:
+    """What the queues know of a subscription; changed in place by the dispatcher."""
+
+    concurrency: int
+    strict: bool
+    paused: bool = False
+    failing: bool = False
+    busy: dict[Lane, int] = field(default_factory=lambda: {FIRST: 0, REPEAT: 0})
+
+    def free(self, lane: Lane) -> bool:
+        limit = 1 if self.failing else self.concurrency
+        return not self.paused and self.busy[lane] < limit
+
+
+@dataclass(slots=True)
+class Queues:
+    """The waiting deliveries of all subscriptions, and how many workers each lane has."""
+
+    workers: dict[Lane, int]
+    members: dict[int, Member] = field(default_factory=dict)
+    _waiting: dict[Lane, dict[int, list[Item]]] = field(default_factory=lambda: {FIRST: {}, REPEAT: {}})
+    _turns: dict[Lane, deque[int]] = field(default_factory=lambda: {FIRST: deque(), REPEAT: deque()})
+    _chains: dict[tuple[int, str], deque[Item]] = field(default_factory=dict)
+    _busy: dict[Lane, int] = field(default_factory=lambda: {FIRST: 0, REPEAT: 0})
+
+    def add(self, items: Iterable[Item], under_way: Mapping[int, Item] = NOTHING) -> None:
+        """Deliveries that wait, in the order in which their repositories' messages came; those `under_way` are begun already."""
+        for item in under_way.values():
+            self._occupy(item)
+        for item in items:
+            member = self.members.get(item.subscription)
+            if member is None:
+                continue
+            begun = under_way.get(item.id)
+            if member.strict:
+                chain = self._chains.setdefault((item.subscription, item.repository), deque())
+                chain.append(begun or item)
+                if len(chain) > 1:
+                    continue
+            if begun is None:
+                self._wait(item)
+
+    def next(self, now: float) -> list[Item]:
+        """The deliveries to begin now; each is answered by `again` or `finished`."""
+        return [item for lane in (FIRST, REPEAT) for item in self._begin(lane, now)]
+
+    def again(self, item: Item, later: Item) -> None:
+        """The attempt failed; `later` is the same delivery in its next queue."""
+        self._release(item)
+        if item.subscription not in self.members:
+            return
+        chain = self._chains.get((item.subscription, item.repository))
+        place = _place(chain, item)
+        if chain is not None and place is not None:
+            chain[place] = later
+        if not place:  # not in a chain, or at its head
+            self._wait(later)
+
+    def finished(self, item: Item) -> None:
+        """Delivered or given up; the next of its repository may go."""
+        self._release(item)
+        key = (item.subscription, item.repository)
+        chain = self._chains.get(key)
+        place = _place(chain, item)
+        if chain is None or place is None:
+            return
+        del chain[place]
+        if not chain:
+            del self._chains[key]
+        elif place == 0:
+            self._wait(chain[0])
+
+    def forget(self, subscription: int) -> None:
+        """Drops everything of a subscription that waits; what is under way is still answered."""
+        self.members.pop(subscription, None)
+        for lane in (FIRST, REPEAT):
+            self._waiting[lane].pop(subscription, None)
+        for key in [key for key in self._chains if key[0] == subscription]:
+            del self._chains[key]
+
+    def wakes_at(self) -> float | None:
+        """When the next delivery matures, as far as time alone decides; None if none waits."""
+        times = [
+            items[0].mature_at
+            for lane in (FIRST, REPEAT)
+            for subscription, items in self._waiting[lane].items()
+            if items and self.members[subscription].free(lane) and self._busy[lane] < self.workers[lane]
+        ]
+        return min(times, default=None)
+
+    @property
+    def waiting(self) -> int:
+        """How many deliveries stand in queues, those behind others of their repository left out."""
+        return sum(len(items) for lane in self._waiting.values() for items in lane.values())
+
+    def _begin(self, lane: Lane, now: float) -> list[Item]:
+        begun: list[Item] = []
+        turns, passed = self._turns[lane], 0
+        while turns and passed < len(turns) and self._busy[lane] < self.workers[lane]:
+            subscription = turns[0]
+            items = self._waiting[lane].get(subscription)
+            if not items:
+                turns.popleft()
+                self._waiting[lane].pop(subscription, None)
+                continue
+            turns.rotate(-1)
+            member = self.members[subscription]
+            if items[0].mature_at > now or not member.free(lane):
+                passed += 1
+                continue
+            passed = 0
+            begun.append(heapq.heappop(items))
+            self._occupy(begun[-1])
+        return begun
+
+    def _wait(self, item: Item) -> None:
+        waiting = self._waiting[item.lane]
+        if item.subscription not in waiting:
+            waiting[item.subscription] = []
+            self._turns[item.lane].append(item.subscription)
+        heapq.heappush(waiting[item.subscription], item)
+
+    def _occupy(self, item: Item) -> None:
+        self._busy[item.lane] += 1
+        member = self.members.get(item.subscription)
+        if member is not None:
+            member.busy[item.lane] += 1
+
+    def _release(self, item: Item) -> None:
+        self._busy[item.lane] -= 1
+        member = self.members.get(item.subscription)
+        if member is not None:
+            member.busy[item.lane] -= 1
+
+
+def _place(chain: "deque[Item] | None", item: Item) -> int | None:
+    """Where the delivery stands among those of its repository; nearly always at the head."""
+    return next((place for place, each in enumerate(chain or ()) if each.id == item.id), None)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""JSON lines: one message a line, into a file that may be rotated at any time, or to standard output.
+
+A message is confirmed once its whole line is synced to disk. The path is looked at before each write, so a file that was
+renamed or removed (logrotate) is left and a new one begun; rotate by renaming, not by copying and truncating. A line cut short by
+a crash or a full disk is removed before the next is written, and its message written again.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from hgext.vcsreplicator.clock import Clock
+from hgext.vcsreplicator.errors import Unavailable
+
+from .delivery import PATIENCE, Delivery, Patience
+from .destination import DOCUMENTED, Destination, Outcome
+from .message import Message, to_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonLinesSettings:
+    """`file`: absolute path, created with mode 0644 less the umask; its folder must exist."""
+
+    file: str
+    types: tuple[str, ...] = DOCUMENTED
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def __post_init__(self) -> None:
+        if not os.path.isabs(self.file):
+            raise ValueError(f"file: expected an absolute path, got {self.file!r}")
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return JsonLines(self.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StdoutSettings:
+    """Lines to standard output, for people and pipes; confirmed when written."""
+
+    types: tuple[str, ...] = DOCUMENTED
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return Stdout(sys.stdout.buffer)
+
+
+def line(message: Message) -> bytes:
+    """The line of a message, newline included."""
+    content = {
+        **message.envelope,
+        "id": message.id,
+        "previous": message.previous,
+        "sequence": message.sequence,
+        "time": message.created,
+    }
+    if message.replay is not None:
+        content["replay"] = message.replay
+    return to_text(content).encode("ascii") + b"\n"
+
+
+@dataclass(slots=True)
+class JsonLines:
+    """The destination `jsonlines`."""
+
+    path: str
+    _batch: list[Delivery] = field(default_factory=list)
+    _file: int | None = None
+
+    def start(self) -> None:
+        """Open the file, or raise Unavailable."""
+        try:
+            self._open()
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def submit(self, delivery: Delivery) -> None:
+        self._batch.append(delivery)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        batch, self._batch = self._batch, []
+        if not batch:
+            return []
+        try:
+            self._append(b"".join(line(delivery.message) for delivery in batch))
+        except OSError as error:
+            self.close()
+            trouble = self._trouble(error)
+            return [Outcome(number=delivery.number, error=trouble) for delivery in batch]
+        return [Outcome(number=delivery.number) for delivery in batch]
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _append(self, lines: bytes) -> None:
+        file = self._open()
+        begin = os.fstat(file).st_size
+        try:
+            _write_all(file, lines)
+            os.fsync(file)
+        except OSError:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                os.ftruncate(file, begin)
+            raise
+
+    def _open(self) -> int:
+        """The file that the path names now."""
+        if self._file is not None and not self._is_current():
+            self.close()
+        if self._file is None:
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _drop_torn_line(self._file)
+        return self._file
+
+    def _is_current(self) -> bool:
+        assert self._file is not None
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        except FileNotFoundError:
+            return False
+
+    def _trouble(self, error: OSError) -> Unavailable:
+        return Unavailable(f"{self.path}: {error.strerror}; make it writable, it is tried again")
+
+
+@dataclass(slots=True)
+class Stdout:
+    """The destination `stdout`."""
+
+    stream: BinaryIO
+    _batch: list[Delivery] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Always there."""
+
+    def submit(self, delivery: Delivery) -> None:
+        self._batch.append(delivery)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        batch, self._batch = self._batch, []
+        try:
+            for delivery in batch:
+                self.stream.write(line(delivery.message))
+            self.stream.flush()
+        except OSError as error:
+            trouble = Unavailable(f"standard output: {error.strerror}")
+            return [Outcome(number=delivery.number, error=trouble) for delivery in batch]
+        return [Outcome(number=delivery.number) for delivery in batch]
+
+    def close(self) -> None:
+        """Standard output is not ours to close."""
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _drop_torn_line(file: int) -> None:
+    """Cut what follows the last newline; a line of ours is never longer than what is looked at."""
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        return
+    end = os.fstat(file).st_size
+    begin = end
+    while begin:
+        step = min(begin, 65536)
+        begin -= step
+        found = os.pread(file, step, begin).rfind(b"\n")
+        if found >= 0:
+            begin += found + 1
+            break
+    if begin != end:
+        os.ftruncate(file, begin)

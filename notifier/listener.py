@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A subscriber of an exchange, as anybody may run one: a queue of one's own, a prefetch limit, acknowledged after success.
+
+A message is acknowledged once it was handed on; one whose command fails goes back to the queue and is tried again after a pause, so
+at least once. The queue is limited in length: a subscriber that is away for long loses the oldest messages, not the broker.
+"""
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kombu.connection
+import kombu.entity
+import structlog
+from amqp.exceptions import AccessRefused, AMQPError, NotFound
+from kombu.exceptions import KombuError
+
+from hgext.vcsreplicator.errors import Refused
+from hgext.vcsreplicator.retry import Backoff
+
+log_line = structlog.get_logger()
+
+_Connection: Any = kombu.connection.Connection  # kombu has no types
+_Queue: Any = kombu.entity.Queue
+_Exchange: Any = kombu.entity.Exchange
+_QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenSettings:
+    """`queue` is `queue/<clientId>/<name>`. A durable one keeps messages while nobody listens; else it goes with its last listener.
+
+    `prefetch` messages are under way at once, `max_length` wait in the queue at most. `pause` seconds after a failure.
+    """
+
+    url: str
+    exchange: str
+    queue: str
+    routing_key: str = "#"
+    password: str | None = None
+    prefetch: int = 10
+    max_length: int = 10_000
+    durable: bool = False
+    pause: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.exchange.startswith("exchange/"):
+            raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
+        if not _QUEUE.match(self.queue):
+            raise ValueError(f"queue: expected queue/<clientId>/<name>, got {self.queue!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One message as it came: body text, routing key, properties and headers."""
+
+    text: str
+    routing_key: str
+    properties: Mapping[str, Any]
+    headers: Mapping[str, Any]
+
+
+def listen(
+    settings: ListenSettings, hand_on: Callable[[Arrival], bool], *, stop: threading.Event, limit: int | None = None
+) -> int:
+    """Hands on messages until `stop`, or `limit` succeeded; returns how many. Connects again for ever.
+
+    `hand_on` says whether it succeeded. Raises Refused for what waiting does not heal: no right, no such exchange.
+    """
+    session, failures = _Session(settings, hand_on, stop, limit), 0
+    while not session.finished:
+        try:
+            session.run()
+        except (AccessRefused, NotFound) as error:
+            raise Refused(f"{settings.exchange}: {error}") from error
+        except (AMQPError, KombuError, OSError) as error:
+            failures = failures + 1 if not session.connected else 1
+            delay = Backoff(first=0.2, longest=15.0).delay(failures)
+            log_line.warning("not connected", reason=str(error), retry_in=round(delay, 1))
+            stop.wait(delay)
+    return session.done
+
+
+class _Session:
+    def __init__(
+        self,
+        settings: ListenSettings,
+        hand_on: Callable[[Arrival], bool],
+        stop: threading.Event,
+        limit: int | None,
+    ) -> None:
+        self.settings, self.hand_on, self.stop, self.limit = settings, hand_on, stop, limit
+        self.done = 0
+        self.connected = False
+
+    @property
+    def finished(self) -> bool:
+        return self.stop.is_set() or (self.limit is not None and self.done >= self.limit)
+
+    def run(self) -> None:
+        """One connection, until it breaks or all is done."""
+        self.connected = False
+        given = {} if self.settings.password is None else {"password": self.settings.password}
+        with _Connection(self.settings.url, **given, heartbeat=20, connect_timeout=5) as connection:
+            channel = connection.channel()
+            channel.basic_qos(0, self.settings.prefetch, False)
+            consumer = connection.Consumer([self._queue()], channel=channel, on_message=self._take, auto_declare=True)
+            with consumer:
+                self.connected = True
+                while not self.finished:
+                    try:
+                        connection.drain_events(timeout=0.2)
+                    except TimeoutError:
+                        connection.heartbeat_check()
+
+    def _queue(self) -> Any:
+        exchange = _Exchange(self.settings.exchange, type="topic", durable=True, passive=True)
+        return _Queue(
+            self.settings.queue,
+            exchange,
+            routing_key=self.settings.routing_key,
+            durable=self.settings.durable,
+            auto_delete=not self.settings.durable,
+            max_length=self.settings.max_length,
+        )
+
+    def _take(self, message: Any) -> None:
+        if self.finished:
+            return  # not acknowledged: the queue keeps it
+        body = message.body
+        arrival = Arrival(
+            text=body if isinstance(body, str) else bytes(body).decode("utf-8", "replace"),
+            routing_key=message.delivery_info["routing_key"],
+            properties=message.properties,
+            headers=message.headers,
+        )
+        if self.hand_on(arrival):
+            message.ack()
+            self.done += 1
+        else:
+            self.stop.wait(self.settings.pause)
+            message.requeue()
+
+
+def client_name() -> str:
+    """A name for a queue that nobody chose one for: the machine's."""
+    return re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()) or "listener"

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Messages: the public form of notices, to the letter that receivers rely on. Pure: a notice and settings in, values out.
+
+One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md; what came
+later (id, previous, sequence) travels beside them as properties and headers and never changes a documented body. Text that is
+no Unicode in the repository is told with U+FFFD in the place of each byte that is none.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hgext.vcsreplicator.event import Event, Marker, MarkerNode, PushEntry
+from hgext.vcsreplicator.levels import Notice
+from hgext.vcsreplicator.streams import Stream, message_id, streams
+
+from .public import PublicSettings, public_url
+
+Json = Mapping[str, Any]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What receivers are told.
+
+    `id` is the same at every repeat; `previous` names the message before it of the same repository and type (None: the first).
+    `sequence` is the event's. `offset` is the notice's place in the log and `index` the message's among those of its notice.
+    `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when.
+    """
+
+    id: str
+    previous: str | None
+    type: Stream
+    repository: str
+    sequence: int
+    repo_url: str
+    data: Json
+    created: float
+    offset: int
+    index: int = 0
+    replay: str | None = None
+
+    @property
+    def envelope(self) -> Json:
+        """`{"type": …, "data": …}`, the form of all destinations but Pulse v1."""
+        return {"type": self.type.value, "data": self.data}
+
+
+def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Message, ...]:
+    """The messages of the notice at this offset, in sending order; () if the repository is not public."""
+    event = notice.event
+    url = public_url(event.path, public)
+    if url is None:
+        return ()
+    return tuple(
+        Message(
+            id=message_id(event.id, stream),
+            previous=_previous(notice, stream),
+            type=stream,
+            repository=event.repository,
+            sequence=event.seq,
+            repo_url=url,
+            data=_data(stream, event, url, public),
+            created=event.time,
+            offset=offset,
+            index=index,
+            replay=notice.replay,
+        )
+        for index, stream in enumerate(streams(event))
+    )
+
+
+def to_text(value: Json) -> str:
+    """JSON as all destinations write it: ASCII, sorted keys."""
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def clean(text: str) -> str:
+    """The text without code points that UTF-8 cannot carry."""
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _previous(notice: Notice, stream: Stream) -> str | None:
+    before = notice.previous.get(stream.value)
+    return None if before is None else message_id(before, stream)
+
+
+def _data(stream: Stream, event: Event, url: str, public: PublicSettings) -> Json:
+    changes = event.changes
+    match stream:
+        case Stream.CHANGEGROUP:
+            return {
+                "repo_url": url,
+                "heads": list(changes.heads_added),
+                "source": clean(event.source),
+                "pushlog_pushes": [] if changes.push is None else [push_entry(changes.push, url)],
+            }
+        case Stream.OBSOLETE:
+            return {"repo_url": url, "markers": [_marker(marker, url) for marker in changes.markers]}
+        case Stream.BOOKMARK:
+            moved = [{"name": clean(bookmark.name), "node": bookmark.node} for bookmark in changes.bookmarks]
+            return {"repo_url": url, "bookmarks": moved}
+        case Stream.PHASE:
+            moves = [{"phase": _PHASES[move.phase], "heads": list(move.nodes)} for move in changes.phases]
+            return {"repo_url": url, "phases": moves}
+        case Stream.REPORENAMED:
+            before = (event.detail or {}).get("from")
+            return {"repo_url": url, "old_repo_url": None if before is None else public_url(before, public)}
+        case Stream.NEWREPO | Stream.REPODELETED:
+            return {"repo_url": url}
+
+
+_PHASES = ("public", "draft", "secret")
+
+
+def push_entry(push: PushEntry, url: str) -> Json:
+    """An entry of `pushlog_pushes`; receivers cut its URLs at the last slash and rely on the order of parameters."""
+    window = f"startID={push.id - 1}&endID={push.id}"
+    return {
+        "pushid": push.id,
+        "time": push.date,
+        "user": clean(push.user),
+        "push_json_url": f"{url}/json-pushes?version=2&{window}",
+        "push_full_json_url": f"{url}/json-pushes?version=2&full=1&{window}",
+    }
+
+
+def _marker(marker: Marker, url: str) -> Json:
+    return {
+        "precursor": _marker_node(marker.precursor, url),
+        "successors": [_marker_node(node, url) for node in marker.successors],
+        "user": None if marker.user is None else clean(marker.user),
+        "time": marker.time,
+    }
+
+
+def _marker_node(node: MarkerNode, url: str) -> Json:
+    return {
+        "node": node.node,
+        "known": node.known,
+        "visible": node.visible,
+        "desc": None if node.desc is None else clean(node.desc),
+        "push": None if node.push is None else push_entry(node.push, url),
+    }

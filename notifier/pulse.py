@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pulse: messages to a topic exchange of an AMQP 0-9-1 broker, confirmed by it, at least once.
+
+v1 and v2 are two destinations with two connections: the one failing never repeats the other. Confirmations are pipelined; those
+that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whatever closed
+the connection, the next one declares the exchange again.
+
+Rules of this file: nothing waits without a limit, because a stopped broker keeps its sockets open; what the broker would
+answer by closing the channel (routing key, size) is refused here, before I/O, for it would cost every other message too.
+"""
+
+import datetime
+import json
+import re
+import ssl
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kombu.connection
+import structlog
+from amqp.exceptions import AMQPError
+from kombu.exceptions import KombuError
+from prometheus_client import Counter, Gauge
+
+from hgext.vcsreplicator.clock import Clock
+from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.streams import Stream
+
+from .delivery import PATIENCE, Delivery, Patience
+from .destination import DOCUMENTED, Destination, Outcome
+from .message import Json, Message, to_text
+from .secret import Secret
+
+POLITE_BYTES = 8 * 1024
+"""What a message on Pulse should not exceed."""
+MAX_KEY = 255
+"""Bytes of a routing key: AMQP counts them in one byte."""
+
+CONNECT_PATIENCE = 4.0
+TROUBLE = (AMQPError, KombuError, OSError)
+
+LARGE = Counter("vcsreplicator_notifier_large_messages", "Messages over 8 kB", ["destination"])
+UNROUTABLE = Counter("vcsreplicator_notifier_unroutable_messages", "Returned: no queue is bound", ["destination"])
+BLOCKED = Gauge("vcsreplicator_notifier_blocked_flag", "1 while the broker blocks publishers (alarm)", ["destination"])
+
+log_line = structlog.get_logger()
+
+_Connection: Any = kombu.connection.Connection  # kombu has no types
+_EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulseSettings:
+    """One exchange of one broker.
+
+    `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
+    system's authorities. `password` has its place outside the file. `exchange` is `exchange/<clientId>/<name>`, topic and
+    durable; with `declare` false it must exist. `stream` is the form: `v1` (pushes only) or `v2` (all types). The routing key is
+    the repository's URL less `routing_key_strip_prefix` (default: less scheme and host). `cc` are more routing keys, in which
+    `{type}` and `{key}` are replaced. `mandatory` refuses messages that no queue would get. `shorten` leaves lists out of
+    messages over 8 kB. `confirm_timeout` and `heartbeat` in seconds, `max_bytes` of a body.
+    """
+
+    url: str
+    exchange: str
+    stream: str = "v2"
+    password: Secret | None = None
+    ca_file: str | None = None
+    declare: bool = True
+    routing_key_strip_prefix: str | None = None
+    cc: tuple[str, ...] = ()
+    mandatory: bool = False
+    shorten: bool = False
+    confirm_timeout: float = 10.0
+    heartbeat: float = 20.0
+    max_bytes: int = 4 * 1024 * 1024
+    types: tuple[str, ...] = DOCUMENTED
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def __post_init__(self) -> None:
+        if not _EXCHANGE.match(self.exchange) or len(self.exchange.encode()) > MAX_KEY:
+            raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
+        if not self.url.startswith(("amqp://", "amqps://")):
+            raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
+        if self.stream not in ("v1", "v2"):
+            raise ValueError(f"stream: expected v1 or v2, got {self.stream!r}")
+        if self.stream == "v1":
+            if self.types not in (DOCUMENTED, _V1_TYPES):
+                raise ValueError("types: the stream v1 has changegroup.1 only")
+            object.__setattr__(self, "types", _V1_TYPES)
+        for template in self.cc:
+            try:
+                template.format(type="", key="")
+            except (LookupError, ValueError):
+                raise ValueError(f"cc: expected text with {{type}} or {{key}}, got {template!r}") from None
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return Pulse(name, self, clock)
+
+
+_V1_TYPES = (Stream.CHANGEGROUP.value,)
+
+
+def routing_key(message: Message, strip_prefix: str | None) -> str:
+    """The repository's public path; slashes and case are kept."""
+    if strip_prefix is not None and message.repo_url.startswith(strip_prefix):
+        return message.repo_url[len(strip_prefix) :].strip("/")
+    return message.repo_url.split("://", 1)[1].partition("/")[2]
+
+
+def payload(message: Message, stream: str) -> Json:
+    """The member `payload` of a body: `{repo_url, heads, pushlog_pushes}` in v1, `{type, data}` in v2."""
+    if stream == "v1":
+        return {name: message.data[name] for name in ("repo_url", "heads", "pushlog_pushes")}
+    return message.envelope
+
+
+def body(content: Json, exchange: str, key: str, now: float) -> str:
+    """The whole body."""
+    sent = datetime.datetime.fromtimestamp(now, datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+    meta = {"exchange": exchange, "routing_key": key, "serializer": "json", "sent": sent}
+    return to_text({"payload": content, "_meta": meta})
+
+
+def shortened(content: Json) -> Json:
+    """The payload with its long lists empty and `shortened` set: receivers ask the URLs for the rest."""
+    data = content.get("data", content)
+    emptied = {name: [] if name in _LISTS else value for name, value in data.items()}
+    short = {**emptied, "shortened": True}
+    return {**content, "data": short} if "data" in content else short
+
+
+_LISTS = ("heads", "markers", "bookmarks", "phases")
+
+
+class Pulse:
+    """The destination `pulse`."""
+
+    def __init__(self, name: str, settings: PulseSettings, clock: Clock) -> None:
+        self.name, self.settings, self.clock = name, settings, clock
+        self._connection: Any = None  # of amqp
+        self._channel: Any = None
+        self._unconfirmed: OrderedDict[int, tuple[int, float]] = OrderedDict()
+        self._returned: set[str] = set()
+        self._ids: dict[int, str] = {}
+        self._tag = 0
+        self._outcomes: list[Outcome] = []
+        self._blocked = False
+        self._beat_at = 0.0
+        _ = settings.password and settings.password.read()
+
+    def start(self) -> None:
+        if self._connection is None:
+            self._connect()
+
+    def submit(self, delivery: Delivery) -> None:
+        message = delivery.message
+        key = routing_key(message, self.settings.routing_key_strip_prefix)
+        text = self._body(message, key)
+        problem = self._problem(key, text)
+        if problem is not None:
+            self._outcomes.append(Outcome(number=delivery.number, error=Rejected(problem)))
+            return
+        self.start()
+        if self._blocked:
+            raise Unavailable(f"{self._where}: the broker blocks publishers; look for its memory and disk alarms")
+        prepared = self._channel.prepare_message(
+            text,
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers=self._headers(message, key),
+            properties=_properties(message),
+        )
+        self._tag += 1
+        self._unconfirmed[self._tag] = (delivery.number, self.clock.monotonic())
+        self._ids[self._tag] = message.id
+        try:
+            self._channel.basic_publish(
+                prepared,
+                exchange=self.settings.exchange,
+                routing_key=key,
+                mandatory=self.settings.mandatory,
+                timeout=self.settings.confirm_timeout,
+            )
+        except TROUBLE as error:
+            self._lost(error)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        if self._connection is not None:
+            try:
+                self._drain(0 if self._outcomes else timeout)
+                self._check_signs_of_life()
+            except TROUBLE as error:
+                self._lost(error)
+        found, self._outcomes = self._outcomes, []
+        return found
+
+    def close(self) -> None:
+        self._disconnect()
+
+    # -- messages
+
+    def _body(self, message: Message, key: str) -> str:
+        content = payload(message, self.settings.stream)
+        text = body(content, self.settings.exchange, key, self.clock.now())
+        if len(text) > POLITE_BYTES:
+            LARGE.labels(self.name).inc()
+            if self.settings.shorten:
+                return body(shortened(content), self.settings.exchange, key, self.clock.now())
+        return text
+
+    def _problem(self, key: str, text: str) -> str | None:
+        for each in (key, *self._copies(key, "")):
+            if len(each.encode()) > MAX_KEY:
+                return f"routing key {each[:60]}…: {len(each.encode())} bytes, AMQP allows {MAX_KEY}"
+        if len(text) > self.settings.max_bytes:
+            return f"{len(text)} bytes, max-bytes allows {self.settings.max_bytes}"
+        return None
+
+    def _headers(self, message: Message, key: str) -> dict[str, Any]:
+        headers: dict[str, Any] = {"sequence": message.sequence}
+        if message.previous is not None:
+            headers["previous"] = message.previous
+        if message.replay is not None:
+            headers["replay"] = message.replay
+        if self.settings.cc:
+            headers["CC"] = self._copies(key, message.type.value)
+        return headers
+
+    def _copies(self, key: str, kind: str) -> list[str]:
+        return [template.format(type=kind, key=key) for template in self.settings.cc]
+
+    # -- the connection
+
+    @property
+    def _where(self) -> str:
+        """Broker and exchange, without the password."""
+        connection = _Connection(self.settings.url)
+        return f"{connection.hostname}:{connection.port or 5672}{connection.virtual_host} {self.settings.exchange}"
+
+    def _connect(self) -> None:
+        """Connects and declares, or raises Unavailable."""
+        try:
+            password = None if self.settings.password is None else self.settings.password.read()
+        except BadConfig as error:
+            raise Unavailable(str(error)) from error
+        try:
+            self._connection = self._new_connection(password).transport.establish_connection()
+            with self._connection.transport.having_timeout(CONNECT_PATIENCE):
+                self._open_channel()
+        except TROUBLE as error:
+            self._disconnect()
+            raise Unavailable(f"{self._where}: {_reason(error)}") from error
+        log_line.info("connected", broker=self._where)
+
+    def _new_connection(self, password: str | None) -> Any:
+        options = {
+            "on_blocked": self._on_blocked,
+            "on_unblocked": self._on_unblocked,
+            "client_properties": {"product": "vcsreplicator", "destination": self.name},
+        }
+        return _Connection(
+            self.settings.url,
+            **({} if password is None else {"password": password}),
+            ssl=self._tls(),
+            connect_timeout=CONNECT_PATIENCE,
+            heartbeat=self.settings.heartbeat,
+            transport_options=options,
+        )
+
+    def _tls(self) -> Any:
+        if not self.settings.url.startswith("amqps://"):
+            return False
+        host = _Connection(self.settings.url).hostname
+        return {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": self.settings.ca_file, "server_hostname": host}
+
+    def _open_channel(self) -> None:
+        channel = self._channel = self._connection.channel()
+        channel.exchange_declare(
+            self.settings.exchange, "topic", durable=True, auto_delete=False, passive=not self.settings.declare
+        )
+        channel.confirm_select()
+        channel.events["basic_ack"].add(lambda tag, multiple: self._confirmed(tag, multiple, None))
+        channel.events["basic_nack"].add(
+            lambda tag, multiple: self._confirmed(
+                tag, multiple, Rejected("the broker refused it (nack): a queue is full")
+            )
+        )
+        channel.events["basic_return"].add(self._on_returned)
+        self._tag = 0
+        self._blocked = False
+        self._beat_at = self.clock.monotonic()
+
+    def _drain(self, timeout: float) -> None:
+        """Takes in what the broker says, waiting for the first."""
+        try:
+            while True:
+                self._connection.drain_events(timeout=timeout)
+                timeout = 0
+        except TimeoutError:
+            pass
+
+    def _check_signs_of_life(self) -> None:
+        now = self.clock.monotonic()
+        if now - self._beat_at > 1.0:
+            self._beat_at = now
+            self._connection.heartbeat_tick()
+        if self._unconfirmed and not self._blocked:
+            since = next(iter(self._unconfirmed.values()))[1]
+            if now - since > self.settings.confirm_timeout:
+                raise TimeoutError(f"no confirmation for {self.settings.confirm_timeout:g} s")
+
+    def _confirmed(self, tag: int, multiple: bool, error: Rejected | None) -> None:
+        tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
+        for each in tags:
+            if each in self._unconfirmed:
+                number, _ = self._unconfirmed.pop(each)
+                returned = self._ids.pop(each) in self._returned
+                self._outcomes.append(Outcome(number=number, error=_UNROUTABLE if returned else error))
+        if not self._unconfirmed:
+            self._returned.clear()
+
+    def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
+        """Comes before the confirmation of the same message."""
+        UNROUTABLE.labels(self.name).inc()
+        self._returned.add(message.properties.get("message_id", ""))
+
+    def _on_blocked(self, reason: str) -> None:
+        self._blocked = True
+        BLOCKED.labels(self.name).set(1)
+        log_line.warning("broker blocks publishers", broker=self._where)
+
+    def _on_unblocked(self) -> None:
+        self._blocked = False
+        BLOCKED.labels(self.name).set(0)
+        now = self.clock.monotonic()
+        for tag, (number, _) in self._unconfirmed.items():
+            self._unconfirmed[tag] = (number, now)
+
+    def _lost(self, error: BaseException) -> None:
+        """Everything unconfirmed is unknown: to be sent again on a new connection."""
+        trouble = Unavailable(f"{self._where}: {_reason(error)}")
+        self._outcomes += [Outcome(number=number, error=trouble) for number, _ in self._unconfirmed.values()]
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Drops the connection without a word: a word would wait for an answer."""
+        self._unconfirmed.clear()
+        self._returned.clear()
+        self._ids.clear()
+        connection, self._connection, self._channel = self._connection, None, None
+        self._blocked = False
+        BLOCKED.labels(self.name).set(0)
+        if connection is not None:
+            try:
+                connection.collect()
+            except Exception as error:  # whatever it is, we are leaving
+                log_line.debug("connection not closed", reason=str(error))
+
+
+_UNROUTABLE = Rejected("no queue is bound for its routing key (mandatory)")
+
+
+def _properties(message: Message) -> Mapping[str, Any]:
+    return {
+        "delivery_mode": 2,
+        "message_id": message.id,
+        "type": message.type.value,
+        "timestamp": int(message.created),
+    }
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return json.dumps(text)[1:-1][:300]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Send notices again to one destination: what an operator asked for, read from the log beside the live stream."""
+
+import datetime
+from dataclasses import replace
+
+from hgext.vcsreplicator.errors import MalformedEvent
+from hgext.vcsreplicator.levels import Notice
+from hgext.vcsreplicator.log import NOTICES, Log, Record
+from hgext.vcsreplicator.shape import from_json
+
+from .message import Message
+from .state import Request
+
+BATCH = 200
+
+
+class Replay:
+    """One request at work: reads from the beginning of the log to where it ended when the replay began.
+
+    The argument is `repository` (wire path or id) and `since_time` (seconds since the epoch, of the change) or `since_push` (the
+    first push id). Killed in the middle, all of it is sent again.
+    """
+
+    def __init__(self, request: Request, log: Log) -> None:
+        self.request = request
+        self.numbers: set[int] = set()
+        self.count = 0
+        self._end = log.ends(NOTICES)[0]
+        self._position = log.beginnings(NOTICES)[0]
+        self._reader = log.reader({(NOTICES, 0): self._position})
+        asked = datetime.datetime.fromtimestamp(request.asked_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._mark = f"{request.who} {asked} #{request.id}"
+
+    def records(self, room: int) -> list[Record]:
+        """Some more records that were asked for."""
+        if self._position >= self._end or not room:
+            return []
+        found = self._reader.poll(0.2, limit=min(BATCH, room))
+        if found:
+            self._position = found[-1].offset + 1
+        else:
+            [self._position] = self._reader.positions().values()
+        return [record for record in found if record.offset < self._end and self._wanted(record)]
+
+    def marked(self, message: Message) -> Message:
+        """The message as a replay says it."""
+        return replace(message, replay=self._mark)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything was read and settled."""
+        return self._position >= self._end and not self.numbers
+
+    def close(self) -> None:
+        """Free the reader."""
+        self._reader.close()
+
+    def _wanted(self, record: Record) -> bool:
+        try:
+            event = from_json(Notice, record.value or b"").event
+        except MalformedEvent:
+            return False
+        argument = self.request.argument
+        if argument["repository"] not in (event.repository, event.path):
+            return False
+        if "since_push" in argument:
+            push = event.changes.push
+            return push is not None and push.id >= argument["since_push"]
+        return event.time >= float(argument["since_time"])

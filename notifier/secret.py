@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Secrets: where they are kept, read when needed, never printed and never part of a settings object.
+
+password = { env = "PULSE_PASSWORD" }
+password = { file = "/etc/vcsreplicator/pulse.password" }      # not readable by others
+password = { command = ["pass", "show", "pulse"] }             # what it prints, last newline dropped
+"""
+
+import os
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from hgext.vcsreplicator.errors import BadConfig
+
+COMMAND_PATIENCE = 10.0
+MAX_SECRET = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A secret's place: exactly one of `env`, `file`, `command`."""
+
+    env: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.env, self.file, self.command))) != 1:
+            raise ValueError("secret: expected one of env, file, command")
+
+    def read(self) -> str:
+        """The secret as it is now, so a rotated one is seen. Raises BadConfig naming the place, never the content."""
+        if self.env:
+            return self._from_environment(self.env)
+        if self.file:
+            return self._from_file(Path(self.file))
+        return self._from_command()
+
+    def _from_environment(self, name: str) -> str:
+        value = os.environ.get(name)
+        if not value:
+            raise BadConfig(f"secret: the environment variable {name} is not set")
+        return value
+
+    def _from_file(self, path: Path) -> str:
+        try:
+            with path.open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                if mode & 0o077:
+                    raise BadConfig(f"secret: {path} has mode {mode:04o}, expected 0600 or stricter: chmod go= {path}")
+                return _text(file.read(MAX_SECRET), str(path))
+        except OSError as error:
+            raise BadConfig(f"secret: {path} cannot be read: {error.strerror}") from error
+
+    def _from_command(self) -> str:
+        name = self.command[0]
+        try:
+            result = subprocess.run(
+                self.command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_PATIENCE, check=False
+            )
+        except OSError as error:
+            raise BadConfig(f"secret: {name} cannot be run: {error.strerror}") from error
+        except subprocess.TimeoutExpired:
+            raise BadConfig(f"secret: {name} gave no answer in {COMMAND_PATIENCE:.0f} s") from None
+        if result.returncode:
+            raise BadConfig(f"secret: {name} failed with exit code {result.returncode}")
+        return _text(result.stdout, name)
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        value = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise BadConfig(f"secret: {where} is not UTF-8") from None
+    if not value:
+        raise BadConfig(f"secret: {where} is empty")
+    return value

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The notifier's part of the TOML file: `[public]`, `[notifier]` and a `[notifier.NAME]` for each destination.
+
+[notifier]
+state = "/var/lib/vcsreplicator/notifier.db"    requests of operators and their results
+
+[notifier.pulse-v2]
+type = "pulse"                                  which destination; the other keys are its own (docs/destinations.md)
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hgext.vcsreplicator import shape
+from hgext.vcsreplicator.errors import BadConfig, MalformedEvent
+
+from .destination import DESTINATIONS, DestinationSettings, settings_class
+from .public import PublicSettings
+
+DEFAULT_STATE = "/var/lib/vcsreplicator/notifier.db"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifierSettings:
+    """`destinations` by name, what is `public`, and the path of the `state` database."""
+
+    public: PublicSettings
+    destinations: Mapping[str, DestinationSettings]
+    state: str = DEFAULT_STATE
+
+
+def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
+    """The settings in the tables `public` and `notifier` of a parsed TOML file.
+
+    Raises BadConfig with one line: file, key, what was expected.
+    """
+    section = dict(_mapping(tables.get("notifier", {}), f"{file}: notifier"))
+    state = section.pop("state", DEFAULT_STATE)
+    if not isinstance(state, str):
+        raise BadConfig(f"{file}: notifier.state: expected a path, got {state!r}")
+    if "public" not in tables:
+        raise BadConfig(f"{file}: section [public] is missing: it says which repositories may be told, and their URLs")
+    return NotifierSettings(
+        public=_read(PublicSettings, tables["public"], f"{file}: public"),
+        destinations={name: _destination(name, table, f"{file}: notifier.{name}") for name, table in section.items()},
+        state=state,
+    )
+
+
+def _destination(name: str, table: Any, where: str) -> DestinationSettings:
+    if not _NAME.match(name):
+        raise BadConfig(f"{where}: expected a name of lower-case letters, digits and hyphens")
+    keys = dict(_mapping(table, where))
+    kind = keys.pop("type", None)
+    if kind not in DESTINATIONS:
+        raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {kind!r}")
+    found: DestinationSettings = _read(settings_class(kind), keys, where)
+    return found
+
+
+def _read(kind: type[Any], table: Any, where: str) -> Any:
+    try:
+        return shape.read(kind, _underscored(_mapping(table, where)))
+    except MalformedEvent as error:
+        key, _, expected = str(error).removeprefix(kind.__name__).partition(":")
+        raise BadConfig(f"{where}{key.replace('_', '-')}:{expected.replace('member', 'key')}") from error
+    except ValueError as error:
+        raise BadConfig(f"{where}.{error}") from error
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadConfig(f"{where}: expected a section, got {value!r}")
+    return value
+
+
+def _underscored(value: Any) -> Any:
+    """Keys as members are named. Free mappings (URLs, headers) keep theirs: they hold names of other people's."""
+    return {name.replace("-", "_"): _deeper(name, member) for name, member in value.items()}
+
+
+_FREE = {"urls", "headers"}
+_NAMED = {"subscriptions"}
+
+
+def _deeper(name: str, value: Any) -> Any:
+    if name in _FREE:
+        return value
+    if isinstance(value, Mapping):
+        return {key: _underscored(item) for key, item in value.items()} if name in _NAMED else _underscored(value)
+    if isinstance(value, list):
+        return [_underscored(item) if isinstance(item, Mapping) else item for item in value]
+    return value

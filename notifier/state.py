@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What operators asked of destinations, and how these are: one small SQLite database beside the notifier.
+
+A request (pause, resume, skip, replay) is a row that names who asked and when; the daemon carries it out and writes the result
+into the same row, so the table is also the record. A request whose daemon is killed in the middle is carried out again.
+All SQL of this database is in this file; trouble with it is Unavailable, wrong at opening it is BadConfig.
+"""
+
+import enum
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hgext.vcsreplicator.errors import BadConfig, Unavailable
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS requests (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    destination TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    argument TEXT NOT NULL,
+    who TEXT NOT NULL,
+    asked_at REAL NOT NULL,
+    done_at REAL,
+    result TEXT,
+    skipped TEXT,
+    skipped_offset INTEGER
+);
+CREATE INDEX IF NOT EXISTS requests_open ON requests (destination, id) WHERE done_at IS NULL;
+CREATE INDEX IF NOT EXISTS requests_pause ON requests (destination, id) WHERE kind IN ('pause', 'resume');
+CREATE TABLE IF NOT EXISTS conditions (
+    destination TEXT PRIMARY KEY,
+    time REAL NOT NULL,
+    content TEXT NOT NULL
+);
+"""
+_ASK = "INSERT INTO requests (destination, kind, argument, who, asked_at) VALUES (?, ?, ?, ?, ?)"
+_OPEN = """SELECT id, destination, kind, argument, who, asked_at, done_at, result FROM requests
+    WHERE destination = ? AND done_at IS NULL ORDER BY id"""
+_ONE = "SELECT id, destination, kind, argument, who, asked_at, done_at, result FROM requests WHERE id = ?"
+_ALL = "SELECT id, destination, kind, argument, who, asked_at, done_at, result FROM requests ORDER BY id DESC LIMIT ?"
+_DONE = "UPDATE requests SET done_at = ?, result = ?, skipped = ?, skipped_offset = ? WHERE id = ?"
+_SKIPPED = "SELECT skipped FROM requests WHERE destination = ? AND kind = 'skip' AND skipped_offset >= ?"
+_LAST_PAUSE = """SELECT kind FROM requests WHERE destination = ? AND kind IN ('pause', 'resume') AND done_at IS NOT NULL
+    ORDER BY id DESC LIMIT 1"""
+_TELL = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
+    ON CONFLICT (destination) DO UPDATE SET time = excluded.time, content = excluded.content"""
+_CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
+
+
+class Kind(enum.StrEnum):
+    """What an operator may ask of a destination."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    SKIP = "skip"
+    REPLAY = "replay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request; `argument` holds what its kind needs, times are seconds since the epoch."""
+
+    id: int
+    destination: str
+    kind: Kind
+    argument: Mapping[str, Any]
+    who: str
+    asked_at: float
+    done_at: float | None
+    result: str | None
+
+
+class State:
+    """The database, created when missing; each thread opens its own."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=10, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise BadConfig(f"notifier.state: {path}: cannot be used: {error}") from error
+
+    def ask(self, destination: str, kind: Kind, argument: Mapping[str, Any], *, who: str, now: float) -> int:
+        """Records the request and returns its number; durable on return."""
+        cursor = self._run(_ASK, (destination, kind.value, json.dumps(argument, sort_keys=True), who, now))
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def open_requests(self, destination: str) -> list[Request]:
+        """What is asked and not done, oldest first."""
+        return [_request(row) for row in self._run(_OPEN, (destination,))]
+
+    def request(self, number: int) -> Request:
+        """One request by its number."""
+        return _request(self._run(_ONE, (number,)).fetchone())
+
+    def requests(self, limit: int) -> list[Request]:
+        """The newest requests of all destinations, newest first."""
+        return [_request(row) for row in self._run(_ALL, (limit,))]
+
+    def done(
+        self, number: int, result: str, *, now: float, skipped: str | None = None, skipped_offset: int | None = None
+    ) -> None:
+        """Records what became of a request; for a skip also the message's id and the offset of its notice."""
+        self._run(_DONE, (now, result, skipped, skipped_offset, number))
+
+    def skipped(self, destination: str, position: int) -> set[str]:
+        """Ids of the messages that were skipped, of notices from this position on: not to be sent after a restart either."""
+        return {message for (message,) in self._run(_SKIPPED, (destination, position))}
+
+    def paused(self, destination: str) -> bool:
+        """Whether the last word about this destination was to pause."""
+        row = self._run(_LAST_PAUSE, (destination,)).fetchone()
+        return row is not None and row[0] == Kind.PAUSE
+
+    def tell(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
+        """How a destination is, for `vcsreplicator destination list`."""
+        self._run(_TELL, (destination, now, json.dumps(content, sort_keys=True)))
+
+    def conditions(self) -> dict[str, dict[str, Any]]:
+        """What was told last of each destination, with its `time`."""
+        return {name: {**json.loads(content), "time": time} for name, time, content in self._run(_CONDITIONS)}
+
+    def close(self) -> None:
+        """Free the database."""
+        self._db.close()
+
+    def _run(self, statement: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(statement, arguments)
+        except sqlite3.Error as error:
+            raise Unavailable(f"notifier.state: {error}") from error
+
+
+def _request(row: Sequence[Any]) -> Request:
+    number, destination, kind, argument, who, asked_at, done_at, result = row
+    return Request(
+        id=number,
+        destination=destination,
+        kind=Kind(kind),
+        argument=json.loads(argument),
+        who=who,
+        asked_at=asked_at,
+        done_at=done_at,
+        result=result,
+    )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Webhooks: messages to the endpoints of subscribers, each delivery a row from acceptance to its end.
+
+For the notifier a message is confirmed when its rows are on disk (`deliveries`); from then on the dispatcher, a thread of this
+destination, sees to it (`webhook_dispatcher`).
+"""
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.clock import Clock
+from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.streams import Stream
+
+from .deliveries import Deliveries, StoredSubscription
+from .delivery import PATIENCE, Delivery, Patience
+from .destination import Destination, Outcome
+from .subscription import Subscription
+from .webhook_dispatcher import Dispatcher
+from .webhook_request import Network
+
+ALL_TYPES = tuple(stream.value for stream in Stream)
+DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """`database`: path of the table of deliveries. `subscriptions` by name, beside those that commands add.
+
+    `ladder`: the maturity delay of each attempt's queue in seconds, spread by ±`jitter`; after its last the delivery is given up
+    and kept. `allow`: networks and addresses that requests may go to although they are not public. `workers` send first
+    attempts, as many send repeats. An endpoint that fails for `pause_after` seconds is paused. `keep_delivered` and `keep_failed`
+    in seconds.
+    """
+
+    database: str
+    subscriptions: Mapping[str, Subscription] | None = None
+    ladder: tuple[float, ...] = (0, 10, 60, 300, 1800, 7200, 21600, 43200, 86400)
+    jitter: float = 0.2
+    allow: tuple[str, ...] = ()
+    allow_http: bool = False
+    ca_file: str | None = None
+    workers: int = 32
+    pause_after: float = 3 * DAY
+    keep_delivered: float = DAY
+    keep_failed: float = 14 * DAY
+    types: tuple[str, ...] = ALL_TYPES
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def __post_init__(self) -> None:
+        if not self.ladder or min(self.ladder) < 0 or self.ladder[0] != 0:
+            raise ValueError("ladder: expected delays in seconds, the first 0")
+        if not 1 <= self.workers <= 200:
+            raise ValueError(f"workers: expected 1 to 200, got {self.workers}")
+        self.networks()
+
+    def networks(self) -> list[Network]:
+        """The open networks; raises ValueError."""
+        try:
+            return [ipaddress.ip_network(each, strict=False) for each in self.allow]
+        except ValueError as error:
+            raise ValueError(f"allow: {error}") from None
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return Webhooks(name, self, clock)
+
+
+class Webhooks:
+    """The destination `webhook`: accepts messages by writing rows; its dispatcher delivers them."""
+
+    def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
+        self.clock = clock
+        self._deliveries = Deliveries(settings.database)
+        try:
+            self._deliveries.follow_file(settings.subscriptions or {}, now=clock.now())
+        except Unavailable as error:
+            raise BadConfig(f"database: {error}") from error
+        self._batch: list[Delivery] = []
+        self._seen_change = -1
+        self._subscriptions: list[StoredSubscription] = []
+        self._dispatcher = Dispatcher(name, settings, clock)
+        self._dispatcher.start()
+
+    def start(self) -> None:
+        if not self._dispatcher.is_alive():
+            raise Unavailable("webhook: the dispatcher ended")
+
+    def submit(self, delivery: Delivery) -> None:
+        self.start()
+        self._batch.append(delivery)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        batch, self._batch = self._batch, []
+        if not batch:
+            return []
+        messages = [delivery.message for delivery in batch]
+        try:
+            items = self._deliveries.enqueue(messages, self._current(), self.clock.now())
+        except ReplicationError as error:
+            return [Outcome(number=delivery.number, error=error) for delivery in batch]
+        self._dispatcher.take(items)
+        return [Outcome(number=delivery.number) for delivery in batch]
+
+    def close(self) -> None:
+        self._dispatcher.stop()
+        self._deliveries.close()
+
+    def _current(self) -> list[StoredSubscription]:
+        """The subscriptions as they are now, read again when somebody changed something."""
+        change = self._deliveries.last_change()
+        if change != self._seen_change:
+            self._subscriptions, self._seen_change = self._deliveries.subscriptions(), change
+        return self._subscriptions

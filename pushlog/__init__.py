@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""record who pushed what and when, and show it on the web, on the wire and on the command line
+
+Every push to a repository becomes one row of its pushlog: a number, the user, the time and the changesets. Rows commit with the
+push itself, whatever crashes when. Clones and pulls from a server with this extension bring the server's pushlog along.
+
+Web: ``pushloghtml`` (pages), ``pushlog`` (Atom feed), ``json-pushes`` (JSON). Templates: ``{pushid}``, ``{pushuser}``,
+``{pushdate}``, ``{pushbasenode}``, ``{pushheadnode}``. Revsets: ``pushhead()``, ``pushdate(interval)``, ``pushuser(string)``,
+``pushid(number)``, ``pushrev(set)``. Commands: :hg:`verifypushlog`, :hg:`repairpushlog`.
+
+Configuration::
+
+  [pushlog]
+  # put before the recorded user, as PREFIX:USER: for USER, and for the web server's REMOTE_USER
+  userprefix =
+  remoteuserprefix =
+  # accounts that push on behalf of somebody else, whom AUTOLAND_REQUEST_USER names
+  landingusers =
+  # milliseconds to wait for a locked pushlog2.db: readers, writers
+  timeoutro = 10000
+  timeoutrw = 30000
+  # milliseconds between attempts to fetch a server's pushlog, times the attempt
+  retrydelayms = 1500
+  # the most pushes that one json-pushes answer holds, the rest by its Link header; 0 for no limit
+  maxpushes = 10000
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mercurial import exchange, extensions, localrepo, registrar, repair, wireprotov1server
+from mercurial.hgweb import webutil
+
+from . import api, checking, pushed, recording, revsets, stripping, web, wire
+
+testedwith = b"7.2"
+minimumhgversion = b"7.2"
+
+configtable: dict[Any, Any] = {}
+configitem = registrar.configitem(configtable)
+for _option in (*recording.LANDING_OPTIONS, b"userprefix", b"remoteuserprefix"):
+    configitem(b"pushlog", _option, default=None)
+configitem(b"pushlog", b"landingusers", default=list)
+configitem(b"pushlog", b"timeoutro", default=10000)
+configitem(b"pushlog", b"timeoutrw", default=30000)
+configitem(b"pushlog", b"retrydelayms", default=1500)
+configitem(b"pushlog", b"maxpushes", default=10000)
+
+cmdtable = checking.cmdtable
+revsetpredicate = revsets.predicate
+templatekeyword = pushed.keyword
+
+__all__ = ["api"]
+
+
+def extsetup(ui: Any) -> None:
+    wire.register()
+    extensions.wrapfunction(wireprotov1server, "_capabilities", wire.capabilities)
+    extensions.wrapfunction(exchange, "_pullobsolete", wire.pull)
+    extensions.wrapfunction(repair, "strip", stripping.strip)
+    extensions.wrapfunction(localrepo.localrepository, "rollback", stripping.rollback)
+    extensions.wrapfunction(webutil, "commonentry", pushed.entry)
+    web.register()
+
+
+def reposetup(ui: Any, repo: Any) -> None:
+    if repo.local():
+        repo.ui.setconfig(b"hooks", recording.HOOK, recording.record, b"pushlog")

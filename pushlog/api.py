@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What other extensions may call; reach it as ``extensions.find(b'pushlog').api``.
+
+Another extension may limit what web pages and wire commands show by giving the unfiltered repository an attribute
+``_pushlog_limit``: a function without arguments that returns the last visible push id, or None for no limit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mercurial import error
+
+from . import database, entry
+from .storage import Pushlog
+
+FINALIZER = b"pushlog"  # the push is complete, and in the file, after the transaction's finalizer of this name
+
+
+def entry_of_transaction(repo: Any, tr: Any) -> tuple[int, bytes, int, list[bytes]] | None:
+    """(push id, user, date, nodes as 40 hex digits) of the push that ``tr`` is, or None if it is not a push."""
+    session = Pushlog(repo).running_session()
+    return None if session is None or session.push is None else _row(session.push)
+
+
+def record_replicated(repo: Any, tr: Any, pushid: int, user: bytes, date: int, nodes: Sequence[bytes]) -> None:
+    """Record a push, within ``tr``, as another repository recorded it; ``nodes`` are 40 hex digits each.
+
+    The same row again is a no-op. Aborts with one line if the id is taken by another push, or a changeset by another id.
+    """
+    push = entry.Push(
+        id=pushid,
+        user=user.decode("utf-8", "replace"),
+        date=date,
+        nodes=tuple(node.decode("ascii") for node in nodes),
+    )
+    try:
+        session = Pushlog(repo).session(tr)
+        present = database.push(session.connection, pushid)
+        if present == push:
+            return
+        if present is not None:
+            raise error.Abort(b"pushlog: push %d is recorded as another push already" % pushid)
+        session.insert(push)
+    except sqlite3.Error as problem:
+        raise error.Abort(b"pushlog: cannot record push %d: %s" % (pushid, str(problem).encode())) from problem
+
+
+def pushes(repo: Any, first_id: int) -> Iterator[tuple[int, bytes, int, list[bytes]]]:
+    """The rows from id ``first_id`` on, ascending, as `entry_of_transaction` shows them; memory stays bounded."""
+    log = Pushlog(repo)
+    while True:
+        with log.view() as connection:
+            last = database.last_id(connection)
+            page = database.page_of_pushes(connection, first_id, last)
+        if not page:
+            return
+        yield from map(_row, page)
+        first_id = page[-1].id + 1
+
+
+def push_of_node(repo: Any, node: bytes) -> tuple[int, bytes, int, list[bytes]] | None:
+    """The row of the push that brought this changeset (40 hex digits), None if it was never pushed."""
+    with Pushlog(repo).view() as connection:
+        number = database.push_id_of(connection, node.decode("ascii"))
+        push = None if number is None else database.push(connection, number)
+    return None if push is None else _row(push)
+
+
+def last_push_id(repo: Any) -> int:
+    """The newest id in the pushlog, 0 without one."""
+    with Pushlog(repo).view() as connection:
+        return database.last_id(connection)
+
+
+def _row(push: entry.Push) -> tuple[int, bytes, int, list[bytes]]:
+    return push.id, push.user.encode("utf-8"), push.date, [node.encode("ascii") for node in push.nodes]

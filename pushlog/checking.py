@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``hg verifypushlog`` and ``hg repairpushlog``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+from mercurial import error, registrar
+from mercurial.i18n import _
+
+from . import database, entry
+from .appendfile import TornRecord
+from .storage import Pushlog
+
+cmdtable: dict[bytes, Any] = {}
+command = registrar.command(cmdtable)
+
+
+@command(b"verifypushlog", [], _(b"hg verifypushlog"), helpcategory=command.CATEGORY_MAINTENANCE)
+def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
+    """check that the pushlog and the repository agree
+
+    Every changeset must belong to exactly one push, and every push name changesets that exist. Hidden changesets count. A push
+    without changesets (a strip took them away) is mentioned only.
+
+    Returns 0 if they agree.
+    """
+    log = Pushlog(repo)
+    _create(log)
+    errors = 0
+    for message, is_error in problems(log):
+        ui.warn(message)
+        errors += is_error
+    if errors:
+        ui.warn(b"pushlog has errors\n")
+        return 1
+    with log.view() as connection:
+        pushes = connection.execute("SELECT count(*) FROM pushlog").fetchone()[0]
+    ui.status(b"pushlog contains all %d changesets across %d pushes\n" % (len(log.repo.changelog), pushes))
+    return 0
+
+
+def problems(log: Pushlog) -> Iterator[tuple[bytes, bool]]:
+    """(line for the user, is it an error) for everything that is not as it should be."""
+    recorded: set[str] = set()
+    with log.view() as connection:
+        for push in database.pushes(connection, 0, database.last_id(connection)):
+            if not push.nodes:
+                yield b"pushlog entry has no nodes: #%d\n" % push.id, False
+            for node in push.nodes:
+                if log.revision_of(node) is None:
+                    yield b"changeset in pushlog entry #%d does not exist: %s\n" % (push.id, node.encode()), True
+            recorded.update(push.nodes)
+    changelog = log.repo.changelog
+    for revision in changelog:
+        node = changelog.node(revision).hex()
+        if node not in recorded:
+            yield b"changeset does not exist in pushlog: %s\n" % node.encode(), True
+    try:
+        for _fact in log.facts():
+            pass
+    except TornRecord as torn:
+        yield b"%s\n" % str(torn).encode(), True
+
+
+@command(b"repairpushlog", [], _(b"hg repairpushlog"), helpcategory=command.CATEGORY_MAINTENANCE)
+def repairpushlog(ui: Any, repo: Any, **options: Any) -> int:
+    """make pushlog2.db anew from the pushlog's file
+
+    The file .hg/store/pushlog.log is the truth: what pushlog2.db says differently, an edit that no push has taken down yet
+    included, is replaced, and every difference is shown. A repository without that file gets it from its pushlog2.db.
+
+    Returns 0 on success.
+    """
+    log = Pushlog(repo)
+    with repo.lock():
+        if log.file.tail() == 0:
+            return _import(ui, log)
+        before = _in_database(ui, log)
+        after = _in_file(log)
+        _rebuild(log)
+    count = 0
+    for number in sorted({*before, *after}):
+        old, new = before.get(number), after.get(number)
+        if old != new:
+            count += 1
+            what = b"restored" if old is None else b"removed" if new is None else b"corrected"
+            ui.write(b"push #%d: %s\n" % (number, what))
+    if count:
+        ui.status(b"pushlog2.db made anew: %d of %d pushes changed\n" % (count, len(after)))
+    else:
+        ui.status(b"pushlog2.db made anew: nothing changed in %d pushes\n" % len(after))
+    return 0
+
+
+def _create(log: Pushlog) -> None:
+    """The database, if there is none yet and it can be written."""
+    if not os.path.exists(log.path) or not os.path.getsize(log.path):
+        with contextlib.suppress(sqlite3.Error, OSError):
+            connection = database.open_for_writing(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutrw"))
+            with contextlib.closing(connection):
+                connection.execute("COMMIT")
+
+
+def _import(ui: Any, log: Pushlog) -> int:
+    with log.repo.transaction(b"repairpushlog") as tr:
+        session = _session(log, tr)
+        count = len(session.facts())
+    ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % count)
+    return 0
+
+
+def _in_database(ui: Any, log: Pushlog) -> dict[int, entry.Push]:
+    try:
+        connection = database.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
+        if connection is None:
+            return {}
+        with contextlib.closing(connection):
+            return {push.id: push for push in database.pushes(connection, 0, database.last_id(connection))}
+    except sqlite3.DatabaseError as problem:
+        ui.warn(b"pushlog2.db cannot be read: %s\n" % str(problem).encode())
+        return {}
+
+
+def _in_file(log: Pushlog) -> dict[int, entry.Push]:
+    pushes: dict[int, entry.Push] = {}
+    for fact in log.sound_facts():
+        if isinstance(fact, entry.Push):
+            pushes[fact.id] = fact
+        else:
+            pushes.pop(fact.id, None)
+    return pushes
+
+
+def _rebuild(log: Pushlog) -> None:
+    """Replace the database: the new one is complete before it takes the old one's name."""
+    new = log.path + ".new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    connection = database.open_for_writing(new, timeout_ms=1000)
+    with contextlib.closing(connection):
+        for fact in log.sound_facts():
+            database.apply(connection, fact, log.revision_of)
+        database.set_state(connection, log.file.tail(), log.fingerprint())
+        connection.execute("COMMIT")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(log.path + "-journal")  # it belongs to the database that goes
+    os.replace(new, log.path)
+
+
+def _session(log: Pushlog, tr: Any) -> Any:
+    try:
+        return log.session(tr)
+    except sqlite3.Error as problem:
+        raise error.Abort(b"cannot write pushlog2.db: %s" % str(problem).encode()) from problem

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A push as a value, and its form in the pushlog's file.
+
+The file is a list of facts, the last one about an id counts: "push N is exactly this" or "push N was deleted". A strip restates
+the pushes that lost changesets, an operator's correction restates the push that was edited.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """Who pushed what, when: ``date`` in whole epoch seconds, ``nodes`` 40 hex digits each, in revision order, maybe none."""
+
+    id: int
+    user: str
+    date: int
+    nodes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """There is no push with this id any more; the id is not used again."""
+
+    id: int
+
+
+Fact = Push | Deleted
+
+
+def encode(fact: Fact) -> bytes:
+    """One line of ASCII JSON."""
+    if isinstance(fact, Deleted):
+        return b'{"deleted":%d}' % fact.id
+    return json.dumps(
+        {"id": fact.id, "user": fact.user, "date": fact.date, "nodes": fact.nodes}, separators=(",", ":")
+    ).encode("ascii")
+
+
+def decode(payload: bytes) -> Fact:
+    """The fact that `encode` wrote; raises `ValueError` for anything else."""
+    try:
+        fields = json.loads(payload)
+        if "deleted" in fields:
+            return Deleted(id=fields["deleted"])
+        return Push(id=fields["id"], user=fields["user"], date=fields["date"], nodes=tuple(fields["nodes"]))
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"not a fact about a push: {payload[:80]!r}") from error

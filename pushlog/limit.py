@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How far web pages and wire commands show the pushlog: a mirror may hold more than it has been told to serve.
+
+Another extension decides by a repository attribute ``_pushlog_limit`` (see `pushlog.api`); without one, web answers stop at
+``last_push_id`` of ``.hg/replicated-data``, a canonical CBOR map, where that file has one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mercurial.utils import cborutil
+
+REPLICATED_DATA = b"replicated-data"
+
+
+def visible_limit(repo: Any) -> int | None:
+    """The last push id that may be shown on the word of another extension, or None for no limit."""
+    decide = getattr(repo.unfiltered(), "_pushlog_limit", None)
+    return None if decide is None else decide()
+
+
+def web_limit(repo: Any) -> int | None:
+    """As `visible_limit`, for web answers: `.hg/replicated-data` counts where no extension decides."""
+    repo = repo.unfiltered()
+    if getattr(repo, "_pushlog_limit", None) is not None:
+        return visible_limit(repo)
+    try:
+        data = repo.vfs.read(REPLICATED_DATA)
+        fields = cborutil.decodeall(data)[0] if data else {}
+    except (FileNotFoundError, cborutil.CBORDecodeError, IndexError):
+        return None
+    last = fields.get(b"last_push_id") if isinstance(fields, dict) else None
+    return last if isinstance(last, int) else None

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From a changeset to its push, for templates and pages."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from mercurial import registrar, templateutil
+from mercurial.node import hex
+
+from . import database
+from .entry import Push
+from .storage import Pushlog
+
+keyword = registrar.templatekeyword()
+
+
+def push_of(repo: Any, node: bytes | None) -> Push | None:
+    """The push that brought a changeset, None if it was never pushed (or the pushlog cannot be read)."""
+    if node is None:
+        return None
+    try:
+        with Pushlog(repo).view() as connection:
+            number = database.push_id_of(connection, hex(node).decode("ascii"))
+            return None if number is None else database.push(connection, number)
+    except sqlite3.Error as problem:
+        repo.ui.warn(b"cannot read the pushlog: %s\n" % str(problem).encode())
+        return None
+
+
+def _push(context: Any, mapping: dict[bytes, Any]) -> Push | None:
+    """The push of the changeset being shown; one look-up per changeset, however many keywords ask."""
+    ctx = context.resource(mapping, b"ctx")
+    cache = context.resource(mapping, b"cache")
+    key = (b"pushlog", ctx.rev())
+    if cache.get(b"pushlog", (None, None))[0] != key:
+        cache[b"pushlog"] = (key, push_of(context.resource(mapping, b"repo"), ctx.node()))
+    return cache[b"pushlog"][1]
+
+
+@keyword(b"pushid", requires={b"ctx", b"repo", b"cache"})
+def pushid(context: Any, mapping: dict[bytes, Any]) -> int | None:
+    """Integer. The number of the push that brought the changeset."""
+    push = _push(context, mapping)
+    return None if push is None else push.id
+
+
+@keyword(b"pushuser", requires={b"ctx", b"repo", b"cache"})
+def pushuser(context: Any, mapping: dict[bytes, Any]) -> bytes | None:
+    """String. Who pushed the changeset."""
+    push = _push(context, mapping)
+    return None if push is None else local(push.user)
+
+
+@keyword(b"pushdate", requires={b"ctx", b"repo", b"cache"})
+def pushdate(context: Any, mapping: dict[bytes, Any]) -> Any:
+    """Date information. When the changeset was pushed."""
+    push = _push(context, mapping)
+    return None if push is None else templateutil.date((push.date, 0), showfmt=b"%d.0%d")
+
+
+@keyword(b"pushbasenode", requires={b"ctx", b"repo", b"cache"})
+def pushbasenode(context: Any, mapping: dict[bytes, Any]) -> bytes | None:
+    """String. The first changeset of the push that brought the changeset."""
+    push = _push(context, mapping)
+    return None if push is None else push.nodes[0].encode("ascii")
+
+
+@keyword(b"pushheadnode", requires={b"ctx", b"repo", b"cache"})
+def pushheadnode(context: Any, mapping: dict[bytes, Any]) -> bytes | None:
+    """String. The last changeset of the push that brought the changeset."""
+    push = _push(context, mapping)
+    return None if push is None else push.nodes[-1].encode("ascii")
+
+
+def local(text: str) -> bytes:
+    """Text of the pushlog in the encoding that Mercurial shows."""
+    from mercurial import encoding
+
+    return encoding.tolocal(text.encode("utf-8", "replace"))
+
+
+def entry(orig: Any, repo: Any, ctx: Any) -> dict[bytes, Any]:
+    """Wraps the variables of a changeset in hgweb: pushid, pushuser, pushdate, pushnodes, pushhead; looked up when shown."""
+    found: list[Push | None] = []
+
+    def show(value: Any) -> Any:
+        def shown(_context: Any, _mapping: Any) -> Any:
+            if not found:
+                found.append(push_of(repo, ctx.changectx().node() if hasattr(ctx, "changectx") else ctx.node()))
+            return b"" if found[0] is None else value(found[0])
+
+        return shown
+
+    return {
+        **orig(repo, ctx),
+        b"pushid": show(lambda push: push.id),
+        b"pushuser": show(lambda push: local(push.user)),
+        b"pushdate": show(lambda push: templateutil.date((push.date, 0))),
+        b"pushhead": show(lambda push: push.nodes[-1].encode("ascii")),
+        b"pushnodes": show(
+            lambda push: templateutil.hybridlist([node.encode("ascii") for node in push.nodes], name=b"node")
+        ),
+    }

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From the parameters of a request to the SQL that finds its pushes. Pure: names of changesets are resolved by the caller.
+
+Precedence: startdate over fromchange over startID, enddate over tochange over endID. Without any start, user or changeset the
+answer is one page of the newest pushes, and the ends mean nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from . import dates
+
+PAGE_SIZE = 10
+_LARGEST = (1 << 63) - 1
+
+
+class BadRequest(ValueError):
+    """A parameter that cannot be understood; the text is for the user."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """One end of a window: ``kind`` is "id", "date" or "change"; ``text`` is how the user put it."""
+
+    kind: str
+    value: int = 0
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is asked for; ``page`` counts from 1 and matters only if `is_paged`."""
+
+    start: Bound | None = None
+    end: Bound | None = None
+    users: tuple[str, ...] = ()
+    changesets: tuple[str, ...] = ()
+    branch: str = ""
+    is_tips_only: bool = False
+    is_full: bool = False
+    version: int = 1
+    page: int = 1
+
+    @property
+    def is_paged(self) -> bool:
+        return self.start is None and not self.users and not self.changesets
+
+
+def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query:
+    """The query of a request; raises `BadRequest`. The last value of a parameter counts, but for user and changeset."""
+    last = {name: values[-1] for name, values in parameters.items() if values}
+    users, changesets = tuple(parameters.get("user", ())), tuple(parameters.get("changeset", ()))
+    start = _bound(last, "startdate", "fromchange", "startID", now)
+    is_paged = start is None and not users and not changesets
+    return Query(
+        start=start,
+        end=None if is_paged else _bound(last, "enddate", "tochange", "endID", now),
+        users=users,
+        changesets=changesets,
+        branch=last.get("branch", ""),
+        is_tips_only=last.get("tipsonly") == "1",
+        is_full="full" in last,
+        version=1,
+        page=_page(page),
+    )
+
+
+def parse_version(parameters: Mapping[str, Sequence[str]]) -> int:
+    """1 or 2; raises `BadRequest` for anything else."""
+    values = parameters.get("version")
+    if not values:
+        return 1
+    try:
+        version = int(values[-1])
+    except ValueError:
+        raise BadRequest("version parameter must be an integer") from None
+    if version not in (1, 2):
+        raise BadRequest("version parameter must be 1 or 2")
+    return version
+
+
+def _bound(last: Mapping[str, str], date: str, change: str, number: str, now: int) -> Bound | None:
+    if date in last:
+        try:
+            return Bound(kind="date", value=dates.parse(last[date], now), text=last[date])
+        except (ValueError, OverflowError) as error:
+            raise BadRequest(f"{date}: {error}") from error
+    if change in last:
+        return Bound(kind="change", text=last[change])
+    if number in last:
+        return Bound(kind="id", value=_number(number, last[number]), text=last[number])
+    return None
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        if len(text) > 100:
+            raise ValueError
+        number = int(text)
+    except ValueError:
+        raise BadRequest(f"{name} parameter must be an integer, got {text[:100]!a}") from None
+    return max(-_LARGEST, min(number, _LARGEST))
+
+
+def _page(text: str) -> int:
+    return max(1, min(int(text), 1 << 40)) if text.isascii() and text.isdigit() and len(text) < 20 else 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A query with every changeset resolved: bounds as numbers, ``pushes`` the ids that the named changesets belong to."""
+
+    after_id: int | None = None
+    up_to_id: int | None = None
+    after_date: int | None = None
+    before_date: int | None = None
+    users: tuple[str, ...] = ()
+    pushes: tuple[int, ...] | None = None
+    limit: int | None = None  # the last push id that may be shown
+
+
+def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> Window:
+    """Resolve: ``push_id_of(parameter, changeset)`` gives the id of its push, 0 if it was never pushed, and raises as it likes."""
+    start, end = query.start, query.end
+    after_id = up_to_id = None
+    if start is not None and start.kind != "date":
+        after_id = start.value if start.kind == "id" else push_id_of("fromchange", start.text)
+    if end is not None and end.kind != "date":
+        up_to_id = end.value if end.kind == "id" else push_id_of("tochange", end.text)
+    pushes = None
+    if query.changesets:
+        pushes = tuple(sorted({push_id_of("changeset", name) for name in query.changesets}))
+    return Window(
+        after_id=after_id,
+        up_to_id=up_to_id,
+        after_date=start.value if start is not None and start.kind == "date" else None,
+        before_date=end.value if end is not None and end.kind == "date" else None,
+        users=query.users,
+        pushes=pushes,
+        limit=limit,
+    )
+
+
+def conditions(window: Window) -> tuple[str, tuple[int | str, ...]]:
+    """The WHERE clause of a window and its arguments, `pushlog` being the only table."""
+    clauses: list[str] = []
+    arguments: list[int | str] = []
+
+    def add(clause: str, *values: int | str) -> None:
+        clauses.append(clause)
+        arguments.extend(values)
+
+    for clause, value in (
+        ("id > ?", window.after_id),
+        ("id <= ?", window.up_to_id),
+        ("date > ?", window.after_date),
+        ("date < ?", window.before_date),
+        ("id <= ?", window.limit),
+    ):
+        if value is not None:
+            add(clause, value)
+    if window.users:
+        add(f"user IN ({_marks(window.users)})", *window.users)
+    if window.pushes is not None:
+        add(f"id IN ({_marks(window.pushes)})", *window.pushes)
+    return (" WHERE " + " AND ".join(clauses) if clauses else ""), tuple(arguments)
+
+
+def select_ids(window: Window) -> tuple[str, tuple[int | str, ...]]:
+    """SQL for the ids of a window that have changesets, ascending.
+
+    A window by date or user is found by that index, not by walking all ids.
+    """
+    where, arguments = conditions(window)
+    where += (" AND " if where else " WHERE ") + "EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id)"
+    by_other_index = window.users or window.after_date is not None or window.before_date is not None
+    return f"SELECT id FROM pushlog{where} ORDER BY {'+id' if by_other_index else 'id'}", arguments
+
+
+def select_newest_ids(window: Window) -> tuple[str, tuple[int | str, ...]]:
+    """SQL for the ids of a window, newest first."""
+    where, arguments = conditions(window)
+    return f"SELECT id FROM pushlog{where} ORDER BY id DESC", arguments
+
+
+def count(window: Window) -> tuple[str, tuple[int | str, ...]]:
+    """SQL for the number of pushes in a window."""
+    where, arguments = conditions(window)
+    return f"SELECT count(*) FROM pushlog{where}", arguments
+
+
+def _marks(values: Sequence[int | str]) -> str:
+    return ", ".join("?" * len(values))

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Recording a push: who it was, and the hook that writes it down inside the push's own transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from mercurial import encoding
+from mercurial.node import hex
+from mercurial.utils import dateutil
+
+from .appendfile import TornRecord
+from .storage import Pushlog
+
+HOOK = b"pretxnchangegroup.pushlog"
+# one account each, as older configurations name them; `landingusers` takes any number
+LANDING_OPTIONS = (
+    b"autolanduser",
+    b"landingworkeruser",
+    b"landingworkeruser2",
+    b"landingworkeruserdev",
+    b"landingworkertry",
+    b"landingworkertrydev",
+    b"landingworkertrystage",
+    b"githgsyncworker",
+    b"githgsyncworkerfirefox",
+    b"githgsyncworkerthunderbird",
+)
+
+
+def record(ui: Any, repo: Any, source: bytes | None = None, **_arguments: Any) -> bool:
+    """Python hook `pretxnchangegroup.pushlog`; True refuses the push, with a reason for the pusher."""
+    if source not in (b"push", b"serve"):
+        ui.note(b"(not updating pushlog since changesets come from %s)\n" % (source or b"nowhere"))
+        return False
+    user = pusher(ui, getattr(repo.ui, "environ", {}), encoding.environ)
+    if not user:
+        ui.write(b"authenticated user not found; refusing to write into pushlog\n")
+        return True
+    try:
+        _record(ui, repo, user)
+    except (sqlite3.Error, OSError, TornRecord) as error:
+        return _refuse(ui, repo, str(error))
+    ui.write(b"recorded push in pushlog\n")
+    return False
+
+
+def pusher(ui: Any, request: Mapping[bytes, bytes], process: Mapping[bytes, bytes]) -> bytes:
+    """The name to record, empty if nobody is known: REMOTE_USER of the request, then of the process, then USER.
+
+    A landing account pushes for somebody else, whom AUTOLAND_REQUEST_USER names.
+    """
+    remote = request.get(b"REMOTE_USER") or process.get(b"REMOTE_USER")
+    if remote:
+        return _prefixed(ui.config(b"pushlog", b"remoteuserprefix"), remote)
+    user = process.get(b"USER", b"")
+    if not user:
+        return b""
+    if user in landing_accounts(ui):
+        ui.write(b"autoland or landing worker push detected\n")
+        user = process.get(b"AUTOLAND_REQUEST_USER", user)
+    return _prefixed(ui.config(b"pushlog", b"userprefix"), user)
+
+
+def landing_accounts(ui: Any) -> set[bytes]:
+    accounts = {ui.config(b"pushlog", option) for option in LANDING_OPTIONS}
+    return {*ui.configlist(b"pushlog", b"landingusers"), *filter(None, accounts)}
+
+
+def _prefixed(prefix: bytes | None, user: bytes) -> bytes:
+    return prefix + b":" + user if prefix else user
+
+
+def _record(ui: Any, repo: Any, user: bytes) -> None:
+    repo = repo.unfiltered()
+    tr = repo.currenttransaction()
+    session = Pushlog(repo).session(tr)
+    changelog = repo.changelog
+    first = (
+        tr.changes[b"origrepolen"] if session.push is None else changelog.rev(bytes.fromhex(session.push.nodes[-1])) + 1
+    )
+    nodes = tuple(hex(changelog.node(revision)).decode("ascii") for revision in changelog.revs(start=first))
+    date = (ui.configdate(b"devel", b"default-date") or dateutil.makedate())[0]
+    session.record(user.decode("utf-8", "replace"), int(date), nodes)
+
+
+def _refuse(ui: Any, repo: Any, reason: str) -> bool:
+    ui.write(b"error recording into pushlog (%s); please retry your push\n" % reason.encode("utf-8", "replace"))
+    if Pushlog(repo).running_session() is None:
+        repo.currenttransaction().addabort(b"pushlog", lambda _tr: ui.warn(b"rolling back pushlog\n"))
+    return True

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The pushlog of one repository: an append-only file that is the truth, and SQLite derived from it.
+
+Rules of this module, killed anywhere:
+
+1. The file commits with Mercurial's transaction. SQLite is written in a transaction of its own that is committed after
+   Mercurial's: it may lag behind the file, it is never ahead of it (but after ``hg rollback``).
+2. A reader takes no lock on the repository and writes nothing. It sees SQLite plus the facts of the file that SQLite lacks.
+3. A writer, holding the store lock, first brings SQLite level with the file, and first records in the file what an operator
+   changed in SQLite.
+4. Before changesets are removed (strip, rollback) their hashes are noted in a file outside any transaction. While the note exists
+   those of them that the changelog does not have are not in the pushlog, and the next writer records that for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mercurial.node import bin
+
+from . import database, entry
+from .appendfile import AppendFile, TornRecord
+
+FILE, MAGIC = b"pushlog.log", b"PLG1"
+DATABASE = b"pushlog2.db"
+NOTE = b"pushlog-strip.log"
+_SESSION = "_pushlog_session"
+
+
+class Pushlog:
+    """Reading and writing the pushlog of ``repo``; cheap to make, keeps nothing open."""
+
+    def __init__(self, repo: Any):
+        self.repo = repo.unfiltered()
+        self.file = AppendFile(self.repo.svfs, FILE, MAGIC)
+        self.path = os.fsdecode(os.path.join(self.repo.sharedpath, DATABASE))
+
+    def revision_of(self, node: str) -> int | None:
+        try:
+            return self.repo.changelog.index.get_rev(bin(node))
+        except (ValueError, TypeError):
+            return None
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[sqlite3.Connection]:
+        """A connection that shows the pushlog as committed; inside the caller's own push, with that push.
+
+        Raises `sqlite3.Error` only if neither SQLite nor the file can tell. Keep it short: it holds off SQLite's next commit.
+        """
+        session = self.running_session()
+        if session is not None:
+            yield session.connection
+            return
+        connection = self._readable()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def running_session(self) -> Session | None:
+        """The session of the transaction that this process has open, if it has recorded something."""
+        tr = self.repo.currenttransaction()
+        return None if tr is None else getattr(tr, _SESSION, None)
+
+    def session(self, tr: Any) -> Session:
+        """The writing session of ``tr``, opened at its first use; raises `sqlite3.Error` if SQLite refuses."""
+        session = getattr(tr, _SESSION, None)
+        if session is None:
+            session = Session(self, tr)
+            setattr(tr, _SESSION, session)
+        return session
+
+    def fingerprint(self, tr: Any = None, *, before: int | None = None) -> int:
+        """A checksum of the last record (that ends at ``before``), 0 without one."""
+        last = self.file.last(tr, before=before)
+        return 0 if last is None else zlib.crc32(last.payload)
+
+    def facts(self, start: int = 0, tr: Any = None) -> Iterator[entry.Fact]:
+        for record in self.file.records(start, tr):
+            try:
+                yield entry.decode(record.payload)
+            except ValueError as error:
+                raise TornRecord(self.file.name, record.start, str(error)) from error
+
+    def sound_facts(self, start: int = 0) -> Iterator[entry.Fact]:
+        """As `facts`, ending where the file is damaged."""
+        with contextlib.suppress(TornRecord):
+            yield from self.facts(start)
+
+    def removed_nodes(self) -> list[str]:
+        """Changesets that a strip or rollback took away without the pushlog having recorded it yet."""
+        note = self.note()
+        return [node for node in note.get("nodes", ()) if self.revision_of(node) is None]
+
+    def note(self) -> dict[str, Any]:
+        """What `write_note` wrote; empty without one."""
+        try:
+            note = json.loads(self.repo.svfs.read(NOTE))
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            return {}
+        return note if isinstance(note, dict) else {}
+
+    def write_note(self, first: int) -> None:
+        """Note, durably enough for a kill, that changesets from revision ``first`` on may be about to go."""
+        changelog = self.repo.changelog
+        nodes = [changelog.node(revision).hex() for revision in changelog.revs(start=first)]
+        note = {
+            "first": min(first, self.note().get("first", first)),
+            "nodes": sorted({*nodes, *self.removed_nodes()}),
+        }
+        with self.repo.svfs(NOTE, b"wb", atomictemp=True) as file:
+            file.write(json.dumps(note).encode("ascii"))
+
+    def exists(self) -> bool:
+        """Whether anything was ever recorded here."""
+        return os.path.exists(self.path) or self.repo.svfs.exists(FILE)
+
+    def _readable(self) -> sqlite3.Connection:
+        timeout = self.repo.ui.configint(b"pushlog", b"timeoutro")
+        try:
+            connection = database.open_for_reading(self.path, timeout_ms=timeout)
+        except sqlite3.DatabaseError:
+            if self.file.tail() == 0:
+                raise
+            connection = None
+        if connection is None:
+            return self._derived_in_memory()
+        try:
+            late = self._facts_lacking_in(connection)
+            if late is None:
+                connection.close()
+                return self._derived_in_memory()
+            database.overlay(connection, late, self.revision_of)
+            self._hide_removed(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _facts_lacking_in(self, connection: sqlite3.Connection) -> list[entry.Fact] | None:
+        """Facts that SQLite does not have yet; None if what it has does not come from this file."""
+        state = database.state(connection)
+        tail = self.file.tail()
+        if tail == 0 or self._is_torn():
+            return []
+        if state is None:
+            return list(self.sound_facts())
+        position, fingerprint = state
+        try:
+            if position > tail or self.fingerprint(before=position) != fingerprint:
+                return None
+        except TornRecord:
+            return None
+        return list(self.sound_facts(position)) if position < tail else []
+
+    def _is_torn(self) -> bool:
+        """Whether the file's end is damaged: what SQLite has was there before, and is believed."""
+        try:
+            self.file.last()
+        except TornRecord:
+            return True
+        return False
+
+    def _derived_in_memory(self) -> sqlite3.Connection:
+        connection = database.in_memory()
+        for fact in self.sound_facts():
+            database.apply(connection, fact, self.revision_of)
+        self._hide_removed(connection)
+        return connection
+
+    def _hide_removed(self, connection: sqlite3.Connection) -> None:
+        removed = self.removed_nodes()
+        if removed:
+            database.overlay(connection, restated_without(connection, removed), self.revision_of)
+
+
+class Session:
+    """What one Mercurial transaction writes to the pushlog.
+
+    Rows are inserted in SQLite at once and stay uncommitted until Mercurial's transaction is; the file is appended in the
+    finalizer, so a refused transaction never touches it. The store lock is held throughout.
+    """
+
+    def __init__(self, log: Pushlog, tr: Any):
+        self._log = log
+        self._facts: dict[int, entry.Fact] = {}
+        self.push: entry.Push | None = None  # the push that this transaction is, if it is one
+        self.removed: list[str] = []  # changesets that are gone, by the note
+        self.renumbered: list[str] = []  # changesets that have another revision number now
+        self._note = log.note()
+        timeout = log.repo.ui.configint(b"pushlog", b"timeoutrw")
+        self.connection = self._open(timeout, tr)
+        tr.addfinalize(b"pushlog", self._finalize)
+        tr.addpostclose(b"!pushlog", self._commit)
+        tr.addabort(b"pushlog", self._abort)
+
+    def record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
+        """Record a push under the next id; a second changegroup of the same transaction belongs to the same push."""
+        if self.push is None:
+            number = database.next_id(self.connection)
+            push = entry.Push(id=number, user=user, date=date, nodes=nodes)
+            database.insert_new(self.connection, push, self._log.revision_of)
+        else:
+            database.extend(self.connection, self.push.id, nodes, self._log.revision_of)
+            push = entry.Push(id=self.push.id, user=self.push.user, date=self.push.date, nodes=self.push.nodes + nodes)
+        self.push = self._facts[push.id] = push
+        return push
+
+    def insert(self, push: entry.Push) -> None:
+        """Record a push as another repository recorded it; raises `sqlite3.IntegrityError` if it contradicts what is there."""
+        database.insert_new(self.connection, push, self._log.revision_of)
+        self._facts[push.id] = push
+
+    def put(self, fact: entry.Fact) -> None:
+        """Make a push exactly this, whatever was recorded before."""
+        database.apply(self.connection, fact, self._log.revision_of)
+        self._facts[fact.id] = fact
+
+    def facts(self) -> list[entry.Fact]:
+        """What is going to be appended to the file."""
+        return list(self._facts.values())
+
+    def _open(self, timeout: int, tr: Any) -> sqlite3.Connection:
+        connection = None
+        try:
+            connection = database.open_for_writing(self._log.path, timeout_ms=timeout)
+            self._level(connection, tr)
+            self._record_removed(connection)
+        except sqlite3.DatabaseError as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError) or self._log.file.tail(tr) == 0:
+                raise
+            os.replace(self._log.path, self._log.path + ".damaged")
+            self._facts.clear()
+            self._log.repo.ui.log(b"pushlog", b"damaged pushlog2.db moved aside and derived again\n")
+            return self._open(timeout, tr)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    def _level(self, connection: sqlite3.Connection, tr: Any) -> None:
+        """Rule 3: bring SQLite level with the file, and take an operator's edits down for the file."""
+        edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
+        state = database.state(connection)
+        try:
+            if state is None or self._log.file.tail(tr) == 0:
+                self._adopt(connection, tr)
+            else:
+                self._follow(connection, tr, *state)
+        except TornRecord:
+            self._salvage(connection, tr, state)
+        for fact in edits if state else ():
+            database.apply(connection, fact, self._log.revision_of)
+            self._facts[fact.id] = fact
+
+    def _follow(self, connection: sqlite3.Connection, tr: Any, position: int, fingerprint: int) -> None:
+        """Apply what was appended since SQLite was level; all of it if SQLite comes from another or a longer file."""
+        log = self._log
+        is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
+        facts = list(log.facts(position if is_descended else 0, tr))
+        if not is_descended:
+            database.clear(connection)
+        for fact in facts:
+            database.apply(connection, fact, log.revision_of)
+
+    def _adopt(self, connection: sqlite3.Connection, tr: Any) -> None:
+        """Take over a database that is not derived from the file: the file keeps its word, what it does not know is added."""
+        known = {fact.id: fact for fact in self._log.facts(0, tr)}
+        used = database.next_id(connection) - 1
+        last = database.last_id(connection)
+        for push in database.pushes(connection, 0, last):
+            if push.id not in known:
+                self._facts[push.id] = push
+        if used > max([last, *known]):
+            self._facts[used] = entry.Deleted(id=used)
+        for fact in known.values():
+            database.apply(connection, fact, self._log.revision_of)
+
+    def _salvage(self, connection: sqlite3.Connection, tr: Any, state: tuple[int, int] | None) -> None:
+        """Cut the file where it is damaged, the rest kept beside it, and record again what SQLite knows from behind the cut."""
+        log = self._log
+        known: dict[int, entry.Fact] = {}
+        position = 0
+        with contextlib.suppress(TornRecord, ValueError):
+            for record in log.file.records(0, tr):
+                fact = entry.decode(record.payload)
+                known[fact.id], position = fact, record.end
+        log.repo.svfs.write(b"pushlog-damaged.log", log.repo.svfs.read(FILE)[position:])
+        log.file.cut(tr, position)
+        log.repo.ui.log(b"pushlog", b"pushlog.log is damaged from byte %d on; kept in pushlog-damaged.log\n", position)
+        recorded = {push.id: push for push in database.pushes(connection, 0, database.last_id(connection))}
+        if state is None or state[0] < position:
+            for fact in known.values():
+                database.apply(connection, fact, log.revision_of)
+            recorded = {**known, **recorded}
+        self._facts.update({number: push for number, push in recorded.items() if known.get(number) != push})
+        self._facts.update({number: entry.Deleted(id=number) for number in known if number not in recorded})
+
+    def _record_removed(self, connection: sqlite3.Connection) -> None:
+        """Rule 4: what the note says is gone and is gone, is gone."""
+        if not self._note:
+            return
+        removed = self._log.removed_nodes()
+        self.removed = [node for node in removed if database.push_id_of(connection, node) is not None]
+        for fact in restated_without(connection, self.removed):
+            database.apply(connection, fact, self._log.revision_of)
+            self._facts[fact.id] = fact
+        self.renumbered = database.renumber(connection, self._note.get("first", 0), self._log.revision_of)
+
+    def _finalize(self, tr: Any) -> None:
+        """The file learns the facts, and SQLite up to where it is derived."""
+        log = self._log
+        size = log.file.append(tr, map(entry.encode, self._facts.values()))
+        database.set_state(self.connection, size, log.fingerprint(tr))
+
+    def _commit(self, tr: Any) -> None:
+        """Mercurial has committed: SQLite may follow. A failure is told to the log only, the next writer repairs it."""
+        try:
+            self.connection.execute(
+                "PRAGMA busy_timeout = 1000"
+            )  # the store lock is held, do not wait for slow readers long
+            self.connection.execute("COMMIT")
+            if self._note:
+                self._log.repo.svfs.tryunlink(NOTE)
+        except sqlite3.Error as error:
+            self._log.repo.ui.log(
+                b"pushlog", b"pushlog2.db lags behind, the next push repairs it: %s\n", str(error).encode()
+            )
+        finally:
+            self.connection.close()
+
+    def _abort(self, tr: Any) -> None:
+        self._log.repo.ui.warn(b"rolling back pushlog\n")
+        self.connection.close()
+
+
+def restated_without(connection: sqlite3.Connection, removed: Iterable[str]) -> list[entry.Fact]:
+    """The pushes that contain ``removed`` changesets, without them."""
+    gone = set(removed)
+    numbers = {database.push_id_of(connection, node) for node in gone} - {None}
+    pushes = [database.push(connection, number) for number in sorted(filter(None, numbers))]
+    return [
+        entry.Push(id=push.id, user=push.user, date=push.date, nodes=tuple(n for n in push.nodes if n not in gone))
+        for push in pushes
+        if push is not None
+    ]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Changesets that go: strip and rollback.
+
+Mercurial removes them in steps that a kill can separate, and completes a half-done strip at recovery. So the changesets at risk
+are noted first; whatever happens then, those of them that the changelog lacks are not in the pushlog (see `pushlog.storage`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from mercurial import transaction
+
+from .storage import Pushlog
+
+
+def strip(orig: Any, ui: Any, repo: Any, nodelist: Any, *arguments: Any, **options: Any) -> Any:
+    """Wraps `repair.strip`: stripped changesets leave their pushes, those that get another number get it in the pushlog too."""
+    log = Pushlog(repo)
+    if not log.exists():
+        return orig(ui, repo, nodelist, *arguments, **options)
+    changelog = log.repo.changelog
+    nodes = [nodelist] if isinstance(nodelist, bytes) else list(nodelist)
+    log.write_note(min((changelog.rev(node) for node in nodes), default=len(changelog)))
+    result = orig(ui, repo, nodelist, *arguments, **options)
+    settle(ui, log)
+    return result
+
+
+def rollback(orig: Any, repo: Any, *arguments: Any, **options: Any) -> Any:
+    """Wraps `localrepository.rollback`, which truncates one file after the other."""
+    log = Pushlog(repo)
+    if not log.exists():
+        return orig(repo, *arguments, **options)
+    with repo.wlock(), repo.lock():
+        log.write_note(_length_after_rollback(log))
+        result = orig(repo, *arguments, **options)
+        settle(repo.ui, log)
+    return result
+
+
+def _length_after_rollback(log: Pushlog) -> int:
+    try:
+        return int(log.repo.vfs.read(b"undo.desc").split(b"\n", 1)[0])
+    except (FileNotFoundError, ValueError):
+        return len(log.repo.changelog)
+
+
+def settle(ui: Any, log: Pushlog) -> None:
+    """Record for good what is gone. A problem is left to the next writer: the note keeps it true for readers until then."""
+    repo = log.repo
+    try:
+        with repo.lock(), repo.transaction(b"pushlog") as tr:
+            session = log.session(tr)
+            for node in session.removed:
+                ui.status(b"changeset will be deleted from pushlog: %s\n" % node.encode())
+            for node in session.renumbered:
+                ui.status(b"changeset rev will be updated in pushlog: %s\n" % node.encode())
+    except sqlite3.Error as problem:
+        ui.warn(b"pushlog2.db lags behind, the next push repairs it: %s\n" % str(problem).encode())
+        return
+    if session.removed:
+        names = ", ".join(session.removed).encode()
+        ui.log(b"pushlog", b"deleted %d changesets from pushlog: %s\n", len(session.removed), names)
+    if session.renumbered:
+        ui.log(b"pushlog", b"reordered %d changesets in pushlog\n", len(session.renumbered))
+    transaction.cleanup_undo_files(ui.warn, repo.vfs_map)  # rolling back that transaction would bring the rows back

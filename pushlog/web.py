@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The pushlog's commands in hgweb: ``json-pushes``, ``pushlog`` (Atom), ``pushloghtml`` and its style sheet."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from mercurial import extensions, hg, util
+from mercurial.hgweb import hgweb_mod_inner, webcommands
+
+from .limit import REPLICATED_DATA
+from .lookup import Found, Lookup
+from .storage import DATABASE, FILE, NOTE
+
+
+def register() -> None:
+    """Add the commands to hgweb; called once per process."""
+    for command in (pushes, pushlog, pushloghtml, pushlogstyle):
+        setattr(webcommands, command.__name__, command)
+        webcommands.__all__.append(command.__name__)
+    extensions.wrapfunction(hgweb_mod_inner.requestcontext, "templater", templater)
+    extensions.wrapfunction(hg.cachedlocalrepo, "_repostate", repository_state)
+    extensions.wrapfunction(util.urlreq, "parseqsl", parse_query)
+
+
+_JSON_MEMBERS = b""",
+  "pushid": {pushid|json},
+  "pushdate": {pushdate|json},
+  "pushuser": {pushuser|utf8|json}
+  }"""
+
+
+def templater(orig: Any, web: Any, req: Any) -> Any:
+    """Wraps the choice of templates: in JSON every changeset names its push, unless the site's own templates do."""
+    templates = orig(web, req)
+    if templates.defaults.get(b"style") == b"json":
+        for name in (b"changeset", b"changelistentry"):
+            source = templates.cache.get(name)
+            if source is not None and b"pushid" not in source and source.rstrip().endswith(b"}"):
+                templates.cache[name] = source.rstrip()[:-1].rstrip() + _JSON_MEMBERS
+    return templates
+
+
+def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> list[tuple[bytes, bytes]]:
+    """Wraps the parser of query strings, which cannot take an escaped byte above 127 where Python decodes strictly."""
+    try:
+        return orig(query, *arguments, **options)
+    except UnicodeError:
+        pairs = [pair.partition(b"=") for pair in query.replace(b"+", b" ").split(b"&") if pair]
+        return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _equals, value in pairs]
+
+
+def pushes(web: Any) -> Iterable[bytes]:
+    """
+    /json-pushes[/{page}]
+    ---------------------
+
+    Pushes as JSON: the newest ten, or those between ``startID``, ``fromchange`` or ``startdate`` and ``endID``, ``tochange`` or
+    ``enddate``, by ``user``, with ``changeset``, on ``branch``. ``full``, ``tipsonly=1`` and ``version=2`` choose the form.
+    """
+    lookup = Lookup(web)
+    version = lookup.version()
+    found = lookup.find()
+    forget_tag(web, lookup)
+    link_next(web, found)
+    web.res.headers[b"Content-Type"] = b"application/json"
+    return send(web, _json(lookup, found, version))
+
+
+def _json(lookup: Lookup, found: Found, version: int) -> Iterator[bytes]:
+    yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if version == 2 else "{").encode("ascii")
+    separator = ""
+    for push in lookup.pushes(sorted(found.ids, key=str)):
+        value = lookup.answers.json(push, found.query)
+        if value is not None:
+            yield f'{separator}"{push.id}": {value}'.encode("ascii")
+            separator = ", "
+    lookup.answers.finish()
+    yield b"}\n}" if version == 2 else b"}"
+
+
+def pushlog(web: Any) -> Iterable[bytes]:
+    """
+    /pushlog[/{page}]
+    -----------------
+
+    Pushes as an Atom feed, one entry per changeset; the parameters of ``json-pushes`` apply.
+    """
+    from . import feed
+
+    lookup = Lookup(web)
+    lookup.version()
+    found = lookup.find()
+    forget_tag(web, lookup)
+    link_next(web, found)
+    web.res.headers[b"Content-Type"] = b"application/atom+xml"
+    return send(web, feed.atom(web, lookup, found))
+
+
+def pushloghtml(web: Any) -> Iterable[bytes]:
+    """
+    /pushloghtml[/{page}]
+    ---------------------
+
+    Pushes as a page to read and search; the parameters of ``json-pushes`` apply.
+    """
+    from . import page
+
+    lookup = Lookup(web, is_form=True)
+    lookup.version()
+    found = lookup.find()
+    forget_tag(web, lookup)
+    link_next(web, found)
+    return page.send(web, lookup, found)
+
+
+def pushlogstyle(web: Any) -> Iterable[bytes]:
+    """
+    /pushlogstyle
+    -------------
+
+    The style sheet of ``pushloghtml``.
+    """
+    from . import page
+
+    web.res.headers[b"Content-Type"] = b"text/css; charset=UTF-8"
+    return send(web, iter([page.style_sheet()]))
+
+
+def send(web: Any, body: Iterator[bytes]) -> Iterable[bytes]:
+    """Stream ``body`` in pieces of some size."""
+    if web.req.method != b"HEAD":
+        web.res.setbodygen(_gathered(body))
+    return web.res.sendresponse()
+
+
+def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    gathered, size = [], 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += len(piece)
+        if size > 32768:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    yield b"".join(gathered)
+
+
+def forget_tag(web: Any, lookup: Lookup) -> None:
+    """No entity tag where the answer depends on the time of asking, too."""
+    if {"startdate", "enddate"} & lookup.parameters.keys():
+        del web.res.headers[b"ETag"]
+
+
+def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
+    """Wraps what hgweb keeps to know a changed repository, and makes its entity tags of.
+
+    Other processes write the pushlog, and Mercurial's whole seconds hide a second write: the state has the pushlog's files and
+    every detail that the file system knows.
+    """
+    state, _mtime = orig(cached)
+    repo = cached._repo
+    places = [os.path.join(getattr(repo, folder), name) for folder, name in hg.foi]
+    places += [
+        os.path.join(repo.sharedpath, DATABASE),
+        repo.sjoin(FILE),
+        repo.sjoin(NOTE),
+        repo.vfs.join(REPLICATED_DATA),
+    ]
+    state += tuple(map(_details, places))
+    digest = hashlib.blake2s(repr(state).encode("ascii"), digest_size=8).digest()
+    return state, int.from_bytes(digest, "big")
+
+
+def _details(place: bytes) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(place)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def link_next(web: Any, found: Found) -> None:
+    """Say in a header where an answer that was cut goes on."""
+    if found.next_id is not None:
+        web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found.next_id)
+
+
+def next_url(web: Any, next_id: int) -> bytes:
+    """This request's URL, starting behind ``next_id``."""
+    start = ("startdate", "fromchange", "startID")
+    parameters = [
+        (name, value)
+        for name, values in web.req.qsparams.asdictoflists().items()
+        for value in values
+        if name.decode("latin-1") not in (*start, "node", "cmd", "style")
+    ]
+    parameters.append((b"startID", b"%d" % next_id))
+    words = b"&".join(b"%s=%s" % (util.urlreq.quote(n), util.urlreq.quote(v)) for n, v in parameters)
+    command = web.req.dispatchparts[0] if web.req.dispatchparts else b"json-pushes"
+    return b"%s%s/%s?%s" % (web.req.advertisedbaseurl, web.req.apppath, command, words)

@@ -1,0 +1,21 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+# Writes requirements/*.txt from pyproject.toml: exact versions with hashes, for every system and Python that the project supports.
+#   requirements/lock.sh PYTHON
+set -eu
+cd "$(dirname "$0")/.."
+tool=$(mktemp -d)
+trap 'rm -rf "$tool"' EXIT
+"$1" -m venv "$tool"
+"$tool/bin/pip" --quiet install 'uv>=0.9,<1'
+
+lock() {
+    target=requirements/$1
+    shift
+    "$tool/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+        --no-annotate --no-header "$@" pyproject.toml requirements/build.in --output-file "$tool/locked"
+    { echo '# Written by `make lock` from pyproject.toml and requirements/build.in.'; cat "$tool/locked"; } >"$target"
+}
+
+lock install.txt
+lock test.txt --all-extras

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An HTTP endpoint of a subscriber, in this process: records what it gets and answers as a test says."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What came: header names in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What to answer; `hang` waits for the event first, `reset` breaks the connection instead."""
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    hang: threading.Event | None = None
+    reset: bool = False
+    body: bytes = b""
+
+
+class Endpoint:
+    """Listens on loopback; `requests` is what came so far, `reply` decides the answer to each."""
+
+    def __init__(
+        self, reply: Callable[[Request], Reply] = lambda request: Reply(), *, certificate: Path | None = None
+    ) -> None:
+        self.reply = reply
+        self.requests: list[Request] = []
+        self.closing = threading.Event()
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+            wbufsize = -1
+
+            def answer(self) -> None:
+                request = Request(
+                    method=self.command,
+                    path=self.path,
+                    headers={name.lower(): value for name, value in self.headers.items()},
+                    text=self.rfile.read(int(self.headers.get("content-length", 0))).decode(),
+                )
+                endpoint.requests.append(request)
+                reply = endpoint.reply(request)
+                if reply.hang is not None:
+                    while not (reply.hang.wait(0.05) or endpoint.closing.is_set()):
+                        pass
+                if reply.reset:
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                self.send_response(reply.status)
+                for name, value in reply.headers:
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(reply.body)))
+                self.end_headers()
+                self.wfile.write(reply.body)
+
+            do_POST = do_PUT = do_GET = answer
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 128
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                pass  # a client that gave up
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._scheme = "http" if certificate is None else "https"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"{self._scheme}://127.0.0.1:{self.port}/hook"
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def told(self) -> list[tuple[str, int]]:
+        """(repository, sequence) of every request, in order."""
+        return [
+            (each.body["data"]["repo_url"].rsplit("/", 1)[-1], int(each.headers["vcsreplicator-sequence"]))
+            for each in self.requests
+        ]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

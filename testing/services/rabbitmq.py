@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A real RabbitMQ: a private node of Debian's package, with a name, cookie, port mapper and data of its own."""
+
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from testing.services.process import Service, ServiceMissing, free_port, needed
+
+
+class RabbitMQ(Service):
+    """One node, user `guest` with all rights. `url` is its default virtual host, `vhost()` makes an empty one."""
+
+    name = "rabbitmq"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mapper_port, self._node_port = free_port(), free_port()
+        cookie = self.folder / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o600)
+        (self.folder / "enabled_plugins").write_text("[].\n")
+        (self.folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
+        )
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def command(self) -> Sequence[str]:
+        server = needed("rabbitmq-server", "rabbitmq-server")
+        # Debian's wrapper of the same name would change the user and forget the environment.
+        return ["/usr/lib/rabbitmq/bin/rabbitmq-server" if server == "/usr/sbin/rabbitmq-server" else server]
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "HOME": str(self.folder),  # of the cookie
+            "RUNNING_UNDER_SYSTEMD": "true",  # become the Erlang machine instead of waiting for it
+            "RABBITMQ_NODENAME": f"test{self.port}@127.0.0.1",  # not `localhost`: a bare machine may not know that name
+            "RABBITMQ_USE_LONGNAME": "true",  # allows the dots
+            "RABBITMQ_CONF_ENV_FILE": os.devnull,
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_DIST_PORT": str(self._node_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2",
+            "ERL_EPMD_PORT": str(self._mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+
+    def answers(self) -> bool:
+        """The listener opens last in the start; a protocol header must be answered with `connection.start`."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            connection.sendall(b"AMQP\x00\x00\x09\x01")
+            return connection.recv(1) == b"\x01"
+
+    def vhost(self) -> str:
+        """The URL of a new, empty virtual host."""
+        name = f"test-{secrets.token_hex(4)}"
+        self.control("add_vhost", name)
+        self.control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+        return self.url.removesuffix("/") + name
+
+    def control(self, *arguments: str) -> str:
+        """What `rabbitmqctl` prints for these arguments."""
+        control = [needed("rabbitmqctl", "rabbitmq-server"), "--quiet", *arguments]
+        if control[0] == "/usr/sbin/rabbitmqctl":
+            control[0] = "/usr/lib/rabbitmq/bin/rabbitmqctl"
+        environment = {**os.environ, **self.environment()}
+        result = subprocess.run(control, env=environment, cwd=self.folder, capture_output=True, text=True)
+        if result.returncode:
+            raise ServiceMissing(f"rabbitmqctl {' '.join(arguments)}: {result.stderr.strip() or result.stdout.strip()}")
+        return result.stdout

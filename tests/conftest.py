@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Real services for tests that ask for them by name: shared ones over the run, own ones to be destroyed.
+
+`kafka`, `rabbitmq` and `aws` start when the first test needs them and stop at the end. Tests share them, so each uses names of its
+own: `unique_name`, or `rabbitmq.vhost()`. A test that kills, pauses or restarts takes `own_service(Kafka)`.
+"""
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TypeVar
+
+import pytest
+import structlog
+
+from testing.services.aws import Aws
+from testing.services.existing import Existing, shared_aws, shared_kafka, shared_rabbitmq
+from testing.services.kafka import Kafka
+from testing.services.process import Service
+from testing.services.rabbitmq import RabbitMQ
+
+SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}
+AnyService = TypeVar("AnyService", bound=Service)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever uses a service is marked so: `-m "not services"` runs the rest."""
+    for item in items:
+        if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("services")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment_of_tests() -> Iterator[None]:
+    """The same for whoever runs the tests: no settings of a user reach Mercurial, no credentials reach a real account."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("HG", "AWS_"))]:
+            patch.delenv(name)
+        patch.setenv("HGRCPATH", os.devnull)
+        patch.setenv("HGENCODING", "utf-8")
+        patch.setenv("USER", "tester")
+        patch.setenv("TZ", "UTC")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name, value in Aws.credentials.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def traces_of_tests() -> Iterator[None]:
+    """Services that run in this process tell Mercurial how to behave by the environment; the next test hears nothing of it."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("HG")}
+    yield
+    for name in [name for name in os.environ if name.startswith("HG")]:
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def log_lines_of_services() -> None:
+    """Go to what is standard error at that moment, never into what a command prints."""
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka | Existing]:
+    with shared_kafka() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ | Existing]:
+    with shared_rabbitmq() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def aws() -> Iterator[Aws | Existing]:
+    with shared_aws() as service:
+        yield service
+
+
+@pytest.fixture
+def own_service() -> Iterator[Callable[[type[AnyService]], AnyService]]:
+    """`own_service(Kafka)` starts one that this test alone uses and may destroy."""
+    with ExitStack() as running:
+        yield lambda kind: running.enter_context(kind())
+
+
+@pytest.fixture
+def unique_name(request: pytest.FixtureRequest) -> str:
+    """For topics, queues and buckets of this test: its name, shortened, and chance."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+    return f"{words[:32].strip('-')}-{secrets.token_hex(3)}"

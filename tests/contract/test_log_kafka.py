@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What only the log on Kafka promises: an encrypted and authenticated way in, topics as documented, stock group offsets."""
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import ConfigResource
+
+from hgext.vcsreplicator.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.log import EVENTS, NOTICES, Log, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from testing.services.kafka import Kafka
+from testing.services.process import free_port
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def log(kafka: Kafka, unique_name: str) -> Iterator[Log]:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=2))
+        yield log
+
+
+@pytest.fixture
+def admin(kafka: Kafka) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    yield client
+    client.close()
+
+
+class GuardedKafka(Kafka):
+    """Has a second way in, over TLS and with a password; its certificate is `certificate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guarded_port = free_port()
+        self.certificate = self.folder / "certificate.pem"
+
+    def _settings(self) -> dict[str, str]:
+        settings = super()._settings()
+        store = self.folder / "store.pem"
+        make_certificate(self.certificate, store)
+        guarded = f",SASL_SSL://127.0.0.1:{self.guarded_port}"
+        return settings | {
+            "listeners": settings["listeners"] + guarded,
+            "advertised.listeners": settings["advertised.listeners"] + guarded,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+                'org.apache.kafka.common.security.plain.PlainLoginModule required user_hg="s3cret";'
+            ),
+        }
+
+    @property
+    def guarded_url(self) -> str:
+        return (
+            f"kafka://127.0.0.1:{self.guarded_port}?security_protocol=SASL_SSL&ssl_cafile={self.certificate}"
+            "&sasl_mechanism=PLAIN&sasl_plain_username=hg"
+        )
+
+
+def make_certificate(certificate: Path, store: Path) -> None:
+    """A self-signed certificate for the loopback address, and key and certificate in one file for the broker."""
+    key = certificate.with_name("key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    store.write_text(key.read_text() + certificate.read_text())
+
+
+def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_others(
+    own_service: Callable[[type[GuardedKafka]], GuardedKafka], tmp_path: Path
+) -> None:
+    kafka = own_service(GuardedKafka)
+    password = tmp_path / "password"
+    password.write_text("s3cret\n")
+    with open_log(f"{kafka.guarded_url}&sasl_plain_password_file={password}") as log:
+        log.create(topics())
+        transactor = log.transactor("single")
+        transactor.commit([Message(topic=NOTICES, key="x", value=b"1")], group="group", positions={(NOTICES, 0): 1})
+        transactor.close()
+        reader = log.reader({(NOTICES, 0): 0})
+        assert [record.value for record in reader.poll(30)] == [b"1"]
+        reader.close()
+    for mistake, expected in {
+        kafka.guarded_url + "&sasl_plain_password=wrong": "brokers also hang up on a wrong user, password",
+        kafka.guarded_url.replace("ssl_cafile", "client_id"): "certificate verify failed",
+    }.items():
+        with open_log(mistake) as log, pytest.raises(Unavailable, match=expected) as caught:
+            log.partitions(EVENTS)
+        assert "password=" not in str(caught.value)
+
+
+def test_installations_with_different_prefixes_do_not_meet(kafka: Kafka, log: Log, unique_name: str) -> None:
+    log.acknowledge("group", NOTICES, {0: 3})
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-other.") as other:
+        with pytest.raises(BadConfig):
+            other.partitions(NOTICES)
+        other.create(topics(partitions=2))
+        assert other.stored("group", NOTICES) == {}
+        one, two = log.transactor("single"), other.transactor("single")
+        one.commit([Message(topic=NOTICES, key="x", value=b"not fenced")])
+        one.close()
+        two.close()
+
+
+def test_topics_are_kept_as_documented(log: Log, admin: KafkaAdminClient, unique_name: str) -> None:
+    def settings(topic: str) -> dict[str, str]:
+        resource = ConfigResource("topic", f"{unique_name}.{topic}")
+        [[described]] = [kind.values() for kind in admin.describe_configs([resource]).values()]
+        return {name: entry["value"] for name, entry in described.items()}
+
+    state, events = settings("state"), settings("events")
+    assert (state["cleanup.policy"], state["segment.bytes"]) == ("compact", str(16 * 1024 * 1024))
+    assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", str(30 * 24 * 3600 * 1000))
+    assert state["max.message.bytes"] == events["max.message.bytes"] == str(8 * 1024 * 1024)
+
+
+def test_stock_clients_see_the_positions_of_a_group(kafka: Kafka, log: Log, unique_name: str) -> None:
+    log.acknowledge("mirror-a", NOTICES, {0: 3})
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=f"{unique_name}.mirror-a")
+    assert consumer.committed(TopicPartition(f"{unique_name}.{NOTICES}", 0)) == 3
+    consumer.close()
+
+
+def test_an_outage_leaves_no_threads_behind() -> None:
+    with open_log("kafka://127.0.0.1:1?bootstrap_timeout_ms=50") as log:
+        before = threading.active_count()
+        for _ in range(5):
+            with pytest.raises(Unavailable):
+                log.partitions(EVENTS)
+        assert threading.active_count() == before

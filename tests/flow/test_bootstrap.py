@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A new mirror is filled from the master while pushes go on, survives kills, and joins when nothing is missing."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator import aggregator
+from hgext.vcsreplicator.aggregator import AggregatorSettings
+from hgext.vcsreplicator.bootstrap import BootstrapSettings, Progress, Trouble, bootstrap
+from hgext.vcsreplicator.cli.bootstrap import _ask
+from hgext.vcsreplicator.comparison import Outcome, Verdict
+from hgext.vcsreplicator.errors import Refused
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.path import Rules
+from hgext.vcsreplicator.roster import MirrorState, Verb
+from hgext.vcsreplicator.status import Follower
+from hgext.vcsreplicator.verify import VerifySettings, compare
+from testing.author import Author
+from testing.mirroring import NAME, PATIENCE, Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A master, its log and a running aggregator."""
+    stop, ready = threading.Event(), threading.Event()
+    with Bench(tmp_path) as bench, open_log(bench.url) as log:
+        bench.serve_master()
+        deciding = threading.Thread(
+            target=lambda: aggregator.run(AggregatorSettings(), log, stop=stop, ready=ready.set)
+        )
+        deciding.start()
+        try:
+            assert ready.wait(PATIENCE)
+            yield bench
+        finally:
+            stop.set()
+            deciding.join(PATIENCE)
+
+
+def fill(bench: Bench, rules: Rules | None = None) -> list[Progress | Trouble]:
+    """What a bootstrap in this process told."""
+    told: list[Progress | Trouble] = []
+
+    def ask(verb: Verb, wanted: Rules | None) -> None:
+        _ask(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
+
+    options, stop = BootstrapSettings(workers=2), threading.Event()
+    assert bootstrap(bench.settings(), bench.log, options, ask=ask, told=told.append, stop=stop, rules=rules)
+    return told
+
+
+def repositories(bench: Bench, count: int) -> list[Author]:
+    """Repositories on the master that the log knows, with hidden changesets, drafts and bookmarks."""
+    authors = [bench.author(f"folder/{number}") for number in range(count)]
+    for author in authors:
+        author.push()
+        author.obsolete(author.tip)
+        author.bookmark("stable", author.tip)
+    bench.send(*authors)
+    return authors
+
+
+def outcomes(bench: Bench) -> set[Outcome]:
+    told: list[Verdict] = []
+    options = VerifySettings(pace=0.0, patience=PATIENCE, again=0.1)
+    compare(bench.settings(), bench.log, options, told=told.append, stop=threading.Event())
+    return {verdict.outcome for verdict in told}
+
+
+def state_of(bench: Bench) -> MirrorState | None:
+    with contextlib.closing(Follower(bench.log)) as follower:
+        roster = follower.update().roster
+    mirror = roster.mirror(NAME) if roster else None
+    return mirror.state if mirror else None
+
+
+def wait_known(bench: Bench, authors: list[Author]) -> None:
+    """Returns once the aggregator has seen all of it."""
+    with contextlib.closing(Follower(bench.log)) as follower:
+        while {a.repository: a.seq for a in authors}.items() - {
+            name: state.seq for name, state in follower.update().states.items()
+        }.items():
+            pass
+
+
+def test_every_repository_is_copied_whole_and_the_mirror_joins_and_goes_on(bench: Bench) -> None:
+    authors = repositories(bench, 4)
+    wait_known(bench, authors)
+    told = fill(bench)
+    last = told[-1]
+    assert isinstance(last, Progress)
+    assert (last.total, last.present, last.failed) == (4, 4, 0)
+    assert last.bytes > 0
+    assert state_of(bench) in (MirrorState.JOINING, MirrorState.ACTIVE)
+    assert outcomes(bench) == {Outcome.EQUAL}
+    with bench.mirror():
+        for author in authors:
+            author.push()
+        bench.send(*authors)
+        bench.wait_served(*authors)
+    assert outcomes(bench) == {Outcome.EQUAL}
+    assert bench.notes() == []
+
+
+def test_pushes_and_new_repositories_meanwhile_are_there_in_the_end(bench: Bench) -> None:
+    authors = repositories(bench, 3)
+    wait_known(bench, authors)
+    over = threading.Event()
+
+    def push() -> None:
+        while not over.is_set():
+            for author in authors[:3]:
+                author.push()
+            bench.send(*authors)
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    try:
+        fill(bench)
+    finally:
+        over.set()
+        pushing.join()
+    authors.append(bench.author("late"))
+    authors[-1].push()
+    bench.send(authors[-1])
+    with bench.mirror():
+        bench.wait_served(*authors)
+    assert outcomes(bench) == {Outcome.EQUAL}
+
+
+def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:
+    authors = repositories(bench, 3)
+    wait_known(bench, authors)
+    fill(bench, Rules(include=("path:folder/1",)))
+    assert {found.level.path for found in bench.found().values() if found.level} == {"folder/1"}
+
+
+def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(bench: Bench) -> None:
+    authors = repositories(bench, 2)
+    wait_known(bench, authors)
+    (bench.root / "folder").mkdir(parents=True)
+    (bench.root / "folder" / "1").write_text("somebody's file is in the way")
+    with pytest.raises(Refused, match="not joined: 1 repositories could not be copied: folder/1"):
+        fill(bench)
+    assert state_of(bench) is MirrorState.INACTIVE
+    assert [found.level.path for found in bench.found().values() if found.level] == ["folder/0"]
+    (bench.root / "folder" / "1").unlink()
+    fill(bench)
+    assert outcomes(bench) == {Outcome.EQUAL}
+
+
+def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench, tmp_path: Path) -> None:
+    authors = repositories(bench, 12)
+    wait_known(bench, authors)
+    config = tmp_path / "bootstrap.toml"
+    config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
+    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "--json", "--workers", "2"]
+    positions, kills, joined, before = [], 0, False, 0
+    while not joined:
+        with subprocess.Popen(
+            [*command, "-c", str(config)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as run:
+            assert run.stdout is not None
+            for line in run.stdout:
+                event = json.loads(line)
+                if kills < 3 and event["event"] == "progress" and event["present"] > before:
+                    before = event["present"]
+                    kills += 1
+                    os.killpg(run.pid, signal.SIGKILL)
+                    break
+            run.wait(PATIENCE)
+            joined = run.returncode == 0
+            assert joined or run.returncode == -signal.SIGKILL
+        positions.append(bench.log.stored(bench.settings().group, "events"))
+    assert kills
+    assert all(each == positions[0] for each in positions)
+    assert outcomes(bench) == {Outcome.EQUAL}
+    with bench.mirror():
+        bench.wait_served(*authors)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Many push at once, also to the same repositories, through several `hg serve` processes of one master."""
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.wire import decode
+from testing import agreement, checker
+from testing.cluster import Cluster, eventually
+from testing.developer import Developer
+from testing.load import developer_environment
+
+REPOSITORIES = 50
+PUSHES = 200
+SERVERS = 4
+
+
+@contextmanager
+def serving(cluster: Cluster) -> Iterator[str]:
+    """A `hg serve` process with all of the master's repositories; its URL.
+
+    Its threads import lazily and see half-made modules then: a server of many switches that off.
+    """
+    settings = cluster.folder / "serve.conf"
+    settings.write_text(f"[paths]\n/ = {cluster.master_root}/*\n")
+    output = (cluster.folder / "output/hg-serve.log").open("ab")
+    process = subprocess.Popen(
+        ["hg", "serve", "--web-conf", str(settings), "-a", "127.0.0.1", "-p", "0"],
+        env={**cluster.about["master"]["env"], "HGDEMANDIMPORT": "disable"},
+        cwd=cluster.folder,
+        stdout=subprocess.PIPE,
+        stderr=output,
+    )
+    assert process.stdout is not None
+    try:
+        told = process.stdout.readline().decode()  # listening at http://127.0.0.1:PORT/ (bound to …)
+        yield told.split()[2]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        output.close()
+
+
+def develop(folder: Path, environment: dict[str, str], places: list[tuple[str, str]], begin: Barrier) -> list[str]:
+    """One developer, who makes a changeset for each of some repositories and pushes them one after the other; what hg printed."""
+    folder.mkdir(parents=True)
+    with Developer(folder, environment) as developer:
+        for name, _ in places:
+            clone = folder / name
+            code, output = developer.hg("init", clone)
+            assert code == 0, output
+            (clone / "file").write_text(f"{folder.name} for {name}\n")
+            code, output = developer.hg("--cwd", clone, "commit", "-A", "-m", f"{folder.name} for {name}")
+            assert code == 0, output
+        begin.wait(120)
+        return [developer.hg("-R", folder / name, "push", "-f", url)[1] for name, url in places]
+
+
+def push_at_once(folder: Path, developers: int) -> None:
+    """PUSHES pushes to REPOSITORIES by so many developers at once; every one must be recorded, told, and on every mirror."""
+    with ExitStack() as stack:
+        url = f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
+        log = stack.enter_context(open_log(url))
+        log.create(checker.remembering_topics())
+        cluster = stack.enter_context(Cluster(folder, "--log", url))
+        names = [f"repository-{number}" for number in range(REPOSITORIES)]
+        with Developer(folder, cluster.about["master"]["env"]) as administrator:
+            for name in names:
+                assert administrator.hg("init", cluster.repository(name))[0] == 0
+        servers = [stack.enter_context(serving(cluster)) for _ in range(SERVERS)]
+        places = [
+            (names[push % REPOSITORIES], servers[push // REPOSITORIES % SERVERS] + names[push % REPOSITORIES])
+            for push in range(PUSHES)
+        ]
+        begin, environment = Barrier(developers), developer_environment(cluster)
+        each_one = PUSHES // developers
+        with ThreadPoolExecutor(developers) as pool:
+            work = [
+                pool.submit(
+                    develop,
+                    folder / "work" / str(number),
+                    environment,
+                    places[number * each_one : (number + 1) * each_one],
+                    begin,
+                )
+                for number in range(developers)
+            ]
+            outputs = [output for each in work for output in each.result()]
+        assert len(outputs) == PUSHES
+        refused = [output for output in outputs if "recorded push in pushlog" not in output]
+        assert not refused, refused[0]
+        eventually(
+            lambda: not agreement.unsettled(cluster, log, names),
+            every=0.5,
+            timeout=240,
+            what="all is served and announced",
+        )
+
+        order: dict[str, list[int]] = {}
+        ids = []
+        for record in checker.everything(log, (EVENTS,)):
+            event = decode(record.value or b"").header.event
+            if event is not None:
+                order.setdefault(event.path, []).append(event.seq)
+                ids.append(event.id)
+        pushes = PUSHES // REPOSITORIES
+        assert order == {name: list(range(1, pushes + 2)) for name in names}
+        assert len(ids) == len(set(ids))
+        report = checker.check(checker.history(log))
+        assert not report.violations, report.violations[:5]
+        assert report.notices == PUSHES + REPOSITORIES
+        with agreement.Examiner(cluster) as examiner:
+            for name in names[:5]:
+                assert not examiner.disagreements(name) + examiner.damages(name)
+
+
+@pytest.mark.timeout(900)
+def test_two_hundred_pushes_to_fifty_repositories_by_twenty_five_at_once(tmp_path: Path) -> None:
+    push_at_once(tmp_path, 25)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_hundred_pushes_to_fifty_repositories_all_at_once(tmp_path: Path) -> None:
+    push_at_once(tmp_path, 200)

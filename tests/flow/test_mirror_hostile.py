@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Records made by an enemy: rejected with a reason, or their repository set apart; nothing is written outside the root."""
+
+import hashlib
+import io
+import json
+import os
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mercurial import bundle2, util
+
+from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.clock import SystemClock
+from hgext.vcsreplicator.errors import Rejected
+from hgext.vcsreplicator.hg.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.work import Hands
+from hgext.vcsreplicator.log import EVENTS, Message
+from hgext.vcsreplicator.mirror.pool import CONFIGURATION
+from hgext.vcsreplicator.mirror.task import Item, Outcome, Task
+from hgext.vcsreplicator.path import check_path
+from testing.author import Author
+from testing.mirroring import Bench, eventually
+
+RECORDS = 10_000
+PATHS = [
+    "../outside",
+    "/etc/absolute",
+    "a/../../outside",
+    "nul\0byte",
+    "a/.hg/store",
+    ".hg",
+    "a\\b",
+    "-rf",
+    "~vcsreplicator/staging/x",
+    "x" * 10_000_000,
+    "a//b",
+    "trailing.",
+    "line\nfeed",
+    "\udcff",
+    "link/inside",
+]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        yield bench
+
+
+@pytest.fixture
+def hands(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Hands:
+    hgrc = bench.folder / "worker.hgrc"
+    hgrc.write_text(CONFIGURATION)
+    monkeypatch.setenv("HGRCPATH", str(hgrc))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    return Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+
+
+def framed(header: Any, body: bytes) -> bytes:
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    return struct.pack(">4sI", b"VCR1", len(text)) + text + body
+
+
+def opened(frame: bytes) -> tuple[Any, bytes]:
+    (length,) = struct.unpack(">I", frame[4:8])
+    return json.loads(frame[8 : 8 + length]), frame[8 + length :]
+
+
+def perform(hands: Hands, frame: bytes) -> Outcome | None:
+    """What a mirror makes of one record: None if it is refused before any work."""
+    try:
+        decoded = wire.decode(frame)
+    except Rejected:
+        return None
+    if decoded.header.event is None:
+        return None
+    item = Item(frame=decoded, partition=0, offset=1, size=len(frame))
+    event = decoded.event
+    folder = hands.settings.local(event.path)
+    task = Task(repository=event.repository, path=event.path, folder=folder, items=(item,))
+    return hands.perform(task)
+
+
+def outside(bench: Bench) -> dict[str, str]:
+    """Everything beside the mirror's root, with its content."""
+    content = {}
+    for folder, folders, names in os.walk(bench.folder):
+        if folder == str(bench.root):
+            folders.clear()
+            continue
+        for name in names:
+            path = Path(folder, name)
+            if path.is_symlink():
+                content[str(path)] = os.readlink(path)
+            elif path.is_file():
+                content[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        content[folder] = ",".join(sorted(folders))
+    return content
+
+
+def mutated(chance: random.Random, frame: bytes) -> bytes:
+    """The frame, changed as chance will have it: bytes, members, values, the body with a hash that fits."""
+    if chance.random() < 0.3:
+        data = bytearray(frame)
+        for _ in range(chance.randrange(1, 8)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        return bytes(data[: chance.randrange(len(data))] if chance.random() < 0.3 else data)
+    header, body = opened(frame)
+    for _ in range(chance.randrange(1, 4)):
+        change(chance, header["event"])
+    if chance.random() < 0.5 and body:
+        data = bytearray(body)
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        body = bytes(data)
+        header["attachment"]["sha256"] = hashlib.sha256(body).hexdigest()
+    return framed(header, body)
+
+
+def change(chance: random.Random, value: Any) -> None:
+    """One member somewhere inside is another value, or gone, or new."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    if not keys:
+        return
+    key = chance.choice(keys)
+    if isinstance(value[key], dict | list) and value[key] and chance.random() < 0.8:
+        change(chance, value[key])
+    elif isinstance(value, dict) and chance.random() < 0.15:
+        del value[key]
+    elif isinstance(value, dict) and chance.random() < 0.1:
+        value["more"] = "x"
+    else:
+        value[key] = chance.choice(
+            [None, -1, 0, 2, 2**63, 1.5, "", "f" * 40, "-" + "a" * 39, "g" * 40, "f" * 64, "f" * 32, [], {}, True, "created",
+             "deleted", "stripped", "renamed", "censored", "sync", "hgrc", chance.choice(PATHS[:9]), "file0", [["x"]] * 5]
+        )  # fmt: skip
+
+
+def test_ten_thousand_mutated_records_change_nothing_outside_the_root(bench: Bench, hands: Hands) -> None:
+    author = bench.author("repo")
+    author.push(count=2)
+    author.push(phase=1)
+    author.bookmark("main", author.tip)
+    author.obsolete(author.tip)
+    author.strip(author.push(phase=1).after.node)
+    frames = [frame for _, frame in author.frames]
+    perform(hands, frames[0])
+    perform(hands, frames[1])
+    before = outside(bench)
+    chance = random.Random(RECORDS)
+    worked = 0
+    for number in range(RECORDS):
+        frame = frames[number % len(frames)] if number % 50 else frames[2]
+        outcome = perform(hands, mutated(chance, frame))
+        worked += outcome is not None
+    assert worked > 100  # not all of them fail at the first check
+    assert outside(bench) == before
+    for path in bench.root.iterdir():
+        assert path.is_dir()
+        assert not path.is_symlink()
+        assert path.name == "~vcsreplicator" or check_path(path.name)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: repr(path)[:24])
+def test_a_path_that_leads_elsewhere_is_never_followed(bench: Bench, hands: Hands, path: str) -> None:
+    (bench.folder / "elsewhere").mkdir()
+    (bench.root / "link").symlink_to(bench.folder / "elsewhere")
+    header, body = opened(bench.author("good").frames[0][1])
+    header["event"]["path"] = path
+    before = outside(bench)
+    outcome = perform(hands, framed(header, body))
+    assert outcome is None or outcome.trouble is not None
+    assert outside(bench) == before
+
+
+def bundle(parts: list[tuple[bytes, bytes]], compressed: bool = True) -> bytes:
+    """A bundle with these parts."""
+    from mercurial import ui
+
+    bundler = bundle2.bundle20(ui.ui())
+    if compressed:
+        bundler.setcompression(b"ZS")
+    for kind, data in parts:
+        bundler.newpart(kind, data=data)
+    return b"".join(bundler.getchunks())
+
+
+def hostile(author: Author, body: bytes) -> bytes:
+    """The author's newest event with another bundle, whose hash fits."""
+    event, _ = author.frames[-1]
+    return wire.encode(event, wire.inline(body), body)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (bundle([(b"pushkey", b"")]), "pushkey"),
+        (bundle([(b"remote-changegroup", b"")]), "remote-changegroup"),
+        (bundle([(b"stream2", b"")]), "stream2"),
+        (bundle([(b"bookmarks", b"")]), "bookmarks"),
+        (b"HG10UN" + b"\0" * 100, "version 2"),
+        (b"#!/bin/sh\n" * 10, "bundle"),
+        (b"", "bundle"),
+    ],
+)
+def test_a_bundle_that_is_more_than_changesets_and_markers_is_refused(
+    bench: Bench, hands: Hands, body: bytes, why: str
+) -> None:
+    author = bench.author("repo")
+    perform(hands, author.frames[0][1])
+    author.push()
+    outcome = perform(hands, hostile(author, body))
+    assert outcome is not None
+    assert outcome.trouble is not None
+    assert why in outcome.trouble.note
+    assert outcome.level is not None
+    assert outcome.level.seq == 1
+
+
+def test_a_bundle_that_unpacks_without_end_is_refused(bench: Bench, hands: Hands) -> None:
+    class Zeros(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            return b"\0" * size
+
+    author = bench.author("repo")
+    perform(hands, author.frames[0][1])
+    author.push()
+    block = struct.pack(">i", 1 << 24) + b"\0" * (1 << 24)
+    raw = b"".join(bundle([(b"changegroup", b"")], compressed=False)[8:-4].split(b"\0\0\0\0")[:1])
+    engine = util.compengines.forbundletype(b"ZS")
+    packed = b"".join(engine.compressstream(iter([raw, *([block] * 40)])))
+    parameters = b"Compression=ZS"
+    body = b"HG20" + struct.pack(">i", len(parameters)) + parameters + packed
+    outcome = perform(hands, hostile(author, body))
+    assert len(body) < wire.INLINE_LIMIT
+    assert outcome is not None
+    assert outcome.trouble is not None
+    assert outcome.level is not None
+    assert outcome.level.seq == 1
+
+
+def test_the_repository_of_a_hostile_record_is_set_apart_and_its_neighbour_goes_on(bench: Bench) -> None:
+    author, neighbour = bench.author("repo"), bench.author("neighbour")
+    author.push()
+    neighbour.push()
+    bench.send(author, neighbour)
+    deep = b"[" * 100_000
+    values = [b"", b"VCR1", struct.pack(">4sI", b"VCR1", len(deep)) + deep, os.urandom(1000), b"VCR1" + b"\xff" * 4]
+    with bench.mirror():
+        bench.wait_applied(author, neighbour)
+        bench.log.append([Message(topic=EVENTS, key=author.repository, value=value) for value in values])
+        bench.log.append([Message(topic=EVENTS, key="f" * 32, value=os.urandom(50), partition=0)])
+        bench.wait_detached(author)
+        neighbour.push()
+        bench.send(neighbour)
+        bench.wait_applied(neighbour)
+        eventually(lambda: len(bench.errors()) >= 2, "the records in errors")
+        author.push()
+        bench.send(author)
+        bench.wait(lambda acks: acks[author.repository].applied >= 2, "not lost")
+        eventually(bench.everything_passed, "the positions pass")
+    assert {record.repository for record in bench.errors()} == {author.repository, None}

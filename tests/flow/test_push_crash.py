@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Killed anywhere, what then: after a restart, and without a person, changelog, pushlog and events agree.
+
+The process that serves a push is killed before a line of Python of ours or of Mercurial's transaction runs, or before a system
+call that changes a file is carried out. Then a relay comes up, as it would, and looks at everything once. What must hold then:
+nothing that was accepted is missing, nothing that was not is visible, and the log tells exactly what is there.
+"""
+
+import ast
+import functools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mercurial import extensions
+from mercurial import ui as uimod
+from mercurial.node import hex
+
+from hgext.vcsreplicator import digest, wire
+from hgext.vcsreplicator.event import Type
+from hgext.vcsreplicator.hg import observe
+from hgext.vcsreplicator.hg.relaying import Repositories
+from hgext.vcsreplicator.log import EVENTS, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.relay import find_repositories
+from hgext.vcsreplicator.relay_sending import Sender
+from pushlog import api
+from testing.faults import PythonSteps, SystemCalls, first_visits
+
+HG = str(Path(sys.executable).with_name("hg"))
+FILES = ("hgext/vcsreplicator/", "pushlog/", "mercurial/transaction.py", "mercurial/repair.py")
+SEED = 20261120
+
+HGRC = """\
+[ui]
+username = dana
+interactive = no
+[extensions]
+pushlog =
+strip =
+[experimental]
+evolution = all
+"""
+MASTER = """\
+[extensions]
+vcsreplicator =
+[vcsreplicator]
+role = master
+log = sqlite://{work}/log.db
+source = hg://master
+[vcsreplicator-roots]
+{work}/repos = .
+"""
+
+SETUP = """\
+HGRCPATH=$MASTER hg init repos/one
+hg init clone
+cd clone
+echo a > a; hg commit -qAm a
+echo b > b; hg commit -qAm b
+HGRCPATH=$MASTER hg push -q ../repos/one
+hg phase -q --force --draft 1; hg -R ../repos/one phase -q --force --draft 1
+echo bb > b; hg commit -q --amend -m bb
+hg update -q 0; echo c > c; hg commit -qAm c
+hg bookmark -r 0 here; hg bookmark -r . there
+"""
+
+SCENARIOS = {
+    "changesets, bookmarks, phases and markers": (["-R", "clone", "push", "-f", "-B", "there", "repos/one"], "push"),
+    "a bookmark": (["-R", "clone", "push", "-r", "0", "-B", "here", "repos/one"], "push"),
+    "markers": (["-R", "repos/one", "debugobsolete", "-d", "0 0", "1" * 40, "2" * 40], "debugobsolete"),
+    "hg init": (["init", "repos/two"], "init"),
+    "strip": (["-R", "repos/one", "strip", "-q", "--no-backup", "1"], "strip"),
+    "delete": (["-R", "repos/one", "replicatedelete", "--yes"], "replicatedelete"),
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A master's machine; `template` is how it was before, `work` where things happen."""
+
+    template: Path
+    work: Path
+
+    def run(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        return subprocess.run(
+            argv,
+            cwd=self.work,
+            env={**(environment or os.environ), "HGRCPATH": str(self.template / "hgrc")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=120,
+        ).returncode
+
+    def reset(self) -> None:
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(self.template / "work", self.work, symlinks=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crash")
+    site = Site(template=folder / "template", work=folder / "work")
+    (site.work / "repos").mkdir(parents=True)
+    site.template.mkdir()
+    (site.template / "hgrc").write_text(HGRC + MASTER.format(work=site.work))
+    with open_log(f"sqlite://{site.work}/log.db") as log:
+        log.create(topics())
+    (site.template / "plain").write_text(HGRC)
+    names = {"HGRCPATH": str(site.template / "plain"), "MASTER": str(site.template / "hgrc")}
+    path = f"{Path(HG).parent}:{os.environ['PATH']}"
+    subprocess.run(
+        ["sh", "-ec", SETUP],
+        cwd=site.work,
+        env={**os.environ, **names, "PATH": path},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    shutil.copytree(site.work, site.template / "work", symlinks=True)
+    return site
+
+
+def looks(site):
+    """What is there, by repository: everything that a push changes."""
+    ui = uimod.ui.load()
+    ui.readconfig(os.fsencode(site.template / "plain"), trust=True)
+    extensions.loadall(ui)
+    found = {}
+    for folder in sorted(find_repositories(str(site.work / "repos"))):
+        repo = Repositories({str(site.work / "repos"): ""}, "hg://x").open(folder)
+        changelog = repo.changelog
+        found[Path(folder).name] = (
+            tuple((hex(changelog.node(rev)), repo._phasecache.phase(repo, rev)) for rev in changelog),
+            tuple(sorted(repo._bookmarks.items())),
+            tuple(sorted(observe.encode_markers(repo.obsstore))),
+            tuple((number, user, tuple(nodes)) for number, user, _, nodes in api.pushes(repo, 1)),
+        )
+    return found
+
+
+def restart(site):
+    """A relay comes up and looks at everything once."""
+    root = str(site.work / "repos")
+    repositories = Repositories({root: ""}, "hg://master")
+    repositories.finish(root)
+    with open_log(f"sqlite://{site.work}/log.db") as log:
+        sender = Sender(log=log, source="hg://master", bundles=repositories, blobs=None)
+        for folder in (*find_repositories(root), *find_repositories(f"{root}/.vcsreplicator/deleted")):
+            repositories.recover(folder)
+            if folder.startswith(f"{root}/.vcs") is False:
+                repositories.announce(folder)
+            box = Outbox(repositories.open(folder).svfs)
+            with box.sending(wait=False) as alone:
+                assert alone
+                sender.send(folder, box)
+
+
+def events_by_repository(site):
+    """The events in the log, first appearances, in order."""
+    found = {}
+    with open_log(f"sqlite://{site.work}/log.db") as log:
+        reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
+        for record in reader.poll(0.0, limit=100_000):
+            frame = wire.decode(record.value)
+            events = found.setdefault(frame.event.repository, [])
+            if not events or frame.event.seq > events[-1].event.seq:
+                events.append(frame)
+            else:
+                assert any(known.event == frame.event for known in events), "another event under a known sequence"
+        reader.close()
+    return found
+
+
+def assert_told(site, looked):
+    """The log's events are one unbroken chain for each repository, and their sum is what is there."""
+    at_path = {}
+    for events in events_by_repository(site).values():
+        level, previous = digest.START, None
+        for number, frame in enumerate(events, 1):
+            event = frame.event
+            assert (event.seq, event.previous) == (number, previous)
+            assert event.digest == digest.advance(level, event.type, event.changes)
+            level, previous = event.digest, event.id
+        if events[-1].event.type is not Type.DELETED:
+            at_path[events[-1].event.path] = [frame.event for frame in events]
+    assert at_path.keys() == looked.keys()
+    for path, events in at_path.items():
+        changesets, bookmarks, markers, pushes = looked[path]
+        assert events[-1].after.length == len(changesets)
+        assert not changesets or events[-1].after.node == changesets[-1][0].decode()
+        told = {mark.name: mark.node for event in events for mark in event.changes.bookmarks}
+        assert {name: node for name, node in told.items() if node} == {
+            n.decode(): hex(v).decode() for n, v in bookmarks
+        }
+        assert sum(len(event.changes.markers) for event in events) == len(markers)
+        assert [event.changes.push.id for event in events if event.changes.push] == [number for number, *_ in pushes]
+
+
+def strike(site, argv, before, after, accepted):
+    """One kill has happened: restart, look, judge."""
+    restart(site)
+    now = looks(site)
+    assert now in (before, after)
+    if accepted:
+        assert now == after
+    assert_told(site, now)
+
+
+@functools.cache
+def lines_in_functions(file):
+    tree = ast.parse(Path(file).read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {line for node in functions for line in range(node.body[0].lineno, node.end_lineno + 1)}
+
+
+def is_in_function(place):
+    """Whether this line is not merely a definition that an import carries out."""
+    file, _, line = place.rpartition(":")
+    return int(line) in lines_in_functions(file)
+
+
+def kills(site, scenario, count):
+    """Kills `count` times at places drawn from all Python lines and all mutating system calls; (lines, calls) struck."""
+    argv, argument = SCENARIOS[scenario]
+    command = [HG, *argv]
+    site.reset()
+    before = looks(site)
+    steps = PythonSteps(files=FILES, argument=argument, record=site.template / "steps")
+    taken = steps.taken(lambda environment: site.run(command, environment))
+    lines = [number for number in first_visits(taken) if is_in_function(taken[number - 1])]
+    restart(site)
+    after = looks(site)
+    assert_told(site, after)
+    site.reset()
+    calls = SystemCalls(log=site.template / "strace")
+    made = calls.made(command, site.run)
+    chance = random.Random(f"{SEED} {scenario}")
+    struck = {"line": 0, "call": 0}
+    half = min(count // 2, len(made))
+    chosen = [("call", call) for call in chance.sample(made, half)]
+    chosen += [("line", number) for number in chance.sample(lines, min(count - half, len(lines)))]
+    for kind, place in chosen:
+        site.reset()
+        if kind == "line":
+            code = site.run(command, {**os.environ, **steps.environment(kill_at=place)})
+        else:
+            code = site.run(calls.struck(command, at=place))
+        struck[kind] += code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        try:
+            strike(site, command, before, after, accepted=code == 0)
+        except Exception as error:
+            raise AssertionError(f"{scenario}: killed at {kind} {place}: {error}") from error
+    return struck, len(lines), len(made)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.timeout(1800)
+def test_a_kill_anywhere_loses_and_invents_nothing(site, scenario):
+    struck, lines, calls = kills(site, scenario, 17)
+    print(f"{scenario}: {struck} of {lines} lines and {calls} system calls")
+    assert sum(struck.values()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.timeout(3600)
+def test_a_thousand_kills_lose_and_invent_nothing(site, scenario):
+    struck, lines, calls = kills(site, scenario, 180)
+    print(f"{scenario}: {struck} of {lines} lines and {calls} system calls")
+    assert sum(struck.values()) > 0

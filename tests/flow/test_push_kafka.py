@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pushes while Kafka has trouble: what the pusher hears is true, nothing is lost, and order is kept once Kafka is well."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from testing.pushing import Master, events, running_relay
+from testing.services.kafka import Kafka
+
+RECORDED = "remote: recorded push in replication log in "
+KEPT = "remote: replication log not reachable: the push is kept and will be sent"
+
+
+@pytest.fixture
+def master():
+    folder = Path(tempfile.mkdtemp(prefix="push-"))
+    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 3").set_up()
+    shutil.rmtree(folder)
+
+
+def patience(master, seconds):
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
+
+
+@pytest.mark.parametrize("trouble", ["kill", "pause"])
+def test_pushes_outlast_a_broker_that_is_gone_or_hangs(master, own_service, trouble):
+    kafka = own_service(Kafka)
+    with open_log(f"{kafka.url}?topic-prefix=push-") as log:
+        log.create(topics(partitions=4))
+        with running_relay(master.settings(), log):
+            patience(master, 60)
+            master.create("one")
+            master.commit("one", "a")
+            assert RECORDED in master.push("one")
+            getattr(kafka, trouble)()
+            patience(master, 1)
+            for text in "bc":
+                master.commit("one", text)
+                assert KEPT in master.push("one")
+            {"kill": kafka.start, "pause": kafka.resume}[trouble]()
+            patience(master, 120)
+            master.commit("one", "d")
+            assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2, 3, 4, 5]
+
+
+def test_pushes_wait_for_a_missing_topic_without_loss(master, kafka, unique_name):
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
+        with running_relay(master.settings(), log):
+            patience(master, 1)
+            master.create("one")
+            master.commit("one", "a")
+            assert KEPT in master.push("one")
+            log.create(topics(partitions=4))
+            patience(master, 120)
+            master.commit("one", "b")
+            assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
+
+
+def test_a_push_without_a_relay_sends_to_kafka_itself(master, kafka, unique_name):
+    url = f"{kafka.url}?topic-prefix={unique_name}-"
+    with open_log(url) as log:
+        log.create(topics(partitions=4))
+        (master.folder / "master.hgrc").write_text(
+            (master.folder / "master.hgrc").read_text().replace(f"relay = {master.socket}", f"log = {url}")
+        )
+        patience(master, 60)
+        master.create("one")
+        (master.folder / "clone-one/big").write_bytes(os.urandom(2_000_000))
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2]

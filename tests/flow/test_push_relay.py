@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pushes and the relay: what a pusher hears, what waits, what is repeated, and who is stopped."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator import relay, relay_work
+from hgext.vcsreplicator.blobs import open_blobs
+from hgext.vcsreplicator.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.levels import State
+from hgext.vcsreplicator.log import EVENTS, STATE, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.relay_sending import Gone, Sender
+from hgext.vcsreplicator.shape import to_json
+from hgext.vcsreplicator.wire import Where, decode
+from testing.pushing import HG, Master, events, running_relay
+
+RECORDED = "remote: recorded push in replication log in "
+KEPT = "remote: replication log not reachable: the push is kept and will be sent"
+
+
+@pytest.fixture
+def log(tmp_path):
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+        yield log
+
+
+@pytest.fixture
+def master(tmp_path):
+    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
+    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 20").set_up()
+    shutil.rmtree(folder)
+
+
+class Failing:
+    """A log whose appends fail as long as `down` says so; everything else is the real one."""
+
+    def __init__(self, log):
+        self._log, self.down, self.tried = log, threading.Event(), threading.Event()
+
+    def append(self, messages, *, timeout=30.0):
+        self.tried.set()
+        if self.down.is_set():
+            raise Unavailable("the log is down")
+        return self._log.append(messages, timeout=timeout)
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened for a minute"
+        time.sleep(0.02)
+
+
+def test_a_pusher_hears_when_the_log_has_the_push(master, log):
+    with running_relay(master.settings(), log):
+        master.create("one")
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
+    assert [event.seq for event in events(log)["one"]] == [1, 2]
+
+
+def test_a_push_without_a_relay_is_kept_and_sent_when_one_comes(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    assert KEPT in master.push("one")
+    assert events(log) == {}
+    with running_relay(master.settings(), log):
+        wait_until(lambda: not master.outbox("one").has_unsent())
+    assert [event.seq for event in events(log)["one"]] == [1, 2]
+
+
+def test_a_push_while_the_log_is_down_is_kept_and_sent_in_order_afterwards(master, log):
+    failing = Failing(log)
+    with running_relay(master.settings(), failing):
+        master.create("one")
+        failing.down.set()
+        with (master.folder / "master.hgrc").open("a") as hgrc:
+            hgrc.write("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
+        for text in "abc":
+            master.commit("one", text)
+            assert KEPT in master.push("one")
+        failing.down.clear()
+        wait_until(lambda: not master.outbox("one").has_unsent())
+    assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2, 3, 4]
+
+
+def test_a_repository_that_was_moved_away_while_the_log_was_down_is_not_tried_for_ever(master, log):
+    failing = Failing(log)
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
+    with running_relay(master.settings(), failing):
+        master.create("one")
+        failing.down.set()
+        master.operate("-R", str(master.root / "one"), "replicatedelete", "--yes")
+        failing.down.clear()
+        wait_until(lambda: [event.type for event in events(log).get("one", [])] == ["created", "deleted"])
+        wait_until(lambda: relay_work.WAITING._value.get() == 0)
+
+
+def test_a_pusher_need_not_wait(master, log):
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write("[vcsreplicator]\nacknowledge = outbox\n")
+    with running_relay(master.settings(), log):
+        master.create("one")
+        master.commit("one", "a")
+        assert "recorded push in outbox; it will be sent to the replication log" in master.push("one")
+        wait_until(lambda: not master.outbox("one").has_unsent())
+
+
+def test_a_relay_killed_before_it_marked_what_it_sent_sends_it_again(master, log):
+    master.create("one")
+    with running_relay(master.settings(), log):
+        wait_until(lambda: not master.outbox("one").has_unsent())
+    (master.root / "one/.hg/store/outbox.sent").unlink()
+    with running_relay(master.settings(), log):
+        wait_until(lambda: not master.outbox("one").has_unsent())
+    first, second = events(log, repeats=True)["one"]
+    assert first == second
+
+
+def test_a_repository_that_nobody_announced_is_announced(master, log):
+    master.develop("init", str(master.root / "old"))
+    os.utime(master.root / "old/.hg/requires", (0, 0))
+    with running_relay(master.settings(), log):
+        wait_until(lambda: "old" in events(log))
+    assert events(log)["old"][0].detail == {"origin": "adopted"}
+
+
+def test_only_one_relay_has_a_socket(master, log):
+    with running_relay(master.settings(), log), pytest.raises(BadConfig, match="another relay is running"):
+        relay.run(master.settings(), log, stop=threading.Event(), ready=lambda: None)
+
+
+def test_a_slow_repository_holds_up_no_other(master, log):
+    class Slow(Failing):
+        def append(self, messages, *, timeout=30.0):
+            if decode(messages[0].value).event.path == "slow":
+                self.tried.set()
+                self.down.wait(60)
+            return self._log.append(messages, timeout=timeout)
+
+    slow = Slow(log)
+    for name in ("slow", "quick"):
+        master.create(name)
+        master.commit(name, "a")
+    with running_relay(master.settings(), slow):
+        assert slow.tried.wait(30)
+        assert RECORDED in master.push("quick")
+        assert "slow" not in events(log)
+        slow.down.set()
+        wait_until(lambda: not master.outbox("slow").has_unsent())
+
+
+def test_a_bundle_that_no_record_holds_goes_to_the_blob_store(master, log, tmp_path):
+    url = f"file://{tmp_path}/blobs"
+    with running_relay(master.settings(blobs=url), log):
+        master.create("one")
+        (master.folder / "clone-one/big").write_bytes(os.urandom(600_000))
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
+    attachment = last_frame(log).header.attachment
+    assert attachment.where is Where.BLOB
+    with open_blobs(url).open(attachment) as bundle:
+        assert bundle.read(4) == b"HG20"
+    assert open_blobs(url).remove_older(time.time() - 3600) == 0
+    assert open_blobs(url).remove_older(time.time() + 3600) == 1
+    with pytest.raises(FileNotFoundError):
+        open_blobs(url).open(attachment)
+
+
+def last_frame(log):
+    reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
+    frames = [decode(record.value) for record in reader.poll(1.0)]
+    reader.close()
+    return max(frames, key=lambda frame: frame.event.seq)
+
+
+def test_a_second_strip_while_the_log_is_away_is_as_good_as_the_first(master, log):
+    master.create("one")
+    for text in ("a", "b"):
+        master.commit("one", text)
+        master.push("one")
+    for revision in ("1", "0"):
+        master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", revision)
+    with running_relay(master.settings(), log):
+        wait_until(lambda: not master.outbox("one").has_unsent())
+    kinds = [event.type.value for event in events(log)["one"]]
+    assert kinds == ["created", "changed", "changed", "stripped", "stripped"]
+    reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
+    assert [decode(record.value).header.attachment.where for record in reader.poll(1.0)[1:3]] == [Where.INLINE] * 2
+    reader.close()
+
+
+def test_bundles_of_unsent_events_survive_a_strip(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", "0")
+    with running_relay(master.settings(), log):
+        wait_until(lambda: not master.outbox("one").has_unsent())
+    assert [event.type.value for event in events(log)["one"]] == ["created", "changed", "stripped"]
+    reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
+    assert [decode(record.value).header.attachment.where for record in reader.poll(1.0)[1:2]] == [Where.INLINE]
+    reader.close()
+    assert not list((master.root / "one/.hg/store").glob("outbox-*"))
+
+
+def test_changesets_that_are_gone_are_left_to_the_master(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+
+    class NoBundles:
+        def chunks(self, folder, entry):
+            raise Gone("stripped by somebody else")
+
+    box = master.outbox("one")
+    with box.sending(wait=True):
+        assert Sender(log=log, source="hg://master", bundles=NoBundles(), blobs=None).send("one", box) == 2
+    assert last_frame(log).header.attachment.where is Where.MASTER
+
+
+def state_of(event, **changed):
+    members = {
+        "repository": event.repository,
+        "incarnation": event.incarnation,
+        "path": event.path,
+        "generation": event.generation,
+        "seq": event.seq,
+        "event": event.id,
+        "digest": event.digest,
+        "released": event.seq,
+        "noticed": event.seq,
+        "roster": 1,
+    }
+    return State(**{**members, **changed})
+
+
+def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
+    master.create("one")
+    shutil.copytree(master.root / "one", master.folder / "backup")
+    with running_relay(master.settings(), log):
+        for text in "ab":
+            master.commit("one", text)
+            master.push("one")
+    newest = events(log)["one"][-1]
+    log.append([Message(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
+    shutil.rmtree(master.root / "one")
+    shutil.copytree(master.folder / "backup", master.root / "one")
+    with running_relay(master.settings(), log):
+        wait_until(lambda: master.outbox("one").fork() is not None)
+        refused = master.push("one", check=False)
+        assert "this repository takes no changes: the log has its event 3" in refused
+        assert len(events(log)["one"]) == 3
+        print(master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes"))
+        assert RECORDED in master.push("one")
+    adopted, pushed = events(log)["one"][3:]
+    assert adopted.detail["replaces"] == newest.incarnation != adopted.incarnation
+    assert (adopted.seq, pushed.seq, pushed.changes.added.count) == (1, 2, 2)
+
+
+def test_a_pusher_killed_in_its_transaction_is_cleaned_up_after_at_once(master, log):
+    with running_relay(master.settings(scan=3600), log):
+        master.create("one")
+        master.commit("one", "a")
+        hook = f"hooks.pretxnclose.die=python:{master.folder}/die.py:die"
+        (master.folder / "die.py").write_text(
+            "import os, signal\ndef die(*a, **k):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        where = str(master.root / "one")
+        code = subprocess.run(
+            [HG, "-R", f"{master.folder}/clone-one", "push", where, "--config", hook],
+            env={**os.environ, "HGRCPATH": f"{master.folder}/master.hgrc"},
+            check=False,
+        ).returncode
+        assert code == -signal.SIGKILL
+        wait_until(lambda: not (master.root / "one/.hg/store/journal").exists())
+        assert RECORDED in master.push("one")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"hello\n",
+        b'{"seq": 1}\n',
+        b'{"repository": "/etc"}\n',
+        b'{"repository": 3}\n',
+        b"x" * 9000,
+        b"[" * 8000 + b"\n",
+    ],
+)
+def test_a_peer_that_talks_nonsense_is_hung_up_on(master, log, said):
+    with running_relay(master.settings(), log):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(30)
+            peer.connect(master.socket)
+            peer.sendall(said)
+            try:
+                assert peer.recv(100) == b""
+            except ConnectionResetError:
+                pass
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(30)
+            peer.connect(master.socket)
+            master.create("one")
+            peer.sendall(json.dumps({"repository": str(master.root / "one")}).encode() + b'\n{"seq": 1}\n')
+            assert json.loads(peer.recv(100)) == {"sent": 1}
+
+
+def test_segments_are_rotated_and_what_the_log_has_is_removed(master, log):
+    master.create("one")
+    (master.folder / "small.py").write_text("from hgext.vcsreplicator import outbox\noutbox.SEGMENT_SIZE = 1500\n")
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write(f"[extensions]\nsmall = {master.folder}/small.py\n")
+    with running_relay(master.settings(), log):
+        for number in range(6):
+            master.operate("-R", str(master.root / "one"), "bookmark", "-r", "null", f"mark{number}")
+    segments = master.outbox("one").segments()
+    assert len(segments) <= 3
+    assert segments[-1] >= 3
+    assert [event.seq for event in events(log)["one"]] == list(range(1, 8))
+
+
+@pytest.mark.timeout(900)
+def test_two_hundred_pushes_to_fifty_repositories_at_once_arrive_in_order(master, log):
+    names = [f"r{number:02}" for number in range(50)]
+    master.develop("init", str(master.folder / "empty"))
+    master.develop("init", str(master.folder / "clone-work"))
+    for number in range(4):
+        master.commit("work", f"change {number}")
+    for name in names:
+        shutil.copytree(master.folder / "empty", master.root / name)
+        shutil.copytree(master.folder / "clone-work", master.folder / f"clone-{name}")
+
+    def push(mine):
+        for number in range(4):
+            for name in mine:
+                heard.append(master.push(name, "-r", str(number)))
+
+    heard = []
+    with running_relay(master.settings(), log):
+        threads = [threading.Thread(target=push, args=(names[start::8],)) for start in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_until(lambda: not any(master.outbox(name).has_unsent() for name in names))
+    assert len(heard) == 200
+    told = events(log, repeats=True)
+    assert {name: [event.seq for event in told[name]] for name in names} == {name: [1, 2, 3, 4, 5] for name in names}
+    assert len({event.id for chain in told.values() for event in chain}) == 250

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A folder of repositories over HTTP: new ones are there at once, and a mirror's workshop is nobody's business."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HG = str(Path(sys.executable).with_name("hg"))
+# hgweb's settings are for the whole process, so it has one of its own.
+PROGRAM = """
+import sys
+from wsgiref.util import setup_testing_defaults
+from hgext.vcsreplicator.hg.web import application
+web = application(sys.argv[1])
+print("ready", flush=True)
+for line in sys.stdin:
+    environ = {"PATH_INFO": line.strip(), "QUERY_STRING": "style=raw", "REMOTE_ADDR": "127.0.0.1"}
+    setup_testing_defaults(environ)
+    answer = []
+    body = b"".join(web(environ, lambda status, headers: answer.append(status)))
+    print(answer[0].split()[0], sorted(body.decode().split()), flush=True)
+"""
+
+Ask = Callable[[str], str]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for path in ("root/known", "root/~vcsreplicator/staging/half-made"):
+        subprocess.run([HG, "init", str(tmp_path / path)], check=True)
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def ask(root: Path) -> Any:
+    """Status and words of a page of the folder."""
+    program = [sys.executable, "-c", PROGRAM, str(root)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as web:
+        assert web.stdin is not None
+        assert web.stdout is not None
+        assert web.stdout.readline() == "ready\n"
+
+        def page(path: str) -> str:
+            print(path, file=web.stdin, flush=True)
+            return web.stdout.readline().strip()  # type: ignore[union-attr]
+
+        yield page
+        web.stdin.close()
+
+
+def test_the_index_names_the_repositories_and_not_the_workshop(ask: Ask) -> None:
+    assert ask("/") == "200 ['/known/']"
+
+
+def test_what_is_being_made_is_not_found(ask: Ask) -> None:
+    assert ask("/~vcsreplicator/staging/half-made").startswith("404 ")
+
+
+def test_a_repository_is_found_by_the_first_request_after_its_creation(ask: Ask, root: Path) -> None:
+    assert ask("/folder/new").startswith("404 ")
+    subprocess.run([HG, "init", str(root / "folder" / "new")], check=True)
+    assert ask("/folder/new").startswith("200 ")

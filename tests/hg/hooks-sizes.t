@@ -1,0 +1,84 @@
+Files, pushes and histories above the limits are refused, and the pusher reads which file it was.
+
+  $ hg init server
+  $ cat >> server/.hg/hgrc << EOF
+  > [hooks]
+  > pretxnchangegroup.sizes = python:hooks.sizes.check
+  > [sizes]
+  > file = 1 kb
+  > push = 3 kb
+  > changesets = 4
+  > except = videos/**
+  > EOF
+  $ hg clone --quiet server client; cd client
+  $ bytes() { "$PYTHON" -c 'import sys; sys.stdout.write("x" * int(sys.argv[1]))' $1; }
+
+The limit itself is allowed.
+
+  $ bytes 1024 > exact; hg commit --quiet --addremove -m exact -d '0 0'; hg push --quiet
+  $ bytes 1025 > above; hg commit --quiet --addremove -m above -d '1 0'; hg push
+  pushing to $TESTTMP/server
+  searching for changes
+  adding changesets
+  adding manifests
+  adding file changes
+  above in 1728c155b3d3 has 1025 bytes, at most 1024 bytes are taken
+  transaction abort!
+  rollback completed
+  abort: pretxnchangegroup.sizes hook failed
+  [40]
+  $ hg -R ../server log -T '{desc}\n'
+  exact
+
+Removing it in a later changeset does not help: history keeps it. A path may be excepted.
+
+  $ hg remove above; hg commit -m removed -d '2 0'; hg push 2>&1 | grep above
+  above in 1728c155b3d3 has 1025 bytes, at most 1024 bytes are taken
+  $ hg --config extensions.strip= strip --quiet --no-backup -r 1
+  $ mkdir videos; bytes 2000 > videos/intro; hg commit --quiet --addremove -m video -d '3 0'; hg push --quiet
+
+Each version of a file counts once in the size of the push.
+
+  $ for i in 1 2 3 4; do bytes 800 > part$i; echo $i >> part$i; done; hg commit --quiet --addremove -m parts -d '4 0'; hg push
+  pushing to $TESTTMP/server
+  searching for changes
+  adding changesets
+  adding manifests
+  adding file changes
+  this push has 3208 bytes, at most 3072 bytes are taken at once
+  transaction abort!
+  rollback completed
+  abort: pretxnchangegroup.sizes hook failed
+  [40]
+  $ hg --config extensions.strip= strip --quiet --no-backup -r tip
+  $ for i in 1 2 3; do bytes 900 > same$i; hg commit --quiet --addremove -m "same $i" -d "$i 0"; done; hg push --quiet
+
+Too many changesets at once:
+
+  $ for i in 1 2 3 4 5; do echo $i > small; hg commit --quiet --addremove -m "small $i" -d "$i 0"; done; hg push
+  pushing to $TESTTMP/server
+  searching for changes
+  adding changesets
+  adding manifests
+  adding file changes
+  this push has 5 changesets, at most 4 are taken at once
+  transaction abort!
+  rollback completed
+  abort: pretxnchangegroup.sizes hook failed
+  [40]
+  $ hg push --quiet -r -2
+
+Without limits the hook lets everything pass.
+
+  $ sed -i.old '/ = 1 kb/d;/ = 3 kb/d;/ = 4/d' ../server/.hg/hgrc
+  $ bytes 5000 > large; hg commit --quiet --addremove -m large -d '9 0'; hg push --quiet
+
+A limit that cannot be read lets nothing pass.
+
+  $ printf '[sizes]\nfile = large\n' >> ../server/.hg/hgrc
+  $ echo 1 > small; hg commit --quiet -m small -d '10 0'; hg push --quiet
+  error: pretxnchangegroup.sizes hook failed: config: [sizes] file: expected something like 50 MB, got "large"
+  transaction abort!
+  rollback completed
+  config error: config: [sizes] file: expected something like 50 MB, got "large"
+  [30]

@@ -1,0 +1,70 @@
+A repository that comes into being below a root is announced, however it came.
+
+  $ . "$TESTDIR/master.sh"
+  $ hg init source
+  $ cd source
+  $ echo a > a
+  $ hg commit -qAm a
+  $ hg phase --public .
+  $ cd ..
+
+  $ hgm init repos/plain
+  (recorded repository creation in replication log in *s) (glob)
+  $ hgm clone -q --pull source repos/pulled
+  $ hgm clone -q source repos/linked
+  $ hgm clone -q --stream --config ui.ssh=$TESTTMP/ssh ssh://user@dummy/$TESTTMP/source repos/streamed
+  $ hg init ssh://user@dummy/$TESTTMP/repos/remote
+  (recorded repository creation in replication log in *s) (glob)
+  $ hg clone -q source ssh://user@dummy/$TESTTMP/repos/pushed
+  (recorded repository creation in replication log in *s) (glob)
+  $ hgm init repos/deep/er/project
+  (recorded repository creation in replication log in *s) (glob)
+  $ events
+  deep/er/project 1 created origin=init after=0
+  linked 1 created origin=clone (master) after=1
+  plain 1 created origin=init after=0
+  pulled 1 created origin=init after=0
+  pulled 2 changed +1 heads+1 (inline) after=1
+  pushed 1 created origin=init after=0
+  pushed 2 changed +1 heads+1 push=1 by tester (inline) after=1
+  remote 1 created origin=init after=0
+  streamed 1 created origin=init after=0
+  streamed 2 changed +1 heads+1 (inline) after=1
+
+A share has the store of another repository: the same identity, one chain of events.
+
+  $ hgm --config extensions.share= share -q -U repos/plain shared
+  $ hg -R source push -q repos/plain --config extensions.vcsreplicator=!
+  $ hgm -R shared bookmark -r tip here
+  recorded push in replication log in *s (glob)
+  $ events plain
+  plain 1 created origin=init after=0
+  plain 2 sync bootstrap=false reason=outside (master) after=1
+  plain 3 changed here=cb9a9f314b8b after=1
+
+A format upgrade changes nothing that is told.
+
+  $ hgm -R repos/plain debugupgraderepo --run --optimize re-delta-all -q > /dev/null
+  $ ls repos/plain/.hg/store | grep outbox
+  outbox.0001.log
+  outbox.lock
+  outbox.sent
+  $ hgm -R repos/plain bookmark -r tip there
+  recorded push in replication log in *s (glob)
+  $ events plain | tail -1
+  plain 4 changed there=cb9a9f314b8b after=1
+
+A repository that was there before the extension is announced with its first change.
+
+  $ HGRCPATH=$HGRCPATH hg clone -q -U source repos/before
+  $ hgm -R repos/before bookmark -r tip here
+  recorded push in replication log in *s (glob)
+  $ events before
+  before 1 created origin=adopted (master) after=1
+  before 2 changed here=cb9a9f314b8b after=1
+
+A name that no mirror could take.
+
+  $ hgm init 'repos/~tilde'
+  config error: repository path '~tilde': the part '~tilde' begins or ends with a character that is not allowed; rename the repository
+  [255]

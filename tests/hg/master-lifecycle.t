@@ -1,0 +1,151 @@
+Deleting, renaming, stripping, censoring, and what an operator says.
+
+  $ . "$TESTDIR/master.sh"
+  $ hgm init repos/one
+  (recorded repository creation in replication log in *s) (glob)
+  $ hg clone -q ssh://user@dummy/$TESTTMP/repos/one clone
+  $ cd clone
+  $ hg debugdrawdag <<'E'
+  > D
+  > |
+  > B C
+  > |/
+  > A
+  > E
+  $ hg push -q -f -r D -r C
+  $ cd ..
+
+A strip that has to put a branch back.
+
+  $ hgm -R repos/one log -T '{rev} {desc}\n'
+  3 D
+  2 C
+  1 B
+  0 A
+  $ hgm -R repos/one strip -q --no-backup 'desc(B)'
+  $ hgm -R repos/one log -T '{rev} {desc}\n'
+  1 C
+  0 A
+  $ events
+  one 1 created origin=init after=0
+  one 2 changed +4 heads+2 push=1 by tester (inline) after=4
+  one 3 stripped -2 after=2
+
+hgrc: what is harmless travels, on request and with a synchronization.
+
+  $ cat > repos/one/.hg/hgrc <<E
+  > [web]
+  > description = the first
+  > style = /etc/passwd
+  > [hooks]
+  > incoming = rm
+  > E
+  $ hgm -R repos/one replicatehgrc
+  recorded hgrc in replication log
+  $ hgm -R repos/one replicatesync
+  wrote synchronization message into replication log
+  $ hgm -R repos/one replicatesync --bootstrap -q
+  $ events | tail -3
+  one 4 hgrc hgrc={'web': {'description': 'the first'}} after=2
+  one 5 sync bootstrap=false reason=requested hgrc={'web': {'description': 'the first'}} (master) after=2
+  one 6 sync bootstrap=true reason=requested hgrc={'web': {'description': 'the first'}} (master) after=2
+
+A rename keeps the identity; the new path has its own count of generations.
+
+  $ hgm -R repos/one replicaterename repos/two
+  move $TESTTMP/repos/one to repos/two here and on all mirrors (yN)?  n
+  abort: nothing was done
+  (answer yes, or give --yes)
+  [255]
+  $ hgm -R repos/one replicaterename repos/two --yes
+  wrote rename message into replication log: two
+  $ ls repos
+  two
+  $ mv repos/two repos/three
+  $ hgm -R repos/three bookmark x -r tip
+  abort: this repository was two and is three now
+  (if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt')
+  [255]
+  $ hgm -R repos/three replicaterename
+  wrote rename message into replication log: three
+  $ hgm -R repos/three bookmark x -r tip
+  recorded push in replication log in *s (glob)
+  $ events | grep -c .
+  9
+
+A copy is not the repository it was copied from.
+
+  $ cp -R repos/three repos/copy
+  $ hgm -R repos/copy bookmark y -r tip
+  abort: this repository was three and is copy now
+  (if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt')
+  [255]
+  $ hgm -R repos/copy replicateadopt --yes
+  (recorded repository creation in replication log in *s) (glob)
+  this repository is ????????????????????????????????, incarnation ???????????????????????????????? (glob)
+  $ hgm -R repos/copy bookmark y -r tip
+  recorded push in replication log in *s (glob)
+  $ events copy
+  copy 1 created origin=adopted hgrc={'web': {'description': 'the first'}} (master) after=2
+  copy 2 changed y=dc0947a82db8 after=2
+
+Deleted, and created again: another repository at the same path.
+
+  $ hgm -R repos/three replicatedelete
+  delete $TESTTMP/repos/three here and on all mirrors (yN)?  n
+  abort: nothing was done
+  (answer yes, or give --yes)
+  [255]
+  $ hgm -R repos/three replicatedelete --yes
+  wrote delete message into replication log
+  repo deleted from local host
+  $ ls repos
+  copy
+  $ hgm init repos/three
+  (recorded repository creation in replication log in *s) (glob)
+  $ events three
+  three 8 renamed from=two after=2
+  three 9 changed x=dc0947a82db8 after=2
+  three 10 deleted after=2
+  three 1 created generation=2 origin=init after=0
+
+Censoring.
+
+  $ hg init s
+  $ cd s
+  $ echo secret > f
+  $ hg commit -qAm secret
+  $ echo fine > f
+  $ hg commit -qm fine
+  $ hg push -q ssh://user@dummy/$TESTTMP/repos/three
+  $ cd ..
+  $ hgm --cwd repos/three --config extensions.censor= censor -r 0 f -q
+  $ events three | tail -1
+  three 3 censored generation=2 file=f node=b1c12cf98dc8 after=2
+
+Signs of life.
+
+  $ hgm sendheartbeat | tail -2
+  sending heartbeat to partition 15
+  wrote heartbeat message into 16 partitions
+  $ hgm sendheartbeat --config vcsreplicator.log=sqlite:///nowhere/at/all
+  abort: error sending heartbeat: sqlite:///nowhere/at/all: expected the folder /nowhere/at to exist
+  [255]
+  $ hgm sendheartbeat --config vcsreplicator.log= --config vcsreplicator.relay=/x
+  config error: config: [vcsreplicator] log: expected the URL of the log, got nothing
+  [255]
+
+Hashes, under both names.
+
+  $ hgm -R repos/copy repohash
+  visible/total revisions: 2/2
+  visible/total heads: 1/1
+  normal: 2c61861872b020d1eedd7e5bb521e408f4e00921b8cc55d107065c0b5354cdec
+  unfiltered: 2c61861872b020d1eedd7e5bb521e408f4e00921b8cc55d107065c0b5354cdec
+  phases: c8f58685db27928aa0e50d35ebcfaa63279f17ad2c047b9e61661b50b4a6361d
+  heads: bd876d825ba892ce947cf1b84fa5fcdafdb3a84877b08bdcc3198fb2990a008a
+  unfiltered heads: bd876d825ba892ce947cf1b84fa5fcdafdb3a84877b08bdcc3198fb2990a008a
+  bookmarks: c0f04dce76cf254dd55b5afd26e5db32e57591b339c36ad3ac4276e4c94e9db8
+  pushlog: * (glob)
+  $ hgm -R repos/copy mozrepohash | cmp - - && echo the same
+  the same

@@ -1,0 +1,104 @@
+What is refused leaves nothing behind, and says why.
+
+  $ . "$TESTDIR/master.sh"
+  $ hgm init repos/one
+  (recorded repository creation in replication log in *s) (glob)
+  $ hg clone -q ssh://user@dummy/$TESTTMP/repos/one clone
+  $ cd clone
+  $ echo a > a
+  $ hg commit -qAm a
+
+A hook refuses the push in the last moment before the commit: no changeset, no push, no event.
+
+  $ cat >> ../master.hgrc <<E
+  > [hooks]
+  > pretxnclose.no = false
+  > E
+  $ hg push
+  pushing to ssh://user@dummy/$TESTTMP/repos/one
+  searching for changes
+  remote: adding changesets
+  remote: adding manifests
+  remote: adding file changes
+  remote: recorded push in pushlog
+  remote: transaction abort!
+  remote: rolling back pushlog
+  remote: rollback completed
+  remote: pretxnclose.no hook exited with status 1
+  abort: push failed on remote
+  [100]
+  $ sed -i '/^\[hooks\]/,$d' ../master.hgrc
+  $ hgm -R ../repos/one log
+  $ hgm -R ../repos/one verifypushlog
+  pushlog contains all 0 changesets across 0 pushes
+  $ events
+  one 1 created origin=init after=0
+  $ hg push -q
+
+On the master itself nobody commits, and nothing is rolled back.
+
+  $ cd ../repos/one
+  $ hgm update -q
+  $ echo b > b
+  $ hgm add -q b
+  $ hgm commit -m b
+  cannot commit to replicating repositories; push instead
+  abort: precommit.vcsreplicator hook failed
+  [255]
+  $ hgm rollback
+  abort: rollback is disabled because it is unsafe
+  (see `hg help -v rollback` for information)
+  [255]
+  $ hgm rollback --config ui.rollback=yes
+  abort: rollback is disabled because it is unsafe
+  (see `hg help -v rollback` for information)
+  [255]
+  $ cd ..
+
+A repository outside the roots takes no pushes, as nobody would hear of them.
+
+  $ hgm init ../outside
+  $ hg -R ../clone push ssh://user@dummy/$TESTTMP/outside
+  pushing to ssh://user@dummy/$TESTTMP/outside
+  searching for changes
+  remote: repository path not configured for replication
+  remote: (add its folder to [vcsreplicator-roots])
+  remote: prechangegroup.vcsreplicator hook failed
+  abort: push failed on remote
+  [100]
+  $ hgm -R ../outside replicatesync
+  abort: repository path not configured for replication
+  (add its folder to [vcsreplicator-roots])
+  [255]
+
+Formats whose content no mirror would get.
+
+  $ hgm init trees --config experimental.treemanifest=yes
+  abort: this repository uses tree manifests, which is not replicated
+  (convert it, or keep it outside [vcsreplicator-roots])
+  [255]
+  $ hgm init large --config extensions.lfs= --config lfs.usercache=$TESTTMP/lfs
+  (recorded repository creation in replication log in *s) (glob)
+  $ echo lfs >> one/.hg/requires
+  $ hgm -R one --config extensions.lfs= bookmark x
+  abort: this repository uses LFS, which is not replicated
+  (convert it, or keep it outside [vcsreplicator-roots])
+  [255]
+
+Settings that cannot be right.
+
+  $ hgm init x --config vcsreplicator.role=
+  config error: config: [vcsreplicator] role: expected master or mirror, got nothing
+  [255]
+  $ hgm init x --config vcsreplicator.role=slave
+  config error: config: [vcsreplicator] role: expected master or mirror, got "slave"
+  [255]
+  $ hgm init x --config vcsreplicator.durability=some
+  config error: config: [vcsreplicator] durability: expected store or outbox, got "some"
+  [255]
+  $ hgm init x --config vcsreplicator.log=
+  config error: config: [vcsreplicator] relay: expected the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay), got nothing
+  [255]
+  $ hgm init x --config vcsreplicator.acknowledge-timeout=soon
+  config error: config: [vcsreplicator] acknowledge-timeout: expected a number of seconds, got "soon"
+  [255]

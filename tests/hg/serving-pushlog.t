@@ -1,0 +1,99 @@
+The pushlog of a mirror shows the pushes of what is released, on its pages and over the wire.
+
+  $ cat >> "$HGRCPATH" << EOF
+  > [extensions]
+  > pushlog =
+  > [web]
+  > server-header = no
+  > [ui]
+  > ssh = "$PYTHON" "$RUNTESTDIR/dummyssh"
+  > EOF
+  $ release() { "$PYTHON" "$TESTDIR/release.py" "$@"; }
+  $ get() { "$PYTHON" "$RUNTESTDIR/get-with-headers.py" localhost:$HGPORT "$@"; }
+  $ hg init repo
+  $ hg clone --quiet repo client; cd client
+  $ for i in 1 2 3; do echo $i > file; hg commit --quiet --addremove -m "change $i" -d "$i 0"; hg push --quiet; done
+  recorded push in pushlog
+  recorded push in pushlog
+  recorded push in pushlog
+  $ cd ..
+  $ cat >> "$HGRCPATH" << EOF
+  > [extensions]
+  > vcsreplicator =
+  > [vcsreplicator]
+  > role = mirror
+  > EOF
+  $ hg serve -R repo -p $HGPORT -d --pid-file hg.pid -E errors.log
+  $ cat hg.pid >> $DAEMON_PIDS
+  $ ids() { get "$1" | grep -o '"[0-9]*": {' | tr -d '\n'; }
+
+Nothing is released, one, two, all three.
+
+  $ get 'json-pushes?version=2'
+  200 Script output follows
+  
+  {
+  "lastpushid": 0,
+  "pushes": {}
+  } (no-eol)
+  $ release repo 1 1 1
+  $ get 'json-pushes?version=2' | grep lastpushid; ids json-pushes
+  "lastpushid": 1,
+  "1": { (no-eol)
+  $ release repo 2 2 2
+  $ get 'json-pushes?version=2' | grep lastpushid; ids json-pushes
+  "lastpushid": 2,
+  "1": {"2": { (no-eol)
+  $ ids 'json-pushes?startID=1&endID=3'; get atom-pushlog | grep -c '<entry>'; get pushloghtml | grep -c 'id[123]"'
+  "2": {2
+  2
+  $ get '?cmd=pushlog&firstpush=1' | cut -d ' ' -f 1
+  200
+  
+  1
+  1
+  2
+  $ get '?cmd=pushlog-stream&firstpush=1' | cut -d ' ' -f 1
+  200
+  
+  1
+  2
+  ok
+
+A push that is not released is unknown, whichever way it is asked for.
+
+  $ unreleased=$(hg log -R repo -r 2 -T '{node}')
+  $ get "json-pushes?changeset=$unreleased"
+  404 Not Found
+  
+  {
+  "error": "unknown revision '7e112ebf5c22414aa98cd568acce6ad8f3014ae7'"
+  } (no-eol)
+  [1]
+  $ get "json-pushes?tochange=$unreleased"
+  200 Script output follows
+  
+  {"1": {"changesets": ["50c7b02cdffc584a154c8183a7f5135b6118ce4f"], "date": 0, "git_changesets": [null], "user": "tester"}, "2": {"changesets": ["b5da36d94b5eb11f62a3a8599bb8aae7087fa79a"], "date": 0, "git_changesets": [null], "user": "tester"}} (no-eol)
+  $ get 'json-pushes?user=tester&tipsonly=1' | grep -c changesets
+  1
+  $ get "json-rev/$unreleased" | head -3
+  404 Not Found
+  
+  {
+
+Clones take along what is shown, and the rest with a later pull.
+
+  $ hg clone --quiet ssh://user@dummy/repo copy
+  $ hg -R copy log -T '{rev} {pushid}\n' --config extensions.vcsreplicator=!
+  1 2
+  0 1
+  $ release repo 3 3 3
+  $ hg -R copy pull --quiet
+  $ hg -R copy log -T '{rev} {pushid}\n' --config extensions.vcsreplicator=!
+  2 3
+  1 2
+  0 1
+  $ get 'json-pushes?version=2' | grep lastpushid; ids json-pushes
+  "lastpushid": 3,
+  "1": {"2": {"3": { (no-eol)
+  $ cat errors.log

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every `.t` transcript of this folder, run by Mercurial's own runner; a difference is shown as the failure.
+
+The runner is not in Mercurial's wheels: it is taken from the source archive of the version and hash that requirements/install.txt
+pins, and kept in the cache. Its tools are beside it: `$RUNTESTDIR/dummyssh` is an ssh that runs here.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from testing.services.cache import CHECKOUT, cached
+
+TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.t"))
+LOCK = CHECKOUT / "requirements" / "install.txt"
+
+
+def pinned_mercurial() -> str:
+    """The lines of the lock that name Mercurial's version and hashes."""
+    start, lines = f"mercurial=={version('mercurial')} ", LOCK.read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(start))
+    last = next(number for number in range(first, len(lines)) if not lines[number].endswith("\\"))
+    return "\n".join(lines[first : last + 1]) + "\n"
+
+
+def extract_runner(folder: Path) -> None:
+    """Download the pinned archive and keep its `tests/` but the tests."""
+    requirements = folder / "requirements.txt"
+    requirements.write_text(pinned_mercurial())
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
+    download = [*pip, "--no-binary", "mercurial", "--require-hashes", "-r", str(requirements), "-d", str(folder)]
+    # pip asks the archive for its metadata: without this, Mercurial would want a compiler's headers for that.
+    pure = folder / "pure.cfg"
+    pure.write_text("[global]\npure=1\n")
+    subprocess.run(download, check=True, cwd=folder, env={**os.environ, "DIST_EXTRA_CONFIG": str(pure)})
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        for member in source:
+            _, _, path = member.name.partition("/")
+            is_tool = path.startswith("tests/") and path.count("/") == 1 and not path.startswith("tests/test-")
+            if is_tool and (content := source.extractfile(member)):
+                tool = folder / path.removeprefix("tests/")
+                tool.write_bytes(content.read())
+                tool.chmod(member.mode)
+    archive.unlink()
+
+
+@pytest.fixture(scope="session")
+def runner() -> Path:
+    return cached(f"run-tests-{version('mercurial')}", extract_runner) / "run-tests.py"
+
+
+def stage(transcript: Path, folder: Path) -> Path:
+    """A folder that looks like this one, where the transcript has the only kind of name that the runner takes: `test-*.t`."""
+    folder.mkdir()
+    for neighbour in transcript.parent.iterdir():
+        if neighbour.suffix != ".t":
+            (folder / neighbour.name).symlink_to(neighbour)
+    staged = folder / f"test-{transcript.stem.removeprefix('test-')}.t"
+    staged.symlink_to(transcript)
+    return staged
+
+
+def difference(transcript: Path, runner: Path, folder: Path) -> str:
+    """What the runner says of a transcript that does not hold, or did not run; empty if it holds."""
+    hg = Path(sys.executable).with_name("hg")
+    options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "240"]
+    staged = stage(transcript, folder / "transcripts")
+    result = subprocess.run(
+        [sys.executable, str(runner), *options, str(staged)],
+        env={**os.environ, "USER": "tester", "PYTHONWARNINGS": "ignore"},
+        cwd=staged.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    holds = result.returncode == 0 and "Ran 1 tests, 0 skipped, 0 failed" in result.stdout
+    return "" if holds else f"{transcript.name} does not hold:\n{result.stdout}"
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_transcript_holds(transcript: Path, runner: Path, tmp_path: Path) -> None:
+    if found := difference(transcript, runner, tmp_path):
+        pytest.fail(found, pytrace=False)
+
+
+def test_a_transcript_that_does_not_hold_shows_the_difference(runner: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "moon.t").write_text("  $ echo real\n  imagined\n")
+    found = difference(tmp_path / "wrong" / "moon.t", runner, tmp_path)
+    assert "-  imagined" in found
+    assert "+  real" in found
+
+
+def test_a_transcript_that_was_skipped_does_not_hold(runner: Path, tmp_path: Path) -> None:
+    (tmp_path / "skipped").mkdir()
+    (tmp_path / "skipped" / "moon.t").write_text("#require false\n  $ echo real\n  imagined\n")
+    assert "skipped" in difference(tmp_path / "skipped" / "moon.t", runner, tmp_path)

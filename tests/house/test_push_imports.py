@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A push loads the standard library, Mercurial and our own modules, nothing else: measured in the pushing process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+OURS = {"hgext", "pushlog", "hooks"}
+MERCURIALS = {"mercurial", "hgdemandimport", "hgext3rd"}
+REPORTER = """
+import atexit, os, sys
+def report():
+    with open(os.environ["MODULES"], "w") as out:
+        out.write("\\n".join(loaded()))
+def loaded():
+    # Mercurial's demand import leaves names in sys.modules that were never loaded.
+    return [name for name, module in list(sys.modules.items()) if "Lazy" not in type(module).__name__]
+atexit.register(report)
+"""
+MASTER = """
+[extensions]
+pushlog =
+vcsreplicator =
+[vcsreplicator]
+role = master
+log = sqlite:///{folder}/log.db
+[vcsreplicator-roots]
+{folder}/master = .
+"""
+
+
+def modules_of_a_push(folder: Path, hgrc: str) -> set[str]:
+    """Names of all modules in the process of a local push, which is pusher and master in one."""
+    (folder / "master").mkdir(parents=True)
+    (folder / "reporter.py").write_text(REPORTER)
+    (folder / "hgrc").write_text(hgrc)
+    environment = {**os.environ, "HGRCPATH": str(folder / "hgrc"), "MODULES": str(folder / "modules")}
+
+    def hg(*arguments: str) -> None:
+        command = [str(Path(sys.executable).with_name("hg")), *arguments]
+        subprocess.run(command, check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+
+    hg("init", "master/one")
+    hg("init", "clone")
+    (folder / "clone" / "file").write_text("content")
+    hg("-R", "clone", "commit", "--addremove", "--message", "first", "--user", "tester")
+    hg("-R", "clone", "push", "master/one", "--config", f"extensions.reporter={folder}/reporter.py")
+    return set((folder / "modules").read_text().split())
+
+
+def test_a_push_imports_the_standard_library_mercurial_and_us_alone(tmp_path: Path) -> None:
+    without = modules_of_a_push(tmp_path / "without", "")
+    replicated = modules_of_a_push(tmp_path / "with", MASTER.format(folder=tmp_path / "with"))
+    assert list((tmp_path / "with/master/one/.hg/store").glob("outbox.*"))  # else this measured an ordinary push
+    added = {name for name in replicated - without if name.split(".")[0] not in sys.stdlib_module_names}
+    assert "hgext.vcsreplicator.hg.registration" in added
+    assert not {name for name in added if name.split(".")[0] not in OURS | MERCURIALS}

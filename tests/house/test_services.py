@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The services that other tests stand on: they answer, survive what they should, and leave nothing behind."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+from kombu import Connection
+
+from testing.services.aws import Aws
+from testing.services.cache import CHECKOUT, cached
+from testing.services.existing import Existing, shared_kafka
+from testing.services.kafka import Kafka
+from testing.services.process import Service, ServiceMissing, needed
+from testing.services.rabbitmq import RabbitMQ
+
+OwnService = Callable[[type[Service]], Service]
+KINDS = [Kafka, RabbitMQ, Aws]
+
+STARTS_AND_WAITS = """
+import sys, time
+from testing.services.{module} import {kind}
+from testing.services.guard import descendants
+service = {kind}().start()
+print(service.folder, service.guard_pid, *descendants(service.guard_pid), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.services
+def test_a_killed_test_run_leaves_no_process_and_no_folder(kind: type[Service]) -> None:
+    script = STARTS_AND_WAITS.format(module=kind.name, kind=kind.__name__)
+    with subprocess.Popen([sys.executable, "-c", script], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout
+        folder, *processes = run.stdout.readline().split()
+        ends = {os.pidfd_open(int(process)) for process in processes}
+        run.send_signal(signal.SIGKILL)
+    left = set(ends)
+    while left and (ended := select.select(left, [], [], 30)[0]):
+        left -= set(ended)
+    assert len(ends) >= 2
+    assert not left
+    assert not Path(folder).exists()
+    for end in ends:
+        os.close(end)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_paused_service_is_silent_and_answers_again_when_resumed(
+    kind: type[Service], own_service: OwnService
+) -> None:
+    service = own_service(kind)
+    service.pause()
+    try:
+        answered = service.answers()
+    except OSError:
+        answered = False
+    assert not answered
+    service.resume()
+    service.wait_until_ready()
+
+
+def test_kafka_killed_keeps_what_it_acknowledged(own_service: Callable[[type[Kafka]], Kafka]) -> None:
+    kafka = own_service(Kafka)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    admin.create_topics([NewTopic("kept", 1, 1)])
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all")
+    producer.send("kept", b"value").get(30)
+    kafka.kill()
+    producer.close(0)
+    kafka.restart()
+    consumer = KafkaConsumer("kept", bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
+    assert next(consumer).value == b"value"
+    consumer.close()
+
+
+def test_rabbitmq_killed_keeps_what_it_confirmed(own_service: Callable[[type[RabbitMQ]], RabbitMQ]) -> None:
+    rabbitmq = own_service(RabbitMQ)
+    with Connection(rabbitmq.url, transport_options={"confirm_publish": True}) as connection:
+        queue = connection.SimpleQueue("kept")
+        queue.put("value")
+        queue.close()
+        rabbitmq.kill()
+    rabbitmq.restart()
+    with Connection(rabbitmq.url) as connection:
+        queue = connection.SimpleQueue("kept")
+        assert queue.get(timeout=30).payload == "value"
+        queue.close()
+
+
+def test_a_virtual_host_is_empty_and_apart(own_service: Callable[[type[RabbitMQ]], RabbitMQ]) -> None:
+    rabbitmq = own_service(RabbitMQ)
+    for url in (rabbitmq.vhost(), rabbitmq.vhost()):
+        with Connection(url) as connection:
+            queue = connection.SimpleQueue("same")
+            assert queue.qsize() == 0
+            queue.put("mine")
+            queue.close()
+
+
+def test_a_missing_program_is_one_line_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ServiceMissing) as missing:
+        needed("nosuchprogram", "its-package")
+    assert "nosuchprogram" in str(missing.value)
+    assert "its-package" in str(missing.value)
+    assert "\n" not in str(missing.value)
+
+
+@pytest.mark.services
+def test_settings_that_kafka_refuses_are_an_error_that_says_why() -> None:
+    with pytest.raises(ServiceMissing, match="not a number"), Kafka(properties={"node.id": "not a number"}):
+        pass
+
+
+def test_a_service_that_ends_at_start_shows_what_it_printed() -> None:
+    class Broken(Aws):
+        def command(self) -> list[str]:
+            return [sys.executable, "-c", "import sys; sys.exit('no such moon')"]
+
+    with pytest.raises(ServiceMissing, match=r"aws ended while starting[\s\S]*no such moon"), Broken():
+        pass
+
+
+def test_an_environment_variable_points_to_a_service_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VCSREPLICATOR_TEST_KAFKA", "kafka.example:9092")
+    with shared_kafka() as kafka:
+        assert kafka == Existing(url="kafka://kafka.example:9092")
+        assert kafka.bootstrap == "kafka.example:9092"
+
+
+def test_a_download_that_fails_is_tried_again_from_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VCSREPLICATOR_CACHE", str(tmp_path))
+
+    def fails(folder: Path) -> None:
+        (folder / "half").touch()
+        raise ServiceMissing("the line was cut")
+
+    with pytest.raises(ServiceMissing):
+        cached("thing", fails)
+    assert [path.name for path in cached("thing", lambda folder: (folder / "whole").touch()).iterdir()] == ["whole"]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What every file says: its licence and promise, nothing of the machine it was written on, and only commands that exist."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from hgext.vcsreplicator.cli import VERBS
+from testing.services.cache import CHECKOUT
+
+LICENCE = "SPDX-License-Identifier: GPL-2.0-or-later"
+# In pieces, so that this file does not offend.
+FORBIDDEN = re.compile(
+    "|".join(["/wo" + "rk/", "/ho" + "me/", "pypi" + r"\.org", "python" + r"hosted", r"repo1?\.mav" + "en"])
+)
+VAGUE = {"util", "utils", "common", "helper", "helpers", "manager", "misc"}
+SET_ASIDE = re.compile(
+    r"\b(pytest\.(mark\.)?(skip|skipif|xfail|importorskip)|unittest\.skip)\b|^#require", re.MULTILINE
+)
+
+
+def files(*patterns: str) -> Iterator[tuple[str, str]]:
+    """Name and text of each file that is or would be committed."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    for name in sorted(set(subprocess.check_output(listing, cwd=CHECKOUT, text=True).splitlines())):
+        path = CHECKOUT / name
+        if path.is_file():
+            yield name, path.read_text(errors="replace")
+
+
+def test_every_source_file_names_its_licence() -> None:
+    sources = files("*.py", "*.sh", "Makefile", ".ci/run", ":!tests/golden")  # what was given stays as it came
+    assert not [name for name, text in sources if LICENCE not in "\n".join(text.splitlines()[:3])]
+
+
+def test_every_module_says_what_it_promises() -> None:
+    assert not [name for name, text in files("*.py") if not ast.get_docstring(ast.parse(text))]
+
+
+def test_no_module_has_a_vague_name() -> None:
+    assert not [name for name, _ in files("*.py") if VAGUE & set(re.split(r"[/_.]", name))]
+
+
+def test_no_file_speaks_of_the_machine_or_of_registries() -> None:
+    offending = [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in files()
+        for number, line in enumerate(text.splitlines(), 1)
+        if FORBIDDEN.search(line)
+    ]
+    assert not offending, "\n".join(offending)
+
+
+def test_no_test_is_set_aside() -> None:
+    tests = files("tests/*.py", "tests/*.t")
+    offending = [name for name, text in tests if SET_ASIDE.search(text) and name != "tests/house/test_texts.py"]
+    assert not offending
+
+
+def code_of(text: str) -> str:
+    """The code of a Markdown text: fenced blocks and spans."""
+    return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+
+
+def test_the_documents_name_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (name, target) for name, text in files("*.md") for target in re.findall(r"\bmake ([a-z][a-z-]*)", code_of(text))
+    }
+    assert not [f"{name}: make {target}" for name, target in sorted(named) if target not in targets]
+
+
+def test_the_documents_name_only_verbs_that_exist() -> None:
+    verbs = {verb for verb in VERBS if (CHECKOUT / "hgext/vcsreplicator/cli" / f"{verb}.py").exists()}
+    command = re.compile(r"(?:^|[`$;/]|bin/)\s*vcsreplicator ([a-z][a-z-]*)", re.MULTILINE)
+    named = {(name, verb) for name, text in files("*.md") for verb in command.findall(code_of(text))}
+    assert not [f"{name}: vcsreplicator {verb}" for name, verb in sorted(named) if verb not in verbs]
+
+
+def test_the_checks_of_texts_can_fail() -> None:
+    assert FORBIDDEN.search("see /wo" + "rk/main")
+    assert SET_ASIDE.search("@pytest.mark.sk" + "ip")
+    assert code_of("run `make demo`, not make believe") == "`make demo`"
+    assert Path("a/util.py").stem in VAGUE

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An embedded log and a notifier at work on it, in this process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.opening import open_log
+from testing.notices import with_topics
+from testing.notifying import Notifier
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet() -> Iterator[None]:
+    """What services say of themselves goes nowhere: standard output belongs to the verbs under test."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        yield with_topics(log)
+
+
+@pytest.fixture
+def notifier(log: Log, tmp_path: Path) -> Iterator[Notifier]:
+    running = Notifier(log, tmp_path)
+    yield running
+    running.stop()
+    running.state.close()

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The verbs for operators of the notifier, and the subscriber's `listen`."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.log import Log
+from notifier import settings as notifier_settings
+from notifier.listener import Arrival, ListenSettings, listen
+from testing.endpoint import Endpoint, Reply
+from testing.notices import publish_pushes
+from testing.notifying import Notifier, Scripted, eventually
+from testing.receivers import PulseReceiver
+
+TOML = """\
+log = "sqlite://{folder}/log.db"
+[public.urls]
+"" = "https://hg.example/"
+[notifier]
+state = "{folder}/notifier.db"
+[notifier.lines]
+type = "jsonlines"
+file = "{folder}/lines"
+[notifier.hooks]
+type = "webhook"
+database = "{folder}/deliveries.db"
+allow = ["127.0.0.0/8"]
+allow-http = true
+ladder = [0, 0.05]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, log: Log) -> Path:
+    file = tmp_path / "services.toml"
+    file.write_text(TOML.format(folder=tmp_path))
+    return file
+
+
+def say(file: Path, *words: str) -> str:
+    """What the verb prints; raises what it refuses."""
+    result = click.testing.CliRunner().invoke(program, [*words, "--config", str(file)], catch_exceptions=False)
+    if result.exit_code:
+        raise ReplicationError(result.output)
+    return result.output
+
+
+@pytest.fixture
+def running(file: Path, notifier: Notifier) -> Iterator[Notifier]:
+    import tomllib
+
+    read = notifier_settings.read(tomllib.loads(file.read_text()), str(file))
+    notifier.start(
+        lines=Scripted(answer=lambda m: Unavailable("no") if m.sequence == 7 else None),
+        hooks=read.destinations["hooks"],
+    )
+    return notifier
+
+
+def test_pause_and_resume_are_answered_by_the_notifier(file: Path, running: Notifier) -> None:
+    assert say(file, "destination", "pause", "lines") == "lines: paused\n"
+    assert say(file, "destination", "resume", "lines") == "lines: resumed\n"
+    assert "resumed" in say(file, "destination", "requests")
+
+
+def test_unknown_destination_is_named_with_those_there_are(file: Path) -> None:
+    with pytest.raises(ReplicationError, match=r"no destination 'nowhere' .* but: lines, hooks"):
+        say(file, "destination", "pause", "nowhere")
+
+
+def test_request_without_a_notifier_is_kept(file: Path) -> None:
+    with pytest.raises(ReplicationError, match="request 1 is recorded"):
+        say(file, "destination", "pause", "lines", "--wait", "0.1")
+
+
+def test_skip_says_what_it_would_do_and_acts_on_yes(file: Path, running: Notifier, log: Log) -> None:
+    publish_pushes(log, "x", 7, 7)
+    with pytest.raises(
+        ReplicationError, match="the oldest message that failed would never be sent to lines; add --yes"
+    ):
+        say(file, "destination", "skip", "lines")
+    eventually(lambda: "skipped" in say(file, "destination", "skip", "lines", "--yes").split()[1])
+    running.settled("lines")
+    assert "skipped by" in running.errors()[0].reason
+
+
+def test_list_shows_trouble(file: Path, running: Notifier, log: Log) -> None:
+    publish_pushes(log, "x", 7, 7)
+    eventually(lambda: "in trouble: no" in say(file, "destination", "list"))
+    assert json.loads(say(file, "destination", "list", "--json"))["lines"]["trouble"] == "no"
+
+
+def test_replay_by_push_id_and_by_time(file: Path, running: Notifier, log: Log) -> None:
+    publish_pushes(log, "x", 1, 3)
+    running.settled("lines")
+    replay = ("replay", "--repository", "x", "--to", "lines", "--since")
+    assert say(file, *replay, "3") == "lines: sent 1 messages again\n"
+    assert say(file, *replay, "2016-04-18T10:24:43") == "lines: sent 2 messages again\n"
+    with pytest.raises(ReplicationError, match=r"expected a time such as"):
+        say(file, *replay, "yesterday")
+
+
+def test_subscription_lives_from_its_adding_to_its_removal(
+    file: Path, running: Notifier, log: Log, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    key.chmod(0o600)
+    with Endpoint() as endpoint:
+        say(file, "subscription", "add", "ci", endpoint.url, "--header", "x-team: build", "--secret-file", str(key))
+        assert endpoint.url in say(file, "subscription", "list", "--json")
+        publish_pushes(log, "x", 1, 2)
+        eventually(lambda: endpoint.told == [("x", 1), ("x", 2)])
+        assert endpoint.requests[0].headers["x-team"] == "build"
+        assert endpoint.requests[0].headers["webhook-signature"].startswith("v1,")
+        say(file, "subscription", "pause", "ci")
+        publish_pushes(log, "x", 3, 3)
+        eventually(lambda: json.loads(say(file, "deliveries", "list", "--state", "queued", "--json")))
+        with pytest.raises(ReplicationError, match="what waits for ci would be cancelled; add --yes"):
+            say(file, "subscription", "remove", "ci")
+        say(file, "subscription", "remove", "ci", "--yes")
+        assert "1 cancelled, 2 delivered" in say(file, "deliveries", "list")
+        assert "removed" in say(file, "subscription", "history")
+        assert "MfKQ9" not in say(file, "subscription", "list", "--json")
+
+
+def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Log) -> None:
+    with Endpoint(lambda request: Reply(status=500)) as endpoint:
+        say(file, "subscription", "add", "ci", endpoint.url)
+        publish_pushes(log, "x", 1, 2)
+        eventually(lambda: "2 exhausted" in say(file, "deliveries", "list"))
+        shown = json.loads(say(file, "deliveries", "show", "1"))
+        assert (shown["state"], shown["error"], shown["body"]["type"]) == ("exhausted", "status 500", "changegroup.1")
+        endpoint.reply = lambda request: Reply()
+        with pytest.raises(ReplicationError, match="2 deliveries would be sent again; add --yes"):
+            say(file, "deliveries", "redeliver", "--exhausted", "ci")
+        assert say(file, "deliveries", "redeliver", "--exhausted", "ci", "--yes") == "2 queued again\n"
+        eventually(lambda: "2 delivered" in say(file, "deliveries", "list"))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("deliveries", "show", "77"), "there is no delivery 77"),
+        (("subscription", "pause", "nobody"), "there is no subscription 'nobody'"),
+        (("subscription", "add", "x", "ftp://x"), "url: expected https"),
+    ],
+)
+def test_mistakes_are_one_line(file: Path, words: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ReplicationError, match=complaint):
+        say(file, *words)
+
+
+@pytest.fixture
+def told(rabbitmq: Any, log: Log, notifier: Notifier) -> Iterator[PulseReceiver]:
+    """An exchange to which three pushes of `x` come while the block runs."""
+    receiver = PulseReceiver(rabbitmq, "v2")
+    notifier.start(it=receiver.settings())
+    yield receiver
+    receiver.close()
+
+
+def listener(receiver: PulseReceiver, **more: Any) -> ListenSettings:
+    queue = receiver.name + "-listener"
+    return ListenSettings(url=receiver.url, exchange=receiver.exchange, queue=queue, pause=0.05, durable=True, **more)
+
+
+def test_listener_gets_every_message_and_repeats_what_failed(told: PulseReceiver, log: Log) -> None:
+    attempts: list[int] = []
+
+    def hand_on(arrival: Arrival) -> bool:
+        attempts.append(arrival.headers["sequence"])
+        return attempts.count(arrival.headers["sequence"]) > 1
+
+    done: list[int] = []
+    thread = threading.Thread(
+        target=lambda: done.append(listen(listener(told, prefetch=1), hand_on, stop=threading.Event(), limit=3))
+    )
+    thread.start()
+    eventually(lambda: _queue_exists(told))
+    publish_pushes(log, "x", 1, 3)
+    thread.join(30)
+    assert done == [3]
+    assert sorted(attempts) == [1, 1, 2, 2, 3, 3]
+
+
+def test_listener_names_are_checked() -> None:
+    with pytest.raises(ValueError, match="queue: expected queue/<clientId>/<name>"):
+        ListenSettings(url="amqp://h", exchange="exchange/a/b", queue="mine")
+    with pytest.raises(ValueError, match="exchange: expected exchange/"):
+        ListenSettings(url="amqp://h", exchange="amq.topic", queue="queue/a/b")
+
+
+def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> None:
+    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "listen", told.url, told.exchange, "--count", "2"]
+    more = ["--queue", told.name + "-listener", "--durable"]
+    process = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    try:
+        eventually(lambda: _queue_exists(told))
+        publish_pushes(log, "x", 1, 2)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert [json.loads(line)["payload"]["type"] for line in out.splitlines()] == ["changegroup.1", "changegroup.1"]
+    assert process.returncode == 0
+
+
+def test_listen_without_the_exchange_says_so(rabbitmq: Any) -> None:
+    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "listen", rabbitmq.vhost(), "exchange/no/such"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert "no exchange 'exchange/no/such'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def _queue_exists(receiver: PulseReceiver) -> bool:
+    import kombu
+    from amqp.exceptions import NotFound
+
+    with kombu.Connection(receiver.url) as connection:
+        try:
+            return bool(connection.channel().queue_declare(receiver.name + "-listener", passive=True).consumer_count)
+        except NotFound:
+            return False

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The window of one destination: order, position, retries, skips."""
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgext.vcsreplicator.retry import Backoff
+from notifier.delivery import Delivery, Patience, Window
+from notifier.message import Message, messages
+from notifier.public import PublicSettings
+from testing.notices import a_notice, an_event
+
+PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
+STEADY = Backoff(first=1.0, factor=2.0, longest=8.0, jitter=0.0)
+
+
+def a_window(**patience: object) -> Window:
+    return Window(Patience(retry=STEADY, **patience))  # type: ignore[arg-type]
+
+
+def push(path: str, seq: int, offset: int) -> list[Message]:
+    return list(messages(a_notice(an_event(path, seq)), offset, PUBLIC))
+
+
+def fill(window: Window, *paths: str) -> None:
+    """One push a path, at offsets from 0 on."""
+    seqs: dict[str, int] = {}
+    for offset, path in enumerate(paths):
+        seqs[path] = seqs.get(path, 0) + 1
+        window.take(offset, push(path, seqs[path], offset))
+
+
+def begun(window: Window, now: float = 0.0) -> list[tuple[str, int]]:
+    return [_name(delivery) for delivery in window.next(now)]
+
+
+def _name(delivery: Delivery) -> tuple[str, int]:
+    return delivery.message.repo_url.rsplit("/", 1)[-1], delivery.message.sequence
+
+
+def test_one_delivery_per_repository_is_under_way() -> None:
+    window = a_window()
+    fill(window, "x", "x", "y")
+    assert begun(window) == [("x", 1), ("y", 1)]
+    assert begun(window) == []
+
+
+def test_next_of_a_repository_begins_when_the_one_before_is_confirmed() -> None:
+    window = a_window()
+    fill(window, "x", "x")
+    [first] = window.next(0)
+    window.confirm(first.number)
+    assert begun(window) == [("x", 2)]
+
+
+def test_position_is_the_first_offset_that_is_not_settled() -> None:
+    window = a_window()
+    fill(window, "x", "y", "z")
+    x, y, z = window.next(0)
+    window.confirm(y.number)
+    assert window.position == 0
+    window.confirm(x.number)
+    assert window.position == 2
+    window.confirm(z.number)
+    assert window.position == 3
+
+
+def test_record_that_says_nothing_here_moves_the_position() -> None:
+    window = a_window()
+    window.take(0, [])
+    window.take(1, push("x", 1, 1))
+    window.take(2, [])
+    assert window.position == 1
+    [only] = window.next(0)
+    window.confirm(only.number)
+    assert window.position == 3
+
+
+def test_record_with_two_messages_is_done_when_both_are() -> None:
+    window = a_window()
+    window.take(0, [*push("x", 1, 0), *push("x", 2, 0)])
+    [first] = window.next(0)
+    window.confirm(first.number)
+    assert window.position == 0
+    [second] = window.next(0)
+    window.confirm(second.number)
+    assert window.position == 1
+
+
+def test_retry_delays_its_own_repository_only() -> None:
+    window = a_window()
+    fill(window, "x", "x", "y", "y")
+    x, y = window.next(0)
+    window.retry(x.number, now=0, chance=0.5)
+    window.confirm(y.number)
+    assert begun(window, 0.5) == [("y", 2)]
+    assert begun(window, 1.0) == [("x", 1)]
+
+
+def test_retries_wait_longer_each_time_and_never_end() -> None:
+    window = a_window(attempts=2)
+    fill(window, "x")
+    now, waits = 0.0, []
+    for _ in range(20):
+        [delivery] = window.next(now)
+        window.retry(delivery.number, now, 0.5)
+        assert window.wakes_at is not None
+        waits.append(window.wakes_at - now)
+        now = window.wakes_at
+    assert waits[:5] == [1, 2, 4, 8, 8]
+    assert window.waiting == 1
+
+
+def test_refused_message_has_a_bounded_number_of_attempts() -> None:
+    window = a_window(attempts=3)
+    fill(window, "x", "x")
+    now, answers = 0.0, []
+    for _ in range(3):
+        [delivery] = window.next(now)
+        answers.append(window.refuse(delivery.number, now, 0.5))
+        now += 10
+    assert answers == [True, True, False]
+    window.settle(delivery.number)
+    assert begun(window, now) == [("x", 2)]
+
+
+def test_attempts_lost_to_an_outage_do_not_count_as_refusals() -> None:
+    window = a_window(attempts=2)
+    fill(window, "x")
+    now = 0.0
+    for _ in range(5):
+        [delivery] = window.next(now)
+        window.retry(delivery.number, now, 0.5)
+        now += 10
+    [delivery] = window.next(now)
+    assert window.refuse(delivery.number, now, 0.5)
+
+
+def test_nothing_begins_while_the_destination_is_down() -> None:
+    window = a_window()
+    fill(window, "x", "y")
+    x, y = window.next(0)
+    window.give_back(y.number)
+    window.give_back(x.number)
+    assert window.down(now=0, chance=0.5) == 1.0
+    assert begun(window, 0.9) == []
+    assert window.wakes_at == 1.0
+    assert [delivery.attempt for delivery in window.next(1.0)] == [1, 1]
+
+
+def test_outage_is_probed_less_and_less_often_until_something_is_confirmed() -> None:
+    window = a_window()
+    fill(window, "x", "x")
+    assert [window.down(0, 0.5) for _ in range(3)] == [1, 2, 4]
+    [delivery] = window.next(100)
+    window.confirm(delivery.number)
+    assert window.down(100, 0.5) == 1
+
+
+def test_paused_window_begins_nothing_and_loses_nothing() -> None:
+    window = a_window()
+    window.paused = True
+    fill(window, "x")
+    assert begun(window) == []
+    window.paused = False
+    assert begun(window) == [("x", 1)]
+
+
+def test_skip_passes_over_the_oldest_message_that_failed() -> None:
+    window = a_window()
+    fill(window, "fine", "x", "x")
+    fine, x = window.next(0)
+    window.retry(x.number, 0, 0.5)
+    skippable = window.skippable(None)
+    assert skippable is not None
+    assert skippable.message == x.message
+    window.settle(skippable.number)
+    window.confirm(fine.number)
+    assert window.position == 2
+    assert begun(window, 0) == [("x", 2)]
+    assert begun(window, 100) == []
+
+
+def test_skip_leaves_alone_what_has_not_failed_or_is_under_way() -> None:
+    window = a_window(in_flight=1)
+    fill(window, "x", "y")
+    [x] = window.next(0)
+    assert window.skippable(None) is None
+    assert window.skippable(x.message.id) is None
+
+
+def test_skip_by_id_needs_no_failure() -> None:
+    window = a_window()
+    window.paused = True
+    fill(window, "x", "y")
+    [wanted] = push("y", 1, 1)
+    found = window.skippable(wanted.id)
+    assert found is not None
+    assert found.message == wanted
+
+
+def test_reading_stops_when_the_window_is_full() -> None:
+    window = a_window(held=2)
+    fill(window, "x", "y", "z")
+    assert window.room == 0
+    for delivery in window.next(0):
+        window.confirm(delivery.number)
+    assert window.room == 2
+
+
+def test_replay_goes_beside_the_live_stream_and_leaves_the_position_alone() -> None:
+    window = a_window()
+    fill(window, "x")
+    [live] = window.next(0)
+    [old] = push("x", 7, 0)
+    number = window.take_replay(replace(old, replay="dana #1"))
+    assert begun(window) == [("x", 7)]
+    window.confirm(number)
+    assert not window.holds(number)
+    assert window.position == 0
+    window.confirm(live.number)
+    assert window.position == 1
+
+
+@given(st.lists(st.sampled_from("wxyz"), max_size=30), st.randoms(use_true_random=False), st.integers(1, 4))
+def test_any_course_of_events_keeps_order_and_settles_everything(
+    paths: list[str], dice: Random, in_flight: int
+) -> None:
+    window = a_window(in_flight=in_flight, attempts=3)
+    fill(window, *paths)
+    now, under_way, done = 0.0, {}, []
+    for step in range(1000):
+        for delivery in window.next(now):
+            assert _name(delivery)[0] not in {_name(other)[0] for other in under_way.values()}
+            under_way[delivery.number] = delivery
+        assert len(under_way) <= in_flight
+        if not under_way:
+            if not window.waiting:
+                break
+            assert window.wakes_at is not None
+            now = max(now, window.wakes_at)
+            continue
+        delivery = under_way.pop(dice.choice(sorted(under_way)))
+        match dice.randrange(5) if step < 200 else 4:
+            case 0:
+                window.retry(delivery.number, now, 0.5)
+            case 1:
+                if not window.refuse(delivery.number, now, 0.5):
+                    window.settle(delivery.number)
+                    done.append(_name(delivery))
+            case 2:
+                window.give_back(delivery.number)
+                window.down(now, 0.5)
+            case _:
+                window.confirm(delivery.number)
+                done.append(_name(delivery))
+        settled = set(done)
+        open_offsets = [n for n, name in enumerate(_numbered(paths)) if name not in settled]
+        assert window.position == min(open_offsets, default=len(paths))
+    for path in set(paths):
+        assert [seq for name, seq in done if name == path] == list(range(1, paths.count(path) + 1))
+
+
+def _numbered(paths: list[str]) -> list[tuple[str, int]]:
+    return [(path, paths[: index + 1].count(path)) for index, path in enumerate(paths)]

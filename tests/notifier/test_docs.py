@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The examples in the docs work as they stand."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+from amqp.exceptions import NotFound
+
+from hgext.vcsreplicator.log import Log
+from notifier import destination
+from notifier.settings import read
+from testing.notices import an_event, publish_pushes
+from testing.notifying import Notifier, eventually
+from testing.receivers import PulseReceiver
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def test_example_of_a_destination_works(
+    log: Log, notifier: Notifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, entry = blocks("destinations.md", "python")[:2]
+    (tmp_path / "folder_example.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name, place = re.findall(r'"([^"]*)"', entry)
+    assert importlib.import_module("folder_example").__doc__
+    monkeypatch.setitem(destination.DESTINATIONS, name, place.replace("notifier.folder", "folder_example"))  # type: ignore[arg-type]
+    (tmp_path / "out").mkdir()
+    tables = {"public": {"urls": {"": "https://hg.example/"}}}
+    table = {"type": name, "folder": str(tmp_path / "out")}
+    settings = read({**tables, "notifier": {"it": table}}, "docs.toml")
+    notifier.start(it=settings.destinations["it"])
+    publish_pushes(log, "x", 1, 3)
+    notifier.settled("it")
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(f"{an_event('x', seq).id}.changegroup.1" for seq in (1, 2, 3))
+
+
+def test_every_key_in_the_docs_is_one(tmp_path: Path) -> None:
+    whole = "\n".join(blocks("destinations.md", "toml")).replace("[notifier.NAME", "[notifier.common")
+    whole = whole.replace('type = "jsonlines"                    #', 'type = "stdout"                       #')
+    settings = read(tomllib.loads(whole), "destinations.md")
+    assert set(settings.destinations) == {"common", "lines", "pulse-v2", "sns", "hooks"}
+
+
+def test_documented_consumer_gets_messages(log: Log, notifier: Notifier, rabbitmq: Any, tmp_path: Path) -> None:
+    receiver = PulseReceiver(rabbitmq, "v2")
+    notifier.start(it=receiver.settings())
+    program = tmp_path / "consumer.py"
+    program.write_text(blocks("messages.md", "python")[0])
+    command = [sys.executable, str(program), receiver.url, receiver.exchange, "guest"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: process.poll() is not None or consumers(receiver.url, "queue/guest/example"), "the consumer")
+        publish_pushes(log, "x", 1, 1)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+    finally:
+        process.kill()
+        _, complaint = process.communicate()
+        receiver.close()
+    assert line, complaint
+    assert json.loads(line) == [an_event("x", 1).changes.heads_added[0]]
+
+
+def consumers(url: str, queue: str) -> int:
+    """How many read the queue; 0 if there is none yet."""
+    with kombu.Connection(url) as connection:
+        try:
+            return int(connection.channel().queue_declare(queue, passive=True).consumer_count)
+        except NotFound:
+            return 0

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""JSON lines: whole lines only, whatever is done to the file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.clock import SystemClock
+from hgext.vcsreplicator.errors import Unavailable
+from notifier.delivery import Delivery
+from notifier.destination import Destination
+from notifier.jsonlines import JsonLinesSettings
+from notifier.message import messages
+from notifier.public import PublicSettings
+from testing.notices import a_notice, an_event
+
+PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
+
+
+def opened(file: Path) -> Destination:
+    return JsonLinesSettings(file=str(file)).open("lines", SystemClock())
+
+
+def send(destination: Destination, *seqs: int) -> list[str | None]:
+    """Errors of the pushes' outcomes."""
+    for seq in seqs:
+        [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
+        destination.submit(Delivery(number=seq, message=message, attempt=1))
+    outcomes = destination.outcomes(0)
+    assert [outcome.number for outcome in outcomes] == list(seqs)
+    return [None if outcome.error is None else str(outcome.error) for outcome in outcomes]
+
+
+def sequences(file: Path) -> list[int]:
+    return [json.loads(line)["sequence"] for line in file.read_text().splitlines()]
+
+
+def test_line_has_the_message_its_id_and_the_one_before(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    assert send(opened(file), 2) == [None]
+    [line] = file.read_text().splitlines()
+    content = json.loads(line)
+    event = an_event("x", 2)
+    assert content["id"] == f"{event.id}.changegroup.1"
+    assert content["previous"] == f"{event.previous}.changegroup.1"
+    assert content["type"] == "changegroup.1"
+    assert content["data"]["repo_url"] == "https://hg.example/x"
+
+
+def test_renamed_file_is_left_and_a_new_one_begun(tmp_path: Path) -> None:
+    file, rotated = tmp_path / "out.jsonl", tmp_path / "out.jsonl.1"
+    destination = opened(file)
+    send(destination, 1)
+    file.rename(rotated)
+    send(destination, 2)
+    assert (sequences(rotated), sequences(file)) == ([1], [2])
+
+
+def test_removed_file_is_begun_again(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    destination = opened(file)
+    send(destination, 1)
+    file.unlink()
+    send(destination, 2)
+    assert sequences(file) == [2]
+
+
+@pytest.mark.parametrize("torn", [b'{"data": {"he', b"x" * 200_000])
+def test_line_cut_short_by_a_crash_is_removed(tmp_path: Path, torn: bytes) -> None:
+    file = tmp_path / "out.jsonl"
+    send(opened(file), 1)
+    with file.open("ab") as handle:
+        handle.write(torn)
+    send(opened(file), 2)
+    assert sequences(file) == [1, 2]
+
+
+def test_file_with_nothing_but_half_a_line_is_emptied(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    file.write_bytes(b'{"da')
+    send(opened(file), 1)
+    assert sequences(file) == [1]
+
+
+def test_full_disk_is_waited_out() -> None:
+    destination = opened(Path("/dev/full"))
+    [error] = send(destination, 1)
+    assert error is not None
+    assert "No space left on device" in error
+
+
+def test_missing_folder_is_waited_out(tmp_path: Path) -> None:
+    destination = opened(tmp_path / "later" / "out.jsonl")
+    with pytest.raises(Unavailable, match="No such file"):
+        destination.start()
+    assert send(destination, 1) != [None]
+    (tmp_path / "later").mkdir()
+    assert send(destination, 1) == [None]
+
+
+def test_file_must_be_named_absolutely() -> None:
+    with pytest.raises(ValueError, match="file: expected an absolute path"):
+        JsonLinesSettings(file="out.jsonl")

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The notifier's loop: each destination on its own, positions after confirmation, rejects kept, operators obeyed."""
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.event import Type
+from hgext.vcsreplicator.log import NOTICES, Log, topics
+from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.log.opening import open_log
+from notifier.message import Message
+from notifier.settings import read
+from notifier.state import Kind
+from testing.notices import a_notice, an_event, identifier, publish, publish_pushes
+from testing.notifying import FAST, Notifier, Scripted, eventually
+
+
+def message_id(path: str, seq: int, stream: str = "changegroup.1") -> str:
+    return f"{identifier(path, seq)}.{stream}"
+
+
+def test_every_notice_reaches_every_destination_in_order(log: Log, notifier: Notifier) -> None:
+    first, second = Scripted(), Scripted()
+    notifier.start(first=first, second=second)
+    for path in ("x", "y"):
+        publish_pushes(log, path, 1, 20)
+    notifier.settled("first")
+    notifier.settled("second")
+    for destination in (first, second):
+        assert destination.told("x") == destination.told("y") == list(range(1, 21))
+
+
+def test_destination_gets_the_types_it_asked_for(log: Log, notifier: Notifier) -> None:
+    all_types, pushes_only = Scripted(), Scripted(types=("changegroup.1",))
+    notifier.start(all=all_types, pushes=pushes_only)
+    publish(log, a_notice(an_event("x", 1, type=Type.CREATED)), a_notice(an_event("x", 2)))
+    notifier.settled("all")
+    notifier.settled("pushes")
+    assert [message.type for message in all_types.got] == ["newrepo.1", "changegroup.1"]
+    assert [message.type for message in pushes_only.got] == ["changegroup.1"]
+
+
+def test_repository_that_is_not_public_is_passed_over(log: Log, notifier: Notifier) -> None:
+    destination = Scripted()
+    notifier.start(it=destination)
+    publish_pushes(log, "private/plan", 1, 3)
+    notifier.settled("it")
+    assert destination.tried == []
+
+
+def test_position_waits_for_the_destination(log: Log, notifier: Notifier) -> None:
+    destination = Scripted()
+    destination.hold.set()
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 1)
+    eventually(lambda: destination.tried)
+    assert notifier.position("it") == log.beginnings(NOTICES)[0]
+    destination.hold.clear()
+    notifier.settled("it")
+
+
+def test_restart_goes_on_where_the_position_stands(log: Log, notifier: Notifier) -> None:
+    destination = Scripted()
+    publish_pushes(log, "x", 1, 3)
+    notifier.start(it=destination)
+    notifier.settled("it")
+    notifier.stop()
+    publish_pushes(log, "x", 4, 5)
+    notifier.start(it=destination)
+    notifier.settled("it")
+    assert destination.told("x") == [1, 2, 3, 4, 5]
+
+
+def test_new_destination_may_begin_at_the_end(log: Log, notifier: Notifier) -> None:
+    publish_pushes(log, "x", 1, 3)
+    destination = Scripted(start_at="end")
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 4, 4)
+    notifier.settled("it")
+    assert destination.told("x") == [4]
+
+
+def test_outage_is_waited_out_and_loses_nothing(log: Log, notifier: Notifier) -> None:
+    destination, other = Scripted(down=Unavailable("no answer")), Scripted()
+    notifier.start(it=destination, other=other)
+    publish_pushes(log, "x", 1, 50)
+    notifier.settled("other")
+    assert destination.got == []
+    destination.down = None
+    notifier.settled("it")
+    assert destination.told("x") == list(range(1, 51))
+
+
+def test_message_that_fails_is_tried_for_ever_and_holds_up_its_own_repository_only(
+    log: Log, notifier: Notifier
+) -> None:
+    broken = [True]
+    destination = Scripted(answer=lambda m: Unavailable("busy") if broken and m.repo_url.endswith("/x") else None)
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 2)
+    publish_pushes(log, "y", 1, 5)
+    eventually(lambda: len(destination.tried) > 5 + 3 * FAST.attempts)
+    assert destination.told("y") == [1, 2, 3, 4, 5]
+    assert notifier.position("it") == log.beginnings(NOTICES)[0]
+    broken.clear()
+    notifier.settled("it")
+    assert destination.told("x") == [1, 2]
+
+
+def test_message_that_is_refused_is_tried_a_few_times_then_kept_as_a_reject(log: Log, notifier: Notifier) -> None:
+    destination = Scripted(answer=lambda m: Rejected("too odd") if m.id == message_id("x", 1) else None)
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 2)
+    notifier.settled("it")
+    assert destination.told("x") == [2]
+    assert len([m for m in destination.tried if m.sequence == 1]) == FAST.attempts
+    [kept] = notifier.errors()
+    assert (kept.service, kept.destination, kept.topic) == ("notifier", "it", NOTICES)
+    assert kept.reason == f"{message_id('x', 1)}: too odd"
+    assert json.loads(base64.b64decode(kept.value))["data"]["repo_url"] == "https://hg.example/x"
+
+
+def test_record_that_is_no_notice_is_kept_and_passed_over(log: Log, notifier: Notifier) -> None:
+    destination = Scripted()
+    notifier.start(it=destination)
+    log.append([LogMessage(topic=NOTICES, key="junk", value=b'{"event": 1}')])
+    publish_pushes(log, "x", 1, 1)
+    notifier.settled("it")
+    assert destination.told("x") == [1]
+    [kept] = notifier.errors()
+    assert base64.b64decode(kept.value) == b'{"event": 1}'
+
+
+def test_record_with_an_endless_key_holds_up_nothing(log: Log, notifier: Notifier) -> None:
+    destination = Scripted()
+    notifier.start(it=destination)
+    log.append([LogMessage(topic=NOTICES, key="k" * 7_000_000, value=b"no notice")])
+    publish_pushes(log, "x", 1, 1)
+    notifier.settled("it")
+    assert destination.told("x") == [1]
+
+
+def test_destination_that_breaks_unforeseen_begins_again(log: Log, notifier: Notifier) -> None:
+    failures = [ZeroDivisionError("bug")]
+
+    def answer(message: Message) -> None:
+        if failures:
+            raise failures.pop()
+
+    destination = Scripted(answer=answer)
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 3)
+    notifier.settled("it")
+    assert destination.told("x") == [1, 2, 3]
+
+
+def test_wrong_configuration_stops_the_notifier(log: Log, notifier: Notifier) -> None:
+    class Wrong(Scripted):
+        def open(self, name: str, clock: object) -> Scripted:
+            raise BadConfig("exchange: expected exchange/<clientId>/<name>")
+
+    with pytest.raises(BadConfig, match="exchange: expected"):
+        notifier.start(it=Wrong(), other=Scripted())
+
+
+def test_a_second_notifier_with_the_same_state_is_refused(log: Log, notifier: Notifier) -> None:
+    notifier.start(it=Scripted())
+    second = Notifier(log, notifier.folder)
+    with pytest.raises(BadConfig, match="another notifier works with"):
+        second.start(it=Scripted())
+
+
+def test_a_position_that_does_not_move_is_stored_again_before_kafka_forgets_it(
+    log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("notifier.courier.RENEW_EVERY", 0.05)
+    stored: list[object] = []
+    acknowledge = log.acknowledge
+    monkeypatch.setattr(log, "acknowledge", lambda *args: (stored.append(args), acknowledge(*args)))
+    notifier.start(it=Scripted())
+    eventually(lambda: len(stored) > 3)
+    assert set(map(str, stored)) == {str(("notifier-it", NOTICES, {0: 0}))}
+
+
+def test_paused_destination_waits_for_resume_also_over_a_restart(log: Log, notifier: Notifier) -> None:
+    destination, other = Scripted(), Scripted()
+    notifier.start(it=destination, other=other)
+    notifier.ask("it", Kind.PAUSE)
+    publish_pushes(log, "x", 1, 2)
+    notifier.settled("other")
+    notifier.stop()
+    notifier.start(it=destination, other=other)
+    publish_pushes(log, "x", 3, 3)
+    notifier.settled("other")
+    assert destination.tried == []
+    notifier.ask("it", Kind.RESUME)
+    notifier.settled("it")
+    assert destination.told("x") == [1, 2, 3]
+
+
+def test_skip_passes_over_one_message_and_records_who(log: Log, notifier: Notifier) -> None:
+    destination = Scripted(answer=lambda m: Unavailable("no") if m.sequence == 1 else None)
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 2)
+    eventually(lambda: destination.tried)
+    done = notifier.ask("it", Kind.SKIP)
+    assert done.result == f"skipped {message_id('x', 1)} of https://hg.example/x"
+    notifier.settled("it")
+    assert destination.told("x") == [2]
+    [kept] = notifier.errors()
+    assert kept.reason == f"{message_id('x', 1)}: skipped by dana"
+
+
+def test_skipped_message_stays_skipped_after_a_restart(log: Log, notifier: Notifier) -> None:
+    destination = Scripted(answer=lambda m: Unavailable("no") if "/stuck" in m.repo_url or m.sequence == 1 else None)
+    notifier.start(it=destination)
+    publish_pushes(log, "stuck", 1, 1)
+    publish_pushes(log, "x", 1, 2)
+    eventually(lambda: len(destination.tried) > 2)
+    notifier.ask("it", Kind.SKIP, message=message_id("x", 1))
+    eventually(lambda: destination.told("x") == [2])
+    notifier.stop()
+    destination.answer = lambda m: None
+    notifier.start(it=destination)
+    notifier.settled("it")
+    assert message_id("x", 1) not in {message.id for message in destination.got}
+    assert destination.told("stuck") == [1]
+
+
+def test_skip_with_nothing_to_skip_says_so(notifier: Notifier) -> None:
+    notifier.start(it=Scripted())
+    assert (notifier.ask("it", Kind.SKIP).result or "").startswith("nothing skipped")
+
+
+def test_replay_reaches_one_destination_and_is_marked(log: Log, notifier: Notifier) -> None:
+    wanted, other = Scripted(), Scripted()
+    notifier.start(wanted=wanted, other=other)
+    publish_pushes(log, "x", 1, 5)
+    publish_pushes(log, "y", 1, 2)
+    notifier.settled("wanted")
+    notifier.settled("other")
+    done = notifier.ask("wanted", Kind.REPLAY, repository="x", since_push=4)
+    assert done.result == "sent 2 messages again"
+    assert [(m.sequence, (m.replay or "").split()[0]) for m in wanted.got[7:]] == [(4, "dana"), (5, "dana")]
+    assert len(other.got) == 7
+    assert wanted.got[7].id == message_id("x", 4)
+
+
+def test_replay_since_a_time(log: Log, notifier: Notifier) -> None:
+    destination = Scripted()
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 3)
+    notifier.settled("it")
+    notifier.ask("it", Kind.REPLAY, repository=identifier("x"), since_time=an_event("x", 3).time)
+    assert destination.told("x") == [1, 2, 3, 3]
+
+
+def test_notices_that_left_the_log_are_reported_and_passed(tmp_path: Path) -> None:
+    with open_log(f"sqlite://{tmp_path}/short.db") as log:
+        log.create([replace(topic, retention=0.001) if topic.name == NOTICES else topic for topic in topics()])
+        destination, notifier = Scripted(), Notifier(log, tmp_path)
+        notifier.start(it=destination)
+        publish_pushes(log, "x", 1, 1)
+        notifier.settled("it")
+        notifier.stop()
+        position = notifier.position("it")
+        for seq in range(2, 200):
+            publish_pushes(log, "x", seq, seq)
+        assert log.beginnings(NOTICES)[0] > (position or 0)
+        notifier.start(it=destination)
+        notifier.settled("it")
+        notifier.stop()
+        assert "left the log before they were delivered to it" in notifier.errors()[0].reason
+        assert destination.told("x")[-1] == 199
+        notifier.state.close()
+
+
+def test_stop_takes_in_what_is_under_way(log: Log, notifier: Notifier) -> None:
+    destination = Scripted()
+    notifier.start(it=destination)
+    destination.hold.set()
+    publish_pushes(log, "x", 1, 1)
+    eventually(lambda: destination.tried)
+    destination.hold.clear()
+    notifier.stop()
+    assert notifier.position("it") == log.ends(NOTICES)[0]
+
+
+@pytest.mark.parametrize(
+    ("toml", "complaint"),
+    [
+        ({}, r"f\.toml: section \[public\] is missing"),
+        ({"public": {"urls": {"": "ftp://x"}}}, r"f\.toml: public\.urls\.: expected an http or https URL"),
+        ({"public": {"urls": {}, "policies": 1}}, r"f\.toml: public: unknown key 'policies'"),
+        (
+            {"public": {"urls": {}}, "notifier": {"x": {"type": "smoke"}}},
+            r"notifier\.x\.type: expected one of jsonlines,",
+        ),
+        ({"public": {"urls": {}}, "notifier": {"x": {"type": "jsonlines"}}}, r"notifier\.x: key 'file' is missing"),
+        ({"public": {"urls": {}}, "notifier": {"X": {}}}, r"notifier\.X: expected a name of lower-case"),
+        (
+            {"public": {"urls": {}}, "notifier": {"x": {"type": "stdout", "patience": {"in-flight": "many"}}}},
+            r"notifier\.x\.patience\.in-flight: expected a whole number, got 'many'",
+        ),
+    ],
+)
+def test_configuration_errors_say_file_key_and_expectation(toml: dict[str, object], complaint: str) -> None:
+    with pytest.raises(BadConfig, match=complaint):
+        read(toml, "f.toml")
+
+
+def test_configuration_is_read(tmp_path: Path) -> None:
+    settings = read(
+        {
+            "public": {"urls": {"a-b": "https://hg.example/"}, "policy": "deny"},
+            "notifier": {
+                "state": "/s.db",
+                "lines": {"type": "jsonlines", "file": "/x", "start-at": "end", "patience": {"retry": {"first": 2}}},
+            },
+        },
+        "f.toml",
+    )
+    assert settings.state == "/s.db"
+    assert settings.public.urls == {"a-b": "https://hg.example/"}
+    assert settings.destinations["lines"].patience.retry.first == 2.0

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Secrets have a place and are never shown."""
+
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.errors import BadConfig
+from notifier.secret import Secret
+
+
+def test_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE", "s3cret")
+    assert Secret(env="PULSE").read() == "s3cret"
+
+
+def test_secret_comes_from_a_file_without_its_last_newline(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("s3cret\n")
+    file.chmod(0o600)
+    assert Secret(file=str(file)).read() == "s3cret"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660])
+def test_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "key"
+    file.write_text("s3cret\n")
+    file.chmod(mode)
+    with pytest.raises(BadConfig, match=f"has mode {mode:04o}, expected 0600 or stricter: chmod go="):
+        Secret(file=str(file)).read()
+
+
+def test_secret_comes_from_a_command() -> None:
+    assert Secret(command=("printf", "s3cret\\n")).read() == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("secret", "complaint"),
+    [
+        (Secret(env="NOT_THERE"), "the environment variable NOT_THERE is not set"),
+        (Secret(file="/not/there"), "/not/there cannot be read: No such file"),
+        (Secret(command=("false",)), "false failed with exit code 1"),
+        (Secret(command=("/not/there",)), "/not/there cannot be run"),
+        (Secret(command=("true",)), "true is empty"),
+    ],
+)
+def test_missing_secret_names_its_place(secret: Secret, complaint: str) -> None:
+    with pytest.raises(BadConfig, match=complaint):
+        secret.read()
+
+
+def test_failing_command_does_not_show_what_it_printed() -> None:
+    with pytest.raises(BadConfig) as trouble:
+        Secret(command=("sh", "-c", "echo s3cret; echo s3cret >&2; exit 3")).read()
+    assert "s3cret" not in str(trouble.value)
+
+
+def test_exactly_one_place_is_expected() -> None:
+    for places in ({}, {"env": "A", "file": "/b"}):
+        with pytest.raises(ValueError, match="secret: expected one of env, file, command"):
+            Secret(**places)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Signatures, the guard of addresses, and what answers mean."""
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import threading
+from pathlib import Path
+
+import pytest
+
+from notifier.deliveries import Outgoing
+from notifier.subscription import Subscription
+from notifier.webhook_request import (
+    Answer,
+    Forbidden,
+    Sender,
+    Verdict,
+    allowed,
+    headers,
+    judge,
+    resolve,
+    retry_after,
+    signed_headers,
+    signing_key,
+)
+from testing.certificates import certificate
+from testing.endpoint import Endpoint, Reply
+
+LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
+OUTGOING = Outgoing(
+    id=1,
+    subscription=1,
+    attempt=0,
+    message_id="abc.newrepo.1",
+    replay="",
+    previous="aaa.newrepo.1",
+    sequence=4,
+    body='{"x": 1}',
+)
+
+
+def test_signature_is_that_of_standard_webhooks() -> None:
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    outgoing = Outgoing(
+        id=1, subscription=1, attempt=0, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", replay="", previous=None, sequence=1,
+        body='{"test": 2432232314}',
+    )  # fmt: skip
+    found = signed_headers(outgoing, [secret], 1614265330.9)
+    assert found == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+def test_every_secret_signs_so_that_keys_can_be_changed() -> None:
+    signatures = signed_headers(OUTGOING, ["old", "new"], 1.0)["webhook-signature"].split()
+    expected = hmac.new(b"new", b'abc_newrepo_1.1.{"x": 1}', hashlib.sha256).digest()
+    assert len(signatures) == 2
+    assert signatures[1] == "v1," + base64.b64encode(expected).decode()
+
+
+def test_id_stays_the_same_over_attempts_and_the_attempt_is_named() -> None:
+    subscription = Subscription(url="https://example.org/hook", headers={"x-team": "build"})
+    first = headers(OUTGOING, subscription, [], 1.0)
+    second = headers(Outgoing(**{**_members(OUTGOING), "attempt": 1}), subscription, [], 2.0)
+    assert first["webhook-id"] == second["webhook-id"]
+    assert (first["vcsreplicator-attempt"], second["vcsreplicator-attempt"]) == ("1", "2")
+    assert first["vcsreplicator-previous"] == "aaa.newrepo.1"
+    assert first["x-team"] == "build"
+    assert first["host"] == "example.org"
+
+
+def test_secret_that_is_no_base64_is_taken_as_it_is() -> None:
+    assert signing_key("whsec_%%%") == b"whsec_%%%"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "127.0.0.1",
+            "10.1.2.3",
+            "192.168.1.1",
+            "172.16.0.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+        ),
+        *("255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"),
+        *("64:ff9b::7f00:1", "2002:7f00:1::", "2001:db8::1"),
+    ],
+)
+def test_address_that_is_not_public_is_refused(address: str) -> None:
+    assert not allowed(ipaddress.ip_address(address), [])
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"])
+def test_public_address_is_allowed(address: str) -> None:
+    assert allowed(ipaddress.ip_address(address), [])
+
+
+def test_network_on_the_allow_list_is_open() -> None:
+    networks = [ipaddress.ip_network("10.1.0.0/16")]
+    assert allowed(ipaddress.ip_address("10.1.2.3"), networks)
+    assert allowed(ipaddress.ip_address("::ffff:10.1.2.3"), networks)
+    assert not allowed(ipaddress.ip_address("10.2.2.3"), networks)
+
+
+def test_name_is_held_against_the_rules_after_it_was_resolved() -> None:
+    with pytest.raises(Forbidden, match=r"localhost has the address (127\.0\.0\.1|::1), which is not public"):
+        resolve("localhost", 80, [])
+    with pytest.raises(Forbidden):
+        resolve("2130706433", 80, [])  # 127.0.0.1 as one number
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        *((status, Verdict.DELIVERED) for status in (200, 201, 204)),
+        *((status, Verdict.AGAIN) for status in (401, 403, 404, 408, 425, 429, 500, 502, 503, 504)),
+        *((status, Verdict.WRONG) for status in (301, 302, 307, 400, 413, 422)),
+        (410, Verdict.GONE),
+    ],
+)
+def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: Verdict) -> None:
+    assert judge(status, {}, 0.0).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, 0), ("120", 120), (" 7 ", 7), ("999999999999", 86400), ("-5", 0), ("soon", 0),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 100), ("Thu, 01 Jan 1960 00:00:00 GMT", 0),
+    ],
+)  # fmt: skip
+def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: float) -> None:
+    assert retry_after(value, 0.0) == seconds
+
+
+def send(endpoint: Endpoint, *, timeout: float = 5.0, networks: object = LOOPBACK, method: str = "POST") -> Answer:
+    sender = Sender(networks=networks, allow_http=True)  # type: ignore[arg-type]
+    try:
+        return sender.send(OUTGOING, Subscription(url=endpoint.url, timeout=timeout, method=method), ["key"], 1.0)
+    finally:
+        sender.close()
+
+
+def test_request_carries_body_and_headers() -> None:
+    with Endpoint() as endpoint:
+        assert send(endpoint, method="PUT").verdict is Verdict.DELIVERED
+        [request] = endpoint.requests
+    assert (request.method, request.path, request.body) == ("PUT", "/hook", {"x": 1})
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["webhook-id"] == "abc_newrepo_1"
+
+
+def test_endpoint_on_a_private_address_gets_nothing() -> None:
+    with Endpoint() as endpoint:
+        answer = send(endpoint, networks=[])
+        assert endpoint.requests == []
+    assert answer.verdict is Verdict.WRONG
+    assert "127.0.0.1, which is not public" in (answer.error or "")
+
+
+def test_redirect_is_not_followed() -> None:
+    with Endpoint() as inner, Endpoint(lambda request: Reply(status=302, headers=(("location", inner.url),))) as outer:
+        assert send(outer).verdict is Verdict.WRONG
+        assert inner.requests == []
+
+
+def test_endpoint_that_does_not_answer_in_time_is_to_be_tried_again() -> None:
+    never = threading.Event()
+    with Endpoint(lambda request: Reply(hang=never)) as endpoint:
+        answer = send(endpoint, timeout=0.2)
+    assert answer.verdict is Verdict.AGAIN
+    assert answer.status is None
+
+
+def test_endpoint_that_resets_is_to_be_tried_again() -> None:
+    with Endpoint(lambda request: Reply(reset=True)) as endpoint:
+        assert send(endpoint).verdict is Verdict.AGAIN
+
+
+def test_nobody_listening_is_to_be_tried_again() -> None:
+    with Endpoint() as endpoint:
+        url = endpoint.url
+    sender = Sender(networks=LOOPBACK, allow_http=True)
+    assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is Verdict.AGAIN
+
+
+def test_https_goes_to_the_checked_address_and_verifies_the_name(tmp_path: Path) -> None:
+    good, other = certificate(tmp_path, "good", "DNS:localhost"), certificate(tmp_path, "other", "DNS:elsewhere")
+    networks = [*LOOPBACK, ipaddress.ip_network("::1")]
+    for chain, verdict in ((good, Verdict.DELIVERED), (other, Verdict.AGAIN)):
+        with Endpoint(certificate=chain) as endpoint:
+            sender = Sender(networks=networks, allow_http=False, ca_file=str(chain))
+            answer = sender.send(OUTGOING, Subscription(url=f"https://localhost:{endpoint.port}/hook"), [], 1.0)
+            sender.close()
+        assert answer.verdict is verdict, answer
+        assert [request.headers["host"] for request in endpoint.requests] == (
+            [f"localhost:{endpoint.port}"] if verdict is Verdict.DELIVERED else []
+        )
+
+
+def test_plain_http_is_refused_unless_allowed() -> None:
+    with Endpoint() as endpoint:
+        answer = Sender(networks=LOOPBACK, allow_http=False).send(OUTGOING, Subscription(url=endpoint.url), [], 1.0)
+        assert endpoint.requests == []
+    assert answer.verdict is Verdict.WRONG
+
+
+def _members(outgoing: Outgoing) -> dict[str, object]:
+    return {name: getattr(outgoing, name) for name in outgoing.__slots__}

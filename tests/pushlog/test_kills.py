@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Killed before any step that changes something: afterwards changelog and pushlog agree, and the next push works.
+
+The work is done in a forked process that is killed before its n-th call of a function that writes, for every n until it
+survives. Readers are asked before and after Mercurial's own recovery, which any next writer starts.
+"""
+
+import io
+import os
+import shutil
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+from mercurial import exchange, extensions, initialization, merge, repair
+from mercurial import ui as ui_module
+from mercurial.repo import factory
+
+from pushlog import checking, database, storage, wire
+
+initialization.init()
+
+STEPS = {"write", "flush", "close", "rename", "unlink", "truncate", "execute", "executemany", "link", "symlink"}
+PLACES = {"transaction", "revlog", "repair", "phases", "storage", "appendfile", "database", "stripping", "recording"}
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Open the repository of a name below the test's folder, as a process of its own would."""
+    (tmp_path / "hgrc").write_text(
+        "[extensions]\npushlog =\nstrip =\n[ui]\nrollback = yes\nquiet = yes\nusername = test\n"
+        "[devel]\ndefault-date = 1500000000 0\n[phases]\npublish = no\n"
+    )
+    monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))
+    monkeypatch.setenv("USER", "alice")
+    monkeypatch.setitem(os.environb, b"USER", b"alice")
+
+    def load(name, *, create=False):
+        user_interface = ui_module.ui.load()
+        user_interface.fout = user_interface.ferr = io.BytesIO()
+        extensions.loadall(user_interface)
+        extensions.populateui(user_interface)
+        return factory.repository(user_interface, os.fsencode(tmp_path / name), create=create)
+
+    return load
+
+
+def commit(repository, name):
+    with repository.wlock(), repository.lock():
+        repository.wvfs.write(b"file", name)
+        if b"file" not in repository.dirstate:
+            with repository.dirstate.changing_files(repository):
+                repository[None].add([b"file"])
+        repository.commit(name)
+
+
+def push(load, source="client", target="server", revision=None):
+    remote = factory.peer(load(target).ui, {}, load(target).root)
+    local = load(source)
+    exchange.push(local, remote, force=True, revs=None if revision is None else [local[revision].node()])
+
+
+@pytest.fixture
+def pushed(load):
+    """A server that got two pushes of a client which has two changesets more."""
+    load("server", create=True)
+    client = load("client", create=True)
+    for name in (b"a", b"b"):
+        commit(client, name)
+    push(load)
+    commit(client, b"c")
+    push(load)
+    for name in (b"d", b"e"):
+        commit(client, name)
+    return load
+
+
+def is_watched(frame):
+    """Whether a call comes, directly or by a helper, from where the repository is written."""
+    callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
+    return any(caller and Path(caller.f_code.co_filename).stem in PLACES for caller in callers)
+
+
+def run_killed_at(step, work):
+    """Whether ``work`` was killed before its ``step``-th changing call, in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            count = 0
+
+            def profile(frame, event, argument):
+                nonlocal count
+                if event == "c_call" and argument.__name__ in STEPS and is_watched(frame):
+                    count += 1
+                    if count == step:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.setprofile(profile)
+            work()
+            sys.setprofile(None)
+            os._exit(0)
+        except BaseException:
+            sys.setprofile(None)
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    _child, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the work failed without being killed"
+    return False
+
+
+def recorded(log):
+    with log.view() as connection:
+        return list(database.pushes(connection, 0, database.last_id(connection)))
+
+
+def assert_agrees(repository):
+    """Nothing that `hg verifypushlog` calls an error, and SQLite brought level says what the reader saw."""
+    log = storage.Pushlog(repository)
+    assert [line for line, is_error in checking.problems(log) if is_error] == []
+    seen = recorded(log)
+    with repository.lock(), repository.transaction(b"test") as tr:
+        connection = log.session(tr).connection
+        assert list(database.pushes(connection, 0, database.last_id(connection))) == seen
+    assert recorded(log) == seen
+    assert list(log.sound_facts()) or seen == []
+
+
+def survive_every_kill(tmp_path, load, work, *, folder="server"):
+    folders = [each.parent.name for each in tmp_path.glob("*/.hg")]
+    for each in folders:
+        shutil.copytree(tmp_path / each, tmp_path / "before" / each, symlinks=True)
+    step = 0
+    was_killed = True
+    while was_killed:
+        step += 1
+        for each in folders:
+            shutil.rmtree(tmp_path / each)
+            shutil.copytree(tmp_path / "before" / each, tmp_path / each, symlinks=True)
+        was_killed = run_killed_at(step, work)
+        with_reader = load(folder)
+        if with_reader.svfs.exists(b"journal"):
+            recorded(storage.Pushlog(with_reader))
+            with_reader.recover()
+        assert_agrees(load(folder))
+    assert step > 20, "the work does not seem to write"
+
+
+def test_push(tmp_path, pushed):
+    survive_every_kill(tmp_path, pushed, lambda: push(pushed))
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1, 2]
+
+
+def test_first_push(tmp_path, pushed):
+    shutil.rmtree(tmp_path / "server")
+    pushed("server", create=True)
+    survive_every_kill(tmp_path, pushed, lambda: push(pushed))
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [5]
+
+
+def test_first_push_to_an_adopted_database(tmp_path, pushed):
+    os.unlink(tmp_path / "server" / ".hg" / "store" / "pushlog.log")
+    survive_every_kill(tmp_path, pushed, lambda: push(pushed))
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1, 2]
+
+
+def test_pull(tmp_path, pushed):
+    push(pushed)
+
+    def pull():
+        local = pushed("mirror")
+        remote = factory.peer(local.ui, {}, pushed("server").root)
+        remote.capable = lambda name: name == b"pushlog-stream" or type(remote).capable(remote, name)
+        stream = b"".join(wire._stream(pushed("server"), b"1"))
+        remote._callstream = lambda _command, **_arguments: io.BytesIO(stream)
+        exchange.pull(local, remote)
+
+    pushed("mirror", create=True)
+    survive_every_kill(tmp_path, pushed, pull, folder="mirror")
+    assert recorded(storage.Pushlog(pushed("mirror"))) == recorded(storage.Pushlog(pushed("server")))
+
+
+def test_strip_in_the_middle(tmp_path, pushed):
+    """The branch with d and e is saved and comes back under other numbers."""
+    side = pushed("client")
+    with side.wlock(), side.lock():
+        merge.clean_update(side[0])
+    commit(pushed("client"), b"side")
+    push(pushed)
+
+    def strip():
+        server = pushed("server")
+        with server.wlock(), server.lock():
+            repair.strip(server.ui, server, [server[2].node()], backup=False)
+
+    survive_every_kill(tmp_path, pushed, strip)
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
+
+
+def test_rollback(tmp_path, pushed):
+    push(pushed)
+    survive_every_kill(tmp_path, pushed, lambda: pushed("server").rollback())
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1]

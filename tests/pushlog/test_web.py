@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The pushlog's web answers: any parameters, hostile data, limits, long answers, edits by others."""
+
+import html.parser
+import json
+import os
+import shutil
+import sqlite3
+import xml.etree.ElementTree as ElementTree
+from importlib import resources
+from urllib.parse import quote, urlsplit
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mercurial import encoding
+from mercurial.utils import cborutil
+from referencing import Registry, Resource
+
+from pushlog import database
+from tests.pushlog.conftest import Site
+
+# Mercurial leaves the files of its templates to the garbage collector
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+SCHEMAS = [
+    json.loads((resources.files("pushlog") / "schemas" / f"json-pushes-{number}.json").read_text()) for number in (1, 2)
+]
+REGISTRY = Registry().with_resource("json-pushes-1.json", Resource.from_contents(SCHEMAS[0]))
+
+
+def check(body, version):
+    jsonschema.Draft202012Validator(SCHEMAS[version - 1], registry=REGISTRY).validate(json.loads(body))
+
+
+@pytest.mark.parametrize(
+    "query", ["", "full=1", "startID=0", "startID=0&full=1", "startID=0&tipsonly=1", "user=nobody"]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_answers_keep_their_schema(site, query, version):
+    status, _headers, body = site.get("/json-pushes", f"{query}&version={version}")
+    assert status == 200
+    check(body, version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_schemas_are_schemas(version):
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[version - 1])
+
+
+values = st.one_of(
+    st.sampled_from(
+        ["", "0", "1", "2", "9", "16", "-1", "tip", "wip", "stable", "default", "RELEASE_1_0", "c", "null", "2016-03-01",
+         "1 day ago", "alice@example.com", "bob@example.com", "9" * 30, "00000000", "f" * 40, "reverse(all())", "..", "%"]
+    ),
+    st.text(max_size=20),
+    st.binary(max_size=8),
+)  # fmt: skip
+parameters = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["startID", "endID", "fromchange", "tochange", "startdate", "enddate", "user", "changeset", "branch",
+             "tipsonly", "full", "version", "node", "nosuch"]
+        ),
+        values,
+    ),
+    max_size=5,
+)  # fmt: skip
+
+
+def encoded(pairs):
+    return "&".join(
+        f"{name}={quote(value if isinstance(value, bytes) else value.encode(errors='replace'))}"
+        for name, value in pairs
+    )
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pairs=parameters, page=st.sampled_from(["json-pushes", "json-pushes/2", "json-pushes/x", "pushlog", "pushloghtml"])
+)
+def test_no_parameters_are_an_accident(site, pairs, page):
+    status, _headers, body = site.get("/" + page, encoded(pairs))
+    wrong_version = [value for name, value in pairs if name == "version"][-1:]
+    assert status in (200, 400, 404) or (status == 500 and wrong_version and b"version parameter" in body)
+    if page.startswith("json-pushes") and status == 200:
+        answer = json.loads(body)
+        check(body, 2 if "lastpushid" in answer else 1)
+        assert_asked_for(dict(pairs), answer.get("pushes", answer))
+
+
+def assert_asked_for(asked, pushes):
+    """Never more than asked."""
+    if "startdate" not in asked and "fromchange" not in asked and "startID" in asked:
+        assert all(int(number) > int(asked["startID"]) for number in pushes)
+    if "user" in asked:
+        assert len({push["user"] for push in pushes.values()}) <= 5
+    if not {"startID", "fromchange", "startdate", "user", "changeset"} & asked.keys():
+        assert len(pushes) <= 10
+
+
+@pytest.fixture
+def copy(root, tmp_path):
+    """A copy of the golden repository that a test may change."""
+    shutil.copytree(root / "golden", tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def sql(folder, statement, *arguments):
+    connection = sqlite3.connect(folder / ".hg" / "pushlog2.db", isolation_level=None)
+    connection.execute(statement, arguments)
+    connection.close()
+
+
+def ids(body):
+    return sorted(map(int, json.loads(body)))
+
+
+def test_an_edit_by_another_process_shows_at_once(copy):
+    site = Site(copy)
+    _status, headers, before = site.get("/json-pushes", "startID=15")
+    assert json.loads(before)["16"]["user"] == "bob@example.com"
+    sql(copy, "UPDATE pushlog SET user = 'eve@example.com' WHERE id = 16")
+    status, _headers, after = site.get("/json-pushes", "startID=15", if_none_match=headers["ETag"])
+    assert (status, json.loads(after)["16"]["user"]) == (200, "eve@example.com")
+    status, _headers, page = site.get("/json-rev/tip", "", if_none_match=headers["ETag"])
+    assert (status, json.loads(page)["pushuser"]) == (200, "eve@example.com")
+
+
+def test_an_unchanged_answer_costs_a_304(site):
+    _status, headers, _body = site.get("/json-pushes")
+    assert site.get("/json-pushes", if_none_match=headers["ETag"])[0] == 304
+
+
+def test_an_answer_that_depends_on_the_time_has_no_tag(site):
+    assert "ETag" not in site.get("/json-pushes", "startdate=1+hour+ago")[1]
+
+
+@pytest.mark.parametrize("path", ["/json-pushes", "/pushlog", "/pushloghtml"])
+def test_a_long_answer_is_cut_and_says_where_it_goes_on(copy, path):
+    site = Site(copy, "[pushlog]\nmaxpushes = 3\n")
+    query, seen = "startdate=0&version=1&user=alice%40example.com&user=bob%40example.com", []
+    for _part in range(4):
+        status, headers, body = site.get(path, query)
+        assert status == 200
+        if path == "/json-pushes":
+            assert len(json.loads(body)) <= 3
+            seen += ids(body)
+        if "Link" not in headers:
+            break
+        target, relation = headers["Link"].split("; ")
+        assert relation == 'rel="next"'
+        assert urlsplit(target[1:-1]).path == path
+        query = urlsplit(target[1:-1]).query
+    assert "Link" not in headers
+    if path == "/json-pushes":
+        assert seen == [1, 2, 4, 6, 9, 12, 14, 16]
+
+
+def test_an_answer_as_long_as_allowed_is_not_cut(copy):
+    assert (
+        "Link"
+        not in Site(copy, "[pushlog]\nmaxpushes = 8\n").get(
+            "/json-pushes", "user=alice%40example.com&user=bob%40example.com"
+        )[1]
+    )
+
+
+def test_no_limit_is_no_limit(copy):
+    assert len(ids(Site(copy, "[pushlog]\nmaxpushes = 0\n").get("/json-pushes", "startID=0")[2])) == 13
+
+
+@pytest.mark.parametrize("limit", [0, 9, 16, None])
+def test_replicated_data_limits_web_answers(copy, limit):
+    data = {b"heads": [b"x" * 20], b"last_push_id": limit}
+    (copy / ".hg" / "replicated-data").write_bytes(b"".join(cborutil.streamencode(data)))
+    answer = json.loads(Site(copy).get("/json-pushes", "startID=0&version=2")[2])
+    allowed = 16 if limit is None else limit
+    assert answer["lastpushid"] == allowed
+    assert max(map(int, answer["pushes"]), default=0) == allowed
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "line\nbreak\r\n]]>-->",
+    "‮gnp.exe\u2066",
+    "\0\x01\x1b[31m",
+    "&amp;&lt;",
+    "é" * 10,
+    "😀\ufffe",
+    "a" * 1_000_000,
+]
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would see: elements and attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+
+@pytest.mark.parametrize("style", ["paper", "gitweb", "spartan", "monoblue", "coal"])
+def test_hostile_users_are_text_on_every_page(copy, style):
+    for number, user in enumerate(HOSTILE, start=1):
+        sql(copy, "INSERT OR REPLACE INTO pushlog VALUES (?, ?, ?)", number, user, 1500000000)
+    status, _headers, body = Site(copy).get("/pushloghtml", f"startID=0&style={style}&branch=&user=")
+    assert status == 200
+    assert len(body) < 200_000
+    page = Page()
+    page.feed(body.decode("utf-8", "replace"))
+    assert not [each for each in page.elements if "onerror" in each[1] or "style" in each[1] or "onclick" in each[1]]
+    assert [each[1]["src"] for each in page.elements if each[0] == "script"] in (["/static/mercurial.js"], [])
+    assert len([each for each in page.elements if each[1].get("class") == "pushuser"]) == 12
+
+
+def test_hostile_users_are_text_in_feed_and_json(copy):
+    for number, user in enumerate(HOSTILE, start=1):
+        sql(copy, "INSERT OR REPLACE INTO pushlog VALUES (?, ?, ?)", number, user, 1500000000)
+    site = Site(copy)
+    pushes = json.loads(site.get("/json-pushes", "startID=0")[2])
+    assert [pushes[str(number)]["user"] for number in (1, 2, 3, 4)] == HOSTILE[:4]
+    feed = ElementTree.fromstring(site.get("/pushlog", "startID=0")[2])
+    names = {element.text for element in feed.iter("{http://www.w3.org/2005/Atom}name")}
+    assert {HOSTILE[0], HOSTILE[1]} <= names
+
+
+def test_a_user_that_is_not_utf_8_is_shown_somehow(copy):
+    sql(copy, "UPDATE pushlog SET user = CAST(? AS TEXT) WHERE id = 16", b"caf\xe9")
+    for path in ("/json-pushes", "/pushlog", "/pushloghtml", "/json-rev/tip"):
+        assert Site(copy).get(path)[0] == 200
+
+
+@pytest.mark.parametrize("column", ["date", "user"])
+def test_a_row_with_nothing_in_it_is_shown_somehow(copy, column):
+    sql(copy, f"UPDATE pushlog SET {column} = NULL WHERE id = 16")
+    for path in ("/json-pushes", "/pushlog", "/pushloghtml", "/json-rev/tip"):
+        assert Site(copy).get(path)[0] == 200
+
+
+def test_a_database_behind_the_file_shows_what_the_file_has(copy):
+    """Killed between Mercurial's commit and SQLite's, and `.hg` cannot be written."""
+    from pushlog import entry, storage
+    from tests.pushlog.conftest import Site as _Site
+
+    site = _Site(copy)
+    repository = site._application._repos[0]._repo.unfiltered()
+    log = storage.Pushlog(repository)
+    with repository.lock(), repository.transaction(b"test") as tr:
+        log.session(tr)
+    with repository.lock(), repository.transaction(b"test") as tr:
+        node = repository.changelog.node(1).hex()
+        log.file.append(tr, [entry.encode(entry.Push(id=17, user="late", date=1500000000, nodes=(node,)))])
+    with database_closed(copy) as before:
+        assert before == 16
+    assert ids(site.get("/json-pushes", "startID=15")[2]) == [16, 17]
+    assert json.loads(site.get("/json-rev/1")[2])["pushuser"] == "late"
+    assert json.loads(site.get("/json-pushes", "user=late")[2])["17"]["changesets"] == [node]
+
+
+class database_closed:
+    """The newest id in SQLite itself."""
+
+    def __init__(self, folder):
+        self._connection = sqlite3.connect(folder / ".hg" / "pushlog2.db")
+
+    def __enter__(self):
+        return database.last_id(self._connection)
+
+    def __exit__(self, *_failure):
+        self._connection.close()
+
+
+def test_titles_say_what_was_asked(site):
+    body = site.get("/pushloghtml", "startID=2&endID=6&user=bob%40example.com&user=a")[2]
+    assert b"Changes pushed after push ID 2, up to and including push ID 6, by user bob@example.com or a" in body
+
+
+def test_pages_have_links_to_the_others(site):
+    body = site.get("/pushloghtml/2")[2].decode()
+    assert 'pushloghtml/1">First</a>' in body
+    assert "Next" not in body
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Mercurial's own pages
+def test_every_link_on_a_page_works(site):
+    page = Page()
+    page.feed(site.get("/pushloghtml", "startID=0")[2].decode())
+    targets = {
+        attributes["href"] for tag, attributes in page.elements if tag == "a" and attributes["href"].startswith("/")
+    }
+    assert len(targets) > 30
+    for target in targets - {"/"}:
+        parts = urlsplit(target)
+        assert site.get(parts.path, parts.query)[0] == 200, target
+
+
+def test_other_encodings_of_the_server_keep_the_feed_whole(copy):
+    before = encoding.encoding
+    try:
+        feed = Site(copy, "[web]\nencoding = ascii\n").get("/pushlog", "startID=2&endID=3")[2]
+    finally:
+        encoding.encoding = before
+    assert b'encoding="ascii"' in feed
+    names = [element.text for element in ElementTree.fromstring(feed).iter("{http://www.w3.org/1999/xhtml}li")]
+    assert "docs/größe-日本.txt" in names
+    assert os.path.exists(copy / ".hg" / "pushlog2.db")

@@ -1,0 +1,681 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Levels in, releases and notices out: every outcome that the roster's table and the rules of the core promise."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.aggregation import Aggregation, Outcome
+from hgext.vcsreplicator.alarms import alarms, survey
+from hgext.vcsreplicator.event import Bookmark, Changes, Event, Heartbeat, Type
+from hgext.vcsreplicator.levels import Ack, Beat, ErrorRecord, Notice, Pending, State
+from hgext.vcsreplicator.log import (
+    ACKS,
+    ERRORS,
+    EVENTS,
+    NOTICES,
+    PENDING,
+    ROSTER,
+    ROSTER_REQUESTS,
+    STATE,
+    Message,
+    Record,
+    check_message,
+)
+from hgext.vcsreplicator.path import Rules
+from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Request, Roster, Verb
+from hgext.vcsreplicator.shape import from_json, to_json
+from testing.chains import Chain, pushed
+
+START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
+
+
+class Hands:
+    """Feeds an aggregation by hand, and keeps what it writes as a compacted log would."""
+
+    def __init__(self, *mirrors: str | Mirror, allow_empty: bool = False) -> None:
+        self.topics: dict[str, dict[str | None, bytes]] = {topic: {} for topic in (STATE, PENDING, ROSTER)}
+        self.notices: list[Notice] = []
+        self.errors: list[ErrorRecord] = []
+        self.acks: dict[str | None, Ack] = {}
+        self.positions = dict(START)
+        self.now = 1000.0
+        known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
+        roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
+        self.core = Aggregation(roster, self.positions)
+        self.core.loaded()
+        self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
+
+    def record(self, topic: str, key: str | None, value: bytes | None) -> Record:
+        offset = self._offsets[topic]
+        self._offsets[topic] += 1
+        return Record(topic=topic, partition=0, offset=offset, key=key, value=value, headers={}, time=self.now)
+
+    def event(self, *events: Event) -> list[Outcome]:
+        records = [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
+        return [self.core.event(record, self.now) for record in records]
+
+    def ack(self, *acks: Ack) -> None:
+        for ack in acks:
+            self.core.ack(self.record(ACKS, f"{ack.mirror}/{ack.repository}", to_json(ack)), self.now)
+
+    def bury_ack(self, mirror: str, repository: str) -> None:
+        self.core.ack(self.record(ACKS, f"{mirror}/{repository}", None), self.now)
+
+    def ask(
+        self, verb: Verb, mirror: str | None = None, *, identifier: str | None = None, **members: object
+    ) -> Outcome:
+        identifier = identifier or f"request-{self._offsets[ROSTER_REQUESTS]}"
+        request = Request(id=identifier, verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)  # type: ignore[arg-type]
+        return self.core.request(self.record(ROSTER_REQUESTS, identifier, to_json(request)), self.now)
+
+    def commit(self) -> list[int]:
+        """Decides and writes; the sequences announced by it."""
+        before = len(self.notices)
+        more = True
+        while more:
+            more = self.core.decide(self.now)
+            batch = self.core.batch()
+            self.positions.update(batch.positions)
+            self._write(batch.messages)
+        return [notice.event.seq for notice in self.notices[before:]]
+
+    def restart(self) -> None:
+        """Another aggregation from what was written."""
+        roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.core.roster
+        acks = [ack for repository in self.core.repositories.values() for ack in repository.acks.values()]
+        self.core = Aggregation(roster, self.positions)
+        for key, value in self.topics[PENDING].items():
+            repository, _, seq = (key or "").partition("/")
+            self.core.load_pending(repository, int(seq), value)
+        for value in self.topics[STATE].values():
+            self.core.load_state(from_json(State, value))
+        self.ack(*acks)
+        self.core.loaded()
+
+    def state(self, chain: Chain) -> State:
+        return from_json(State, self.topics[STATE][chain.repository])
+
+    def _write(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if message.topic == NOTICES:
+                self.notices.append(from_json(Notice, message.value or b""))
+            elif message.topic == ERRORS:
+                self.errors.append(from_json(ErrorRecord, message.value or b""))
+            elif message.topic in self.topics and message.value is None:
+                del self.topics[message.topic][message.key]
+            elif message.topic in self.topics:
+                self.topics[message.topic][message.key] = message.value or b""
+
+
+def inactive(name: str) -> Mirror:
+    return Mirror(name=name, state=MirrorState.INACTIVE)
+
+
+# Releases and notices
+
+
+def test_an_event_is_released_when_the_last_gating_mirror_applied_it() -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
+    hands.commit()
+    assert (hands.state(chain).released, hands.state(chain).seq) == (1, 2)
+    hands.ack(chain.ack("beta", 2, 0))
+    assert hands.commit() == []
+    assert hands.state(chain).released == 2
+
+
+def test_a_notice_waits_for_the_slowest_mirror_to_serve() -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 2, 2), chain.ack("beta", 2, 0))
+    assert hands.commit() == []
+    hands.ack(chain.ack("beta", 2, 1))
+    assert hands.commit() == [1]
+    hands.ack(chain.ack("beta", 2, 2))
+    assert hands.commit() == [2]
+    assert not hands.topics[PENDING]
+
+
+def test_a_notice_carries_its_proof() -> None:
+    hands, chain = Hands("alpha", "beta", inactive("gamma")), Chain("x")
+    [event] = hands_events = chain.take(1)
+    hands.event(*hands_events)
+    hands.ack(chain.ack("alpha", 1, time=3.0), chain.ack("beta", 1, time=4.0), chain.ack("gamma", 1))
+    hands.commit()
+    [notice] = hands.notices
+    assert (notice.event, notice.roster, notice.time) == (event, 1, 1000.0)
+    assert [(proof.mirror, proof.applied_at, proof.served_at) for proof in notice.acks] == [
+        ("alpha", 3, 3),
+        ("beta", 4, 4),
+    ]
+
+
+def test_an_ack_that_names_another_event_or_digest_at_the_sequence_does_not_count() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(replace(chain.ack("alpha", 2), digest="f" * 64))
+    assert hands.commit() == [1]
+    hands.ack(replace(chain.ack("alpha", 2), event="f" * 32))
+    assert hands.commit() == []
+    hands.ack(chain.ack("alpha", 2))
+    assert hands.commit() == [2]
+
+
+def test_an_ack_of_another_incarnation_does_not_count() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(1))
+    hands.ack(replace(chain.ack("alpha", 1), incarnation="e" * 32))
+    assert hands.commit() == []
+
+
+def test_a_level_that_goes_down_holds_what_is_not_announced_yet() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 1))
+    hands.commit()
+    hands.ack(chain.ack("alpha", 2, 1))
+    hands.ack(chain.ack("alpha", 1))
+    assert hands.commit() == []
+    hands.ack(chain.ack("alpha", 2))
+    assert hands.commit() == [2]
+
+
+def test_repositories_do_not_wait_for_each_other() -> None:
+    hands, slow, fast = Hands("alpha"), Chain("slow"), Chain("fast")
+    hands.event(*slow.take(2), *fast.take(2))
+    hands.ack(fast.ack("alpha", 2))
+    assert hands.commit() == [1, 2]
+    assert {notice.event.path for notice in hands.notices} == {"fast"}
+
+
+def test_acks_may_come_before_their_events() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    chain.take(2)
+    hands.ack(chain.ack("alpha", 2))
+    hands.event(*chain.events)
+    assert hands.commit() == [1, 2]
+
+
+def test_what_is_announced_at_once_is_never_stored_as_pending() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(1))
+    hands.ack(chain.ack("alpha", 1))
+    hands.core.decide(1.0)
+    assert PENDING not in {message.topic for message in hands.core.batch().messages}
+
+
+def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(7))
+    hands.ack(chain.ack("alpha", 7))
+    sizes = []
+    more = True
+    while more:
+        more = hands.core.decide(1.0, limit=3)
+        sizes.append(hands.core.batch().notices)
+    assert sizes == [3, 3, 1]
+
+
+def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hgext.vcsreplicator.aggregation.BATCH_BYTES", 2000)
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(7))
+    hands.ack(chain.ack("alpha", 7))
+    sizes = []
+    more = True
+    while more:
+        more = hands.core.decide(1.0)
+        sizes.append(hands.core.batch().notices)
+    assert sum(sizes) == 7
+    assert len(sizes) > 1
+
+
+def test_each_stream_names_its_own_notice_before() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    chain.next()
+    chain.next(changes=replace(pushed(2), bookmarks=(Bookmark(name="b", node="a" * 40),)))
+    chain.next(changes=Changes(added=None, bookmarks=(Bookmark(name="b", node=None),)))
+    chain.next(Type.HGRC)
+    chain.next()
+    hands.event(*chain.events)
+    hands.ack(chain.ack("alpha", 5))
+    hands.commit()
+    ids = [event.id for event in chain.events]
+    assert [notice.previous for notice in hands.notices] == [
+        {"newrepo.1": None},
+        {"changegroup.1": None, "bookmark.1": None},
+        {"bookmark.1": ids[1]},
+        {},
+        {"changegroup.1": ids[1]},
+    ]
+
+
+# What arrives
+
+
+def test_a_repeat_changes_nothing() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    events = chain.take(3)
+    hands.event(*events)
+    hands.commit()
+    assert hands.event(*events) == [Outcome.REPEAT] * 3
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == [1, 2, 3]
+    assert hands.event(*events) == [Outcome.REPEAT] * 3
+    assert hands.commit() == []
+    assert not hands.errors
+
+
+@pytest.mark.parametrize("seq", [2, 3])
+def test_another_event_with_a_known_sequence_is_a_fork_and_moves_nothing(seq: int) -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.commit()
+    before = hands.state(chain)
+    fork = replace(chain.events[seq - 1], id="f" * 32)
+    assert hands.event(fork) == [Outcome.REJECTED]
+    hands.commit()
+    assert hands.state(chain) == replace(before, fork=fork.id)
+    assert "is a fork" in hands.errors[0].reason
+    hands.event(chain.next())
+    hands.ack(chain.ack("alpha", 4))
+    assert hands.commit() == [1, 2, 3, 4]
+
+
+def test_a_successor_of_an_unknown_event_is_a_fork_and_so_is_all_that_follows_it() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(1))
+    fork = chain.next(previous="f" * 32)
+    assert hands.event(fork, chain.next(), chain.next()) == [Outcome.REJECTED] * 3
+    hands.commit()
+    assert hands.state(chain).seq == 1
+    assert len(hands.errors) == 3
+
+
+def test_a_gap_is_recorded_and_what_follows_it_goes_on() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    chain.take(5)
+    hands.event(chain.events[0], chain.events[3], chain.events[4])
+    hands.ack(chain.ack("alpha", 5))
+    assert hands.commit() == [1, 4, 5]
+    [error] = hands.errors
+    assert "events before 4 are missing" in error.reason
+    assert error.repository == chain.repository
+
+
+def test_a_repository_first_seen_in_the_middle_starts_there() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    chain.take(5)
+    hands.event(chain.events[4])
+    hands.commit()
+    assert (hands.state(chain).released, hands.state(chain).noticed) == (4, 4)
+    hands.ack(chain.ack("alpha", 5))
+    assert hands.commit() == [5]
+
+
+def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    [event] = chain.take(1)
+    frame = wire.encode(event)
+    assert hands.core.event(hands.record(EVENTS, "x", b"rubbish"), 1.0) is Outcome.REJECTED
+    assert hands.core.event(hands.record(EVENTS, "wrong-key", frame), 1.0) is Outcome.REJECTED
+    assert hands.core.event(hands.record(EVENTS, None, None), 1.0) is Outcome.REJECTED
+    assert hands.core.ack(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is Outcome.REJECTED
+    assert (
+        hands.core.ack(hands.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0)
+        is Outcome.REJECTED
+    )
+    assert hands.core.request(hands.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is Outcome.REJECTED
+    hands.commit()
+    assert [error.offset for error in hands.errors] == [0, 1, 2, 0, 1, 0]
+    assert hands.errors[0].value == "cnViYmlzaA=="
+    assert hands.positions == {(EVENTS, 0): 3, (ROSTER_REQUESTS, 0): 1}
+    assert hands.core.repositories.get(event.repository) is None or hands.core.held == 0
+
+
+def test_what_is_set_aside_fits_into_the_log_whatever_its_key() -> None:
+    hands = Hands("alpha")
+    record = hands.record(EVENTS, "k" * 5_000_000, b"junk")
+    check_message(Message(topic=EVENTS, key=record.key, value=record.value))
+    hands.core.event(record, hands.now)
+    hands.core.event(replace(record, value=wire.encode(Chain("r").next())), hands.now)
+    for message in hands.core.batch().messages:
+        check_message(message)
+
+
+def test_a_heartbeat_passes_without_a_trace() -> None:
+    hands = Hands("alpha")
+    beat = wire.encode_heartbeat(Heartbeat(time=1.0, sender="relay"))
+    assert hands.core.event(hands.record(EVENTS, None, beat), 1.0) is Outcome.NOTHING
+    assert not hands.core.waiting
+    assert hands.core.positions[EVENTS, 0] == 1
+
+
+# Deletion, renaming, replacement
+
+
+def test_a_deletion_is_announced_when_all_mirrors_have_deleted() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(chain.next(), chain.next(Type.DELETED))
+    hands.ack(chain.ack("alpha", 1))
+    hands.commit()
+    assert hands.state(chain).deleted
+    hands.ack(chain.ack("alpha", 2))
+    assert hands.commit() == [2]
+    hands.bury_ack("alpha", chain.repository)
+    assert hands.commit() == []
+
+
+def test_a_repository_created_again_at_a_path_is_another_one() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", generation=2)
+    hands.event(old.next(), new.next())
+    hands.ack(new.ack("alpha", 1))
+    hands.commit()
+    [notice] = hands.notices
+    assert notice.event.generation == 2
+    assert hands.state(old).noticed == 0
+
+
+def test_after_a_rename_the_mirrors_of_the_new_path_gate_even_what_came_before() -> None:
+    rules = Rules(include=("path:old",))
+    hands, chain = Hands("alpha", Mirror(name="beta", state=MirrorState.ACTIVE, rules=rules)), Chain("old")
+    hands.event(chain.next(), chain.next())
+    hands.ack(chain.ack("alpha", 2))
+    assert hands.commit() == []
+    hands.event(chain.next(Type.RENAMED, path="new", detail={"from": "old"}))
+    assert hands.commit() == [1, 2]
+    assert hands.state(chain).path == "new"
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == [3]
+
+
+def adopted(chain: Chain) -> Event:
+    return chain.next(Type.SYNC, detail={"reason": "adopted"})
+
+
+def test_an_adopted_history_starts_over_and_what_was_not_announced_is_recorded() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(3))
+    hands.ack(old.ack("alpha", 2, 1))
+    assert hands.commit() == [1]
+    hands.event(adopted(new))
+    assert hands.commit() == []
+    state = hands.state(new)
+    assert (state.incarnation, state.seq, state.released, state.noticed) == (new.incarnation, 1, 0, 0)
+    assert state.retired == (old.incarnation,)
+    assert [error.reason.split(" of ")[0] for error in hands.errors] == ["x: event 2", "x: event 3"]
+    assert list(hands.topics[PENDING]) == [f"{new.repository}/1"]
+    hands.ack(new.ack("alpha", 1))
+    assert hands.commit() == [1]
+
+
+def test_what_every_mirror_served_is_announced_before_an_adopted_history_begins() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(2))
+    hands.ack(old.ack("alpha", 2))
+    hands.event(adopted(new))
+    assert hands.commit() == [1, 2]
+    assert not hands.errors
+
+
+def test_repeats_of_a_retired_incarnation_are_repeats() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(2), adopted(new))
+    assert hands.event(*old.events) == [Outcome.REPEAT] * 2
+
+
+def test_a_history_that_was_adopted_and_replaced_is_not_adopted_again() -> None:
+    hands, chains = Hands("alpha"), [Chain("x", incarnation=number) for number in (1, 2, 3)]
+    hands.event(chains[0].next(), adopted(chains[1]), adopted(chains[2]))
+    hands.ack(chains[2].ack("alpha", 1))
+    assert hands.commit() == [1]
+    assert hands.event(*chains[1].events, *chains[2].events) == [Outcome.REPEAT] * 2
+    assert hands.commit() == []
+
+
+def test_another_incarnation_that_nobody_adopted_is_a_fork() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(2))
+    assert hands.event(new.next(), adopted(new)) == [Outcome.REJECTED] * 2
+    hands.commit()
+    assert hands.state(old).incarnation == old.incarnation
+
+
+# The roster
+
+
+def test_a_joining_mirror_gates_only_what_came_after_its_joining_point() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.commit()
+    assert hands.ask(Verb.ADD, "beta") is Outcome.TAKEN
+    hands.event(chain.next())
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == [1, 2]
+    assert hands.state(chain).released == 2
+    hands.ack(chain.ack("beta", 3))
+    assert hands.commit() == [3]
+
+
+def test_a_joining_mirror_is_active_once_it_serves_all_that_was_released() -> None:
+    hands, first, second = Hands("alpha"), Chain("first"), Chain("second")
+    hands.event(*first.take(2), *second.take(2))
+    hands.ack(first.ack("alpha", 2), second.ack("alpha", 1))
+    hands.commit()
+    hands.ask(Verb.ADD, "beta")
+    hands.commit()
+    hands.ack(first.ack("beta", 2), second.ack("beta", 1, 0))
+    hands.commit()
+    assert hands.core.roster.mirrors[1].state is MirrorState.JOINING
+    hands.ack(second.ack("beta", 1))
+    hands.commit()
+    roster = from_json(Roster, hands.topics[ROSTER][KEY])
+    beta = roster.mirror("beta")
+    assert beta is not None
+    assert (beta.state, beta.joined, roster.version) == (MirrorState.ACTIVE, None, 3)
+    assert roster.recent[-1].request.who == "aggregator"
+
+
+def test_what_is_released_after_the_joining_does_not_delay_it() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(1))
+    hands.ack(chain.ack("alpha", 1))
+    hands.commit()
+    hands.ask(Verb.ADD, "beta")
+    hands.event(chain.next())
+    hands.ack(chain.ack("alpha", 2), chain.ack("beta", 2, 1))
+    hands.commit()
+    assert hands.state(chain).released == 2
+    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+
+
+def test_a_mirror_that_joins_an_empty_installation_is_active_at_once() -> None:
+    hands = Hands()
+    hands.ask(Verb.ADD, "alpha")
+    hands.commit()
+    assert hands.core.roster.mirrors[0].state is MirrorState.ACTIVE
+
+
+@pytest.mark.parametrize("verb", [Verb.DEACTIVATE, Verb.RULES])
+def test_whatever_waits_for_a_mirror_only_goes_out_when_it_gates_no_more(verb: Verb) -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
+    assert hands.commit() == [1]
+    assert hands.state(chain).released == 2
+    hands.ask(verb, "beta", rules=Rules(include=("path:elsewhere",)) if verb is Verb.RULES else None)
+    assert hands.commit() == [2, 3]
+    assert {notice.roster for notice in hands.notices[1:]} == {2}
+    assert [proof.mirror for proof in hands.notices[-1].acks] == ["alpha"]
+
+
+def test_deactivating_one_repository_lets_only_its_notices_go() -> None:
+    hands, first, second = Hands("alpha", "beta"), Chain("first"), Chain("second")
+    hands.event(first.next(), second.next())
+    hands.ack(first.ack("alpha", 1), second.ack("alpha", 1))
+    hands.commit()
+    hands.ask(Verb.DEACTIVATE, "beta", repository=first.repository)
+    hands.commit()
+    assert [notice.event.path for notice in hands.notices] == ["first"]
+    hands.ask(Verb.ACTIVATE, "beta", repository=first.repository)
+    hands.event(first.next())
+    hands.ack(first.ack("alpha", 2))
+    assert hands.commit() == []
+
+
+def test_an_activated_mirror_holds_even_what_was_released_before() -> None:
+    hands, chain = Hands("alpha", inactive("beta")), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 2, 0))
+    hands.commit()
+    assert hands.state(chain).released == 2
+    hands.ask(Verb.ACTIVATE, "beta")
+    hands.ack(chain.ack("alpha", 2))
+    assert hands.commit() == []
+    hands.ack(chain.ack("beta", 2))
+    assert hands.commit() == [1, 2]
+
+
+def test_rules_that_carry_more_make_its_notices_wait() -> None:
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(include=("path:elsewhere",)))
+    hands, chain = Hands("alpha", beta), Chain("x")
+    hands.event(*chain.take(1))
+    hands.commit()
+    hands.ask(Verb.RULES, "beta", rules=Rules())
+    hands.ack(chain.ack("alpha", 1))
+    assert hands.commit() == []
+
+
+def test_the_levels_of_a_removed_mirror_are_forgotten_because_it_may_come_back_empty() -> None:
+    hands, chain = Hands("alpha", inactive("beta")), Chain("x")
+    hands.event(*chain.take(1))
+    hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
+    hands.commit()
+    hands.ask(Verb.REMOVE, "beta")
+    buried = [message.key for message in hands.core.batch().messages if message.topic == ACKS and message.value is None]
+    assert buried == [f"beta/{chain.repository}"]
+    hands.ask(Verb.ADD, "beta")
+    hands.commit()
+    assert hands.core.roster.mirrors[1].state is MirrorState.JOINING
+
+
+def test_without_a_gating_mirror_everything_is_held_until_it_is_allowed() -> None:
+    hands, chain = Hands(), Chain("x")
+    hands.event(*chain.take(2))
+    assert hands.commit() == []
+    assert hands.state(chain).released == 0
+    hands.ask(Verb.ALLOW_EMPTY, allow=True)
+    assert hands.commit() == [1, 2]
+    assert hands.notices[0].acks == ()
+
+
+def test_a_request_is_decided_once_however_often_it_stands_in_the_log() -> None:
+    hands = Hands("alpha")
+    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is Outcome.TAKEN
+    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is Outcome.REPEAT
+    hands.commit()
+    assert hands.core.roster.version == 2
+
+
+def test_a_refused_request_leaves_the_version_and_tells_why() -> None:
+    hands = Hands("alpha")
+    assert hands.ask(Verb.JOIN, "nobody", identifier="wrong") is Outcome.REJECTED
+    hands.commit()
+    roster = from_json(Roster, hands.topics[ROSTER][KEY])
+    decision = roster.decision("wrong")
+    assert decision is not None
+    assert (roster.version, decision.refusal) == (1, "there is no mirror nobody; add it first")
+
+
+# Restarts
+
+
+def test_a_restart_goes_on_where_the_last_transaction_ended() -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(4))
+    hands.ack(chain.ack("alpha", 4), chain.ack("beta", 3, 1))
+    assert hands.commit() == [1]
+    hands.restart()
+    assert hands.core.held == 3
+    hands.ack(chain.ack("beta", 3, 3))
+    assert hands.commit() == [2, 3]
+    hands.restart()
+    hands.event(chain.next())
+    hands.ack(chain.ack("alpha", 5), chain.ack("beta", 5))
+    assert hands.commit() == [4, 5]
+    assert [notice.previous.get("changegroup.1") for notice in hands.notices[2:]] == [
+        event.id for event in chain.events[1:4]
+    ]
+
+
+def test_a_restart_takes_no_release_back() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.ack(chain.ack("alpha", 3, 0))
+    hands.commit()
+    hands.ack(chain.ack("alpha", 1, 0))
+    hands.restart()
+    hands.event(chain.next())
+    hands.commit()
+    assert (hands.state(chain).released, hands.state(chain).seq) == (3, 4)
+    hands.ack(chain.ack("alpha", 4, 4))
+    assert hands.commit() == [1, 2, 3, 4]
+
+
+def test_a_pending_record_that_cannot_be_read_is_set_aside_and_does_not_stop_the_rest() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.commit()
+    hands.topics[PENDING][f"{chain.repository}/2"] = b"rubbish"
+    hands.restart()
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == [1, 3]
+    assert hands.errors[0].key == f"{chain.repository}/2"
+    assert not hands.topics[PENDING]
+
+
+def test_a_lost_state_record_is_made_anew_from_what_is_pending() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.commit()
+    del hands.topics[STATE][chain.repository]
+    hands.restart()
+    assert hands.event(chain.next()) == [Outcome.TAKEN]
+    hands.ack(chain.ack("alpha", 4))
+    assert hands.commit() == [1, 2, 3, 4]
+
+
+def test_pending_records_hold_the_place_of_their_event() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.commit()
+    stored = from_json(Pending, hands.topics[PENDING][f"{chain.repository}/2"])
+    assert (stored.partition, stored.offset, stored.event) == (0, 1, chain.events[1])
+
+
+# Alarms
+
+
+def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
+    hands.commit()
+    hands.now += 60
+    beat = Beat(mirror="alpha", time=hands.now, positions={}, version="1")
+    hands.core.ack(hands.record(ACKS, "alpha", to_json(beat)), hands.now)
+    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    assert (alarm.kind, alarm.mirror, alarm.numbers) == ("mirror silent", "beta", {"seconds": 60, "lag": 1, "held": 2})
+    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
+
+
+def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
+    hands, chain = Hands(inactive("alpha")), Chain("x")
+    hands.event(*chain.take(3))
+    hands.commit()
+    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    assert (alarm.kind, alarm.numbers) == ("no gating mirror", {"held": 3, "repositories": 1})

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The aggregator as a process on the real logs: killed at random under load, two at once, a mirror away, a large restart."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.aggregator import GROUP, AggregatorSettings, run
+from hgext.vcsreplicator.aggregator_metrics import EVENTS_TOTAL
+from hgext.vcsreplicator.errors import Fenced
+from hgext.vcsreplicator.levels import Notice
+from hgext.vcsreplicator.log import EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.roster import Verb
+from hgext.vcsreplicator.service import EXIT_FENCED
+from hgext.vcsreplicator.shape import from_json
+from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, push_everywhere, send, until
+from testing.chains import Chain
+from testing.checker import check, history, remembering_topics
+
+SOON = 60.0
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
+    if request.param == "kafka":
+        return f"{request.getfixturevalue('kafka').url}?topic-prefix={unique_name}."
+    return f"sqlite://{tmp_path / 'log.db'}"
+
+
+@pytest.fixture
+def log(url: str) -> Iterator[Log]:
+    with open_log(url) as log:
+        log.create(remembering_topics(partitions=4))
+        yield log
+
+
+def notices(log: Log) -> list[Notice]:
+    reader = log.reader({(NOTICES, part): at for part, at in log.beginnings(NOTICES).items()})
+    found: list[Notice] = []
+    try:
+        while any(reader.positions()[NOTICES, part] < end for part, end in log.ends(NOTICES).items()):
+            found += [from_json(Notice, record.value or b"") for record in reader.poll(0.2)]
+    finally:
+        reader.close()
+    return found
+
+
+def repositories(count: int) -> list[Chain]:
+    return [Chain(f"group/{number}") for number in range(count)]
+
+
+def die_at_random(url: str, log: Log, folder: Path, kills: int, seed: int) -> None:
+    """Kills the aggregator again and again while pushes come in, lets it finish, and checks the history."""
+    chance, chains = random.Random(seed), repositories(12)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ADD, "beta")
+    stop = threading.Event()
+
+    def pushes() -> None:
+        while not stop.is_set():
+            send(log, [chance.choice(chains).next()])
+            stop.wait(0.01)
+
+    traffic = threading.Thread(target=pushes)
+    with mirrors(url, "alpha", "beta"):
+        traffic.start()
+        try:
+            for _ in range(kills):
+                with Aggregator(url, folder) as aggregator:
+                    aggregator.ready()
+                    time.sleep(chance.random() * 0.3)
+                    aggregator.kill()
+        finally:
+            stop.set()
+            traffic.join()
+        with Aggregator(url, folder) as aggregator:
+            aggregator.ready()
+            until(lambda: all_noticed(log, chains), SOON)
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == report.events == sum(len(chain.events) for chain in chains)
+
+
+def test_kills_at_random_lose_nothing_and_announce_nothing_early_or_twice(url: str, log: Log, tmp_path: Path) -> None:
+    die_at_random(url, log, tmp_path, kills=4, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_three_hundred_kills_lose_nothing_and_announce_nothing_early_or_twice(
+    url: str, log: Log, tmp_path: Path
+) -> None:
+    die_at_random(url, log, tmp_path, kills=300, seed=2)
+
+
+def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, log: Log, tmp_path: Path) -> None:
+    chains = repositories(4)
+    ask(log, Verb.ADD, "alpha")
+    with mirrors(url, "alpha"), Aggregator(url, tmp_path) as older:
+        older.ready()
+        push_everywhere(log, chains, 3)
+        with Aggregator(url, tmp_path) as newer:
+            newer.ready()
+            push_everywhere(log, chains, 3)
+            assert older.process.wait(SOON) == EXIT_FENCED
+            until(lambda: all_noticed(log, chains), SOON)
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == 24
+
+
+def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url: str, log: Log, tmp_path: Path) -> None:
+    chains = repositories(4)
+    ask(log, Verb.ADD, "alpha")
+    with mirrors(url, "alpha"), Aggregator(url, tmp_path) as older:
+        older.ready()
+        push_everywhere(log, chains, 3)
+        older.process.send_signal(signal.SIGSTOP)
+        with Aggregator(url, tmp_path) as newer:
+            newer.ready()
+            push_everywhere(log, chains, 3)
+            until(lambda: all_noticed(log, chains), SOON)
+            older.process.send_signal(signal.SIGCONT)
+            assert older.process.wait(SOON) == EXIT_FENCED
+            assert newer.process.poll() is None
+    assert not check(history(log)).violations
+
+
+def test_a_mirror_that_is_away_holds_everything_and_all_comes_in_order_when_it_is_back(
+    url: str, log: Log, tmp_path: Path
+) -> None:
+    chains = repositories(20)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ADD, "beta")
+    with mirrors(url, "alpha", "beta") as (_, beta), Aggregator(url, tmp_path) as aggregator:
+        aggregator.ready()
+        push_everywhere(log, chains, 1)
+        until(lambda: all_noticed(log, chains), SOON)
+        beta.hold.set()
+        push_everywhere(log, chains, 10)
+        until(lambda: all(pending(log).get(chain.repository) == 11 for chain in chains), SOON)
+        assert len(notices(log)) == 20
+        beta.hold.clear()
+        until(lambda: all_noticed(log, chains), SOON)
+    assert len(notices(log)) == 220
+    assert not check(history(log)).violations
+
+
+def pending(log: Log) -> dict[str, int]:
+    """The newest pending event of each repository."""
+    reader = log.reader({(PENDING, part): at for part, at in log.beginnings(PENDING).items()})
+    newest: dict[str, int] = {}
+    try:
+        while any(reader.positions()[PENDING, part] < end for part, end in log.ends(PENDING).items()):
+            for record in reader.poll(0.2, limit=5000):
+                repository, _, seq = (record.key or "").partition("/")
+                if record.value is not None:
+                    newest[repository] = max(int(seq), newest.get(repository, 0))
+    finally:
+        reader.close()
+    return newest
+
+
+@contextmanager
+def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.Thread, list[Fenced]]]:
+    """The loop in a thread of its own, past its first sign of life; and what it was left with."""
+    stop, ready, left = threading.Event(), threading.Event(), []
+
+    def loop() -> None:
+        try:
+            run(settings, log, stop=stop, ready=ready.set)
+        except Fenced as error:
+            left.append(error)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        assert ready.wait(SOON)
+        until(lambda: sum(log.ends(STATE).values()) > 0, SOON)
+        yield thread, left
+    finally:
+        stop.set()
+        thread.join(SOON)
+
+
+def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, log: Log) -> None:
+    with running(AggregatorSettings(beat=0.2), log) as (thread, left), open_log(url) as other:
+        other.transactor("aggregator").close()
+        thread.join(SOON)
+        assert len(left) == 1
+
+
+def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -> None:
+    chains = repositories(4)
+    ask(log, Verb.ADD, "alpha")
+    with mirrors(url, "alpha"):
+        with running(AggregatorSettings(beat=0.05), log):
+            push_everywhere(log, chains, 2)
+            until(lambda: all_noticed(log, chains), SOON)
+        for topic in (EVENTS, ROSTER_REQUESTS):
+            log.acknowledge(GROUP, topic, {part: end + 1000 for part, end in log.ends(topic).items()})
+        with running(AggregatorSettings(beat=0.05), log):
+            push_everywhere(log, chains, 2)
+            until(lambda: all_noticed(log, chains), SOON)
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == 16
+
+
+def test_stopping_commits_what_was_taken(url: str, log: Log) -> None:
+    [chain], taken = repositories(1), EVENTS_TOTAL.labels(outcome="taken")
+    before = taken._value.get()
+    with running(AggregatorSettings(group_time=3600.0, beat=3600.0), log):
+        push_everywhere(log, [chain], 3)
+        until(lambda: taken._value.get() == before + 3, SOON)
+        assert pending(log) == {}
+    assert pending(log) == {chain.repository: 3}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_waiting_notices_are_loaded_and_go_on(url: str, log: Log, tmp_path: Path) -> None:
+    chains = repositories(10_000)
+    fill(log, chains, 10)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ALLOW_EMPTY, allow=True)
+    ask(log, Verb.DEACTIVATE, "alpha")
+    with Aggregator(url, tmp_path) as aggregator:
+        aggregator.ready()
+        [loaded] = [line for line in aggregator.lines() if line["event"] == "loaded"]
+        assert (loaded["repositories"], loaded["held"]) == (10_000, 100_000)
+        until(lambda: all_noticed(log, chains), 240)

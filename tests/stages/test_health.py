@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""When a load balancer may send clients to a mirror: each reason against it, and that it passes."""
+
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator.health import HealthSettings, judge, late
+from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Beat, State
+from hgext.vcsreplicator.path import Rules
+from hgext.vcsreplicator.roster import Mirror, MirrorState, Roster
+from hgext.vcsreplicator.status import Picture
+
+NOW = 1000.0
+SETTINGS = HealthSettings(behind=10, late=5.0, silence=30.0)
+REPOSITORY, INCARNATION = "1" * 32, "2" * 32
+STATE = State(
+    repository=REPOSITORY,
+    incarnation=INCARNATION,
+    path="folder/one",
+    generation=1,
+    seq=7,
+    event="3" * 32,
+    digest="4" * 64,
+    released=7,
+    noticed=7,
+    roster=1,
+)
+ACK = Ack(
+    mirror="alpha",
+    repository=REPOSITORY,
+    incarnation=INCARNATION,
+    applied=7,
+    serving=7,
+    event="3" * 32,
+    digest="4" * 64,
+    applied_at=NOW,
+    served_at=NOW,
+)
+
+
+def picture(**members: object) -> Picture:
+    """A mirror that serves everything, and what shall be otherwise."""
+    usual = {
+        "roster": Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE),)),
+        "states": {REPOSITORY: STATE},
+        "acks": {("alpha", REPOSITORY): ACK},
+        "beats": {"alpha": Beat(mirror="alpha", time=NOW - 1, positions={}, version="1")},
+        "aggregator": AggregatorBeat(time=NOW - 1, roster=1, held=0),
+    }
+    return Picture(**{**usual, **members})  # type: ignore[arg-type]
+
+
+def reasons(seen: Picture, since: float = NOW) -> tuple[str, ...]:
+    return judge(seen, "alpha", since=dict.fromkeys(late(seen, "alpha"), since), now=NOW, settings=SETTINGS)
+
+
+def test_a_mirror_that_serves_everything_is_ready() -> None:
+    assert reasons(picture()) == ()
+
+
+@pytest.mark.parametrize("state", [MirrorState.JOINING, MirrorState.INACTIVE, MirrorState.REMOVED])
+def test_only_an_active_mirror_is_ready(state: MirrorState) -> None:
+    assert reasons(picture(roster=Roster(mirrors=(Mirror(name="alpha", state=state),)))) == (state.value,)
+
+
+def test_a_stranger_is_not_ready() -> None:
+    assert reasons(picture(roster=Roster())) == ("not in the roster",)
+
+
+def test_a_mirror_without_a_fresh_sign_of_life_is_not_ready() -> None:
+    assert reasons(picture(beats={})) == ("the mirror has given no sign of life",)
+    old = Beat(mirror="alpha", time=NOW - 31, positions={}, version="1")
+    assert reasons(picture(beats={"alpha": old})) == ("the mirror is silent for 31 s",)
+
+
+def test_without_the_aggregators_beat_for_30_seconds_it_is_not_ready() -> None:
+    assert reasons(picture(aggregator=AggregatorBeat(time=NOW - 30, roster=1, held=0))) == ()
+    assert reasons(picture(aggregator=AggregatorBeat(time=NOW - 31, roster=1, held=0))) == (
+        "the aggregator is silent for 31 s",
+    )
+
+
+def test_more_events_behind_than_allowed_is_not_ready() -> None:
+    assert reasons(picture(states={REPOSITORY: replace(STATE, seq=17)})) == ()
+    assert reasons(picture(states={REPOSITORY: replace(STATE, seq=18)})) == (
+        "11 events behind, at most 10 are allowed",
+    )
+
+
+def test_showing_less_than_is_released_counts_once_it_lasts() -> None:
+    seen = picture(acks={("alpha", REPOSITORY): replace(ACK, serving=6)})
+    assert reasons(seen, since=NOW - 5.0) == ()
+    assert reasons(seen, since=NOW - 5.1) == ("shows less than is released of folder/one",)
+
+
+def test_a_level_of_a_former_incarnation_does_not_count() -> None:
+    assert late(picture(acks={("alpha", REPOSITORY): replace(ACK, incarnation="5" * 32)}), "alpha") == {REPOSITORY}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"states": {REPOSITORY: replace(STATE, deleted=True)}},
+        {"states": {REPOSITORY: replace(STATE, released=0)}},
+        {"roster": Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, deactivated=(REPOSITORY,)),))},
+        {
+            "roster": Roster(
+                mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("path:other",))),)
+            )
+        },
+    ],
+    ids=["deleted", "nothing released", "given up for this mirror", "not carried"],
+)
+def test_what_nobody_expects_of_the_mirror_makes_it_not_late(members: dict[str, object]) -> None:
+    assert late(picture(acks={}, **members), "alpha") == frozenset()

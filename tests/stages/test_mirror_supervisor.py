@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The mirror's supervisor in interleavings that processes hit once a year: workers are played by hand, notes and log are real."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.event import Event, Type
+from hgext.vcsreplicator.levels import Ack, Reason, State
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record, check_message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.level import Level, before_first
+from hgext.vcsreplicator.mirror.notes import Notes
+from hgext.vcsreplicator.mirror.pool import Answered
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.sources import AHEAD, Read, Source
+from hgext.vcsreplicator.mirror.supervisor import Supervisor
+from hgext.vcsreplicator.mirror.task import Found, Outcome, Task, Trouble
+from hgext.vcsreplicator.path import Rules
+from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.shape import from_json, to_json
+from testing.chains import Chain
+from testing.clock import HandClock
+
+
+class Pool:
+    """Workers that do nothing until the test answers for them."""
+
+    def __init__(self) -> None:
+        self.workers: list[Any] = []
+        self.given: list[Any] = []
+
+    def idle(self, lane: object) -> Any:
+        return SimpleNamespace(lane=lane, busy=None)
+
+    def give(self, worker: Any, task: object) -> None:
+        worker.busy = task
+        self.workers.append(worker)
+        if isinstance(task, Task):
+            self.given.append(worker)
+
+    def freed(self, answered: Answered) -> None:
+        self.workers.remove(answered.worker)
+
+
+class Sender:
+    """Keeps what would be written."""
+
+    def __init__(self) -> None:
+        self.acks: dict[str, Ack] = {}
+        self.others: list[Message] = []
+        self.stored: list[dict[int, int]] = []
+        self.asked = 0
+
+    def ack(self, key: str, value: bytes | None) -> None:
+        _mirror, _, repository = key.partition("/")
+        if repository and value is not None:
+            self.acks[repository] = from_json(Ack, value)
+
+    def append(self, message: Message) -> None:
+        self.others.append(message)
+
+    def positions(self, positions: dict[int, int]) -> None:
+        self.stored.append(positions)
+
+    def ask_ends(self) -> None:
+        self.asked += 1
+
+
+class Bench:
+    """One supervisor after the other, over the same notes."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.log, self.clock = log, HandClock()
+        self.settings = MirrorSettings(name="alpha", root=str(folder / "root"), check_interval=0)
+        self.notes = Notes(folder / "mirror.db")
+        self.offset = 0
+        self.start({0: 0})
+
+    def start(self, positions: dict[int, int]) -> None:
+        self.pool, self.sender = Pool(), Sender()
+        self.mirror = Supervisor(self.settings, self.log, self.notes, self.clock, positions)
+        self.mirror.pool, self.mirror.sender = self.pool, self.sender  # type: ignore[assignment]
+
+    def read(self, *events: Event) -> None:
+        self.records(*(self.record(EVENTS, event.repository, wire.encode(event)) for event in events))
+
+    def record(self, topic: str, key: str, value: bytes) -> Record:
+        self.offset += 1
+        return Record(topic=topic, partition=0, offset=self.offset - 1, key=key, value=value, headers={}, time=1.0)
+
+    def records(self, *records: Record) -> None:
+        self.mirror.take(Read(records=records, positions={(EVENTS, 0): self.offset}))
+        self.mirror.turn(0)
+
+    def answer(self, worker: Any, **outcome: Any) -> None:
+        self.mirror.take(Answered(worker=worker, answer=Outcome(repository=worker.busy.repository, **outcome)))
+
+    def applied(self, event: Event) -> None:
+        self.answer(self.pool.given[-1], done=1, level=level(event), folder="/x", serving=event.seq)
+
+    def passes(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.advance(1.0)
+            self.mirror.turn(0)
+
+
+def level(event: Event, **members: Any) -> Level:
+    first = before_first(event.repository, event.incarnation, event.path, event.generation)
+    return replace(first, seq=event.seq, id=event.id, digest=event.digest, **members)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        bench = Bench(tmp_path, log)
+        yield bench
+        bench.notes.close()
+
+
+def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: Bench) -> None:
+    first, *more = Chain("r").take(3)
+    bench.read(first)
+    bench.applied(first)
+    bench.read(*more)
+    worker = bench.pool.given[-1]
+    bench.passes(6)
+    trouble = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
+    bench.answer(worker, done=0, level=level(first), folder="/x", serving=1, trouble=trouble)
+    bench.passes(100)
+    assert bench.notes.detached()[0].attempts > 0
+
+
+def test_a_repository_detached_in_the_middle_of_a_long_task_is_healed_after_it(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.records(bench.record(EVENTS, event.repository, b"junk"))
+    bench.passes(5)
+    bench.applied(event)
+    bench.passes(100)
+    assert bench.notes.detached()[0].attempts > 0
+
+
+@pytest.mark.parametrize("known", ["noted", "aside"])
+def test_a_deletion_whose_ack_a_kill_prevented_is_acked_after_the_restart(bench: Bench, known: str) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    acks = dict(bench.sender.acks)
+    gone = level(deleted, deleted=True)
+    if known == "noted":
+        bench.read(deleted)
+        bench.answer(bench.pool.given[-1], done=1, level=None, folder=None, serving=0, gone=gone)
+    bench.start({0: 1})
+    if known == "aside":
+        bench.mirror.adopt(Found(folder="/aside", level=gone, serving=2, is_aside=True), None)
+    bench.mirror.settle(acks)
+    bench.read(deleted)
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
+
+
+def test_the_deletion_of_a_repository_that_never_was_here_is_acked(bench: Bench) -> None:
+    chain = Chain("r")
+    _, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(deleted)
+    bench.answer(bench.pool.given[-1], done=1, level=None, folder=None, serving=0)
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event) == (2, 2, deleted.id)
+
+
+def test_positions_that_do_not_move_are_stored_again_before_kafka_forgets_them(bench: Bench) -> None:
+    bench.start({0: 0})
+    for _ in range(50):
+        bench.clock.advance(150.0)
+        bench.mirror.turn(0)
+    assert bench.sender.stored == [{0: 0}, {0: 0}]
+
+
+def test_what_is_set_aside_fits_into_the_log_whatever_its_key(bench: Bench) -> None:
+    bench.records(bench.record(EVENTS, "k" * 5_000_000, b"junk"))
+    [message] = bench.sender.others
+    check_message(message)
+
+
+def test_rules_that_carry_more_make_the_mirror_look_for_what_it_lacks(bench: Bench) -> None:
+    chain = Chain("other/r")
+    [event] = chain.take(1)
+    narrow = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("path:this",)))
+    state = State(
+        repository=chain.repository, incarnation=chain.incarnation, path=chain.path, generation=1, seq=1, event=event.id,
+        digest=event.digest, released=0, noticed=0, roster=1,
+    )  # fmt: skip
+    bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(narrow,)))))
+    bench.records(bench.record(STATE, chain.repository, to_json(state)))
+    bench.passes(10)
+    assert bench.sender.asked == 0
+    wide = replace(narrow, rules=Rules())
+    bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=2, mirrors=(wide,)))))
+    bench.passes(10)
+    assert bench.sender.asked > 0
+
+
+def test_a_reader_is_never_far_ahead_of_whoever_takes_what_it_read(bench: Bench) -> None:
+    chain = Chain("r")
+    bench.log.append([Message(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])
+    arrived: list[Read] = []
+    full = threading.Event()
+
+    def take(read: object) -> None:
+        assert isinstance(read, Read)
+        arrived.append(read)
+        if len(arrived) > AHEAD:
+            full.set()
+
+    source = Source(bench.log, {(EVENTS, 0): 0}, take).start()
+    try:
+        assert not full.wait(1.0)
+        arrived[0].taken()
+        assert full.wait(30)
+    finally:
+        source.stop()
+        source.join(10)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The outbox without Mercurial: what is unsent, what is kept, and what a lost marker costs."""
+
+import os
+
+import pytest
+
+from hgext.vcsreplicator import outbox
+from hgext.vcsreplicator.event import Changes, Settings, Tip, Type
+from hgext.vcsreplicator.hg import capture
+from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Store
+from hgext.vcsreplicator.wire import HEADER_LIMIT
+
+
+class Folder(Store):
+    """A store that can be written to, as Mercurial's vfs."""
+
+    def __call__(self, name, mode):
+        return open(self.join(name), mode.decode())
+
+
+class Transaction:
+    """One that commits whatever happens."""
+
+    def add(self, name, offset):
+        pass
+
+
+def entries(count):
+    level, made = outbox.first_level("a", 1), []
+    for number in range(count):
+        event = outbox.next_event(
+            level,
+            Type.CHANGED,
+            time=1.0,
+            source="serve",
+            changes=Changes(added=None),
+            after=Tip(length=number, node="0" * 40),
+            settings=Settings(),
+        )
+        made.append(Entry(event=event, needs=Needs.NOTHING))
+        level = outbox.level_of(event)
+    return made
+
+
+@pytest.fixture
+def box(tmp_path):
+    return Outbox(Folder(str(tmp_path)))
+
+
+def test_what_is_behind_the_marker_is_unsent(box):
+    made = entries(3)
+    box.append(Transaction(), made)
+    assert box.has_unsent()
+    places = list(box.unsent())
+    assert [place.entry for place in places] == made
+    box.mark_sent(places[1].sent())
+    assert [place.entry for place in box.unsent()] == made[2:]
+    box.mark_sent(places[2].sent())
+    assert not box.has_unsent()
+    assert list(box.unsent()) == []
+
+
+def test_a_marker_that_is_lost_or_torn_means_everything_again(box, tmp_path):
+    box.append(Transaction(), entries(2))
+    box.mark_sent(list(box.unsent())[-1].sent())
+    (tmp_path / "outbox.sent").write_bytes(b'{"seq": 1')
+    assert len(list(box.unsent())) == 2
+    assert box.has_unsent()
+
+
+def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
+    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    made = entries(3)
+    for entry in made:
+        box.append(Transaction(), [entry])
+    assert box.segments() == [1, 2, 3]
+    assert box.level() == outbox.level_of(made[-1].event)
+    places = list(box.unsent())
+    box.mark_sent(places[0].sent())
+    assert [place.entry for place in box.unsent()] == made[1:]
+    assert box.has_unsent()
+
+
+def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypatch, tmp_path):
+    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    for entry in entries(4):
+        box.append(Transaction(), [entry])
+    assert box.prune() == []
+    box.mark_sent(list(box.unsent())[-1].sent())
+    (tmp_path / "undo").write_bytes(b"outbox.0002.log\x000\n")
+    assert box.prune() == [1, 3]
+    assert box.segments() == [2, 4]
+    assert box.level().seq == 4
+
+
+def test_only_one_sends(box):
+    with box.sending(wait=True) as first, box.sending(wait=False) as second:
+        assert (first, second) == (True, False)
+
+
+def test_an_event_that_fits_the_outbox_fits_a_record():
+    assert capture.EVENT_LIMIT == HEADER_LIMIT - 64 * 1024
+
+
+def test_identifiers_are_new_each_time():
+    assert len({outbox.new_id() for _ in range(100)} | {os.urandom(16).hex()}) == 101

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The configuration file: every mistake is one line with file, key and what was expected."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.errors import BadConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    poll_timeout: float
+    name: str
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers: expected a number from 1, got {self.workers}")
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("log = 5", "log: expected text, got 5"),
+        ("", "log: expected text, got None"),
+        ('log = "sqlite:///x"\n[mirorr.a]', "mirorr: unknown, expected one of log, "),
+        ("log = ", "not TOML: "),
+    ],
+)
+def test_a_file_that_is_wrong_as_a_whole_is_refused_when_read(tmp_path: Path, text: str, complaint: str) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(BadConfig) as caught:
+        load(file)
+    assert str(caught.value).startswith(f"{file}: {complaint}")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadConfig, match=r"/nowhere/x.toml: cannot be read: No such file"):
+        load("/nowhere/x.toml")
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ("poll-timeout = 'fast'", "mirror.a.poll-timeout: expected a number, got 'fast'"),
+        ("", "mirror.a: key 'poll-timeout' is missing"),
+        ("poll-timeout = 1\nroots = 1", "mirror.a: unknown key 'roots'"),
+        ("poll-timeout = 1\nworkers = 0", "mirror.a.workers: expected a number from 1, got 0"),
+    ],
+)
+def test_a_wrong_section_is_refused_with_file_and_key(tmp_path: Path, section: str, complaint: str) -> None:
+    file = written(tmp_path, f'log = "sqlite:///x"\n[mirror.a]\n{section}\n')
+    with pytest.raises(BadConfig) as caught:
+        load(file).settings(Example, "mirror", "a", name="a")
+    assert str(caught.value) == f"{file}: {complaint}"
+
+
+def test_a_missing_section_is_named_with_those_there_are(tmp_path: Path) -> None:
+    file = written(tmp_path, 'log = "sqlite:///x"\n[mirror.a]\n[mirror.b]\n')
+    with pytest.raises(BadConfig, match=r"section \[mirror.c\] is missing \(there are: a, b\)"):
+        load(file).settings(Example, "mirror", "c", name="c")
+
+
+def test_a_section_becomes_its_settings(tmp_path: Path) -> None:
+    file = written(tmp_path, 'log = "sqlite:///x"\n[mirror.a]\npoll-timeout = 1\nworkers = 3\n')
+    assert load(file).settings(Example, "mirror", "a", name="a") == Example(poll_timeout=1.0, name="a", workers=3)
+
+
+@pytest.mark.parametrize("value", ["nonsense", "host", "host:", ":80", "host:99999", "host:x"])
+def test_an_address_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    file = written(tmp_path, f'log = "sqlite:///x"\n[listen]\nrelay = "{value}"\n')
+    with pytest.raises(BadConfig, match=r"listen.relay: expected host:port, got"):
+        load(file).listen("relay")

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Delays between attempts."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgext.vcsreplicator.retry import Backoff
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
+def test_delays_grow_up_to_the_longest_and_never_leave_the_jitter(attempt: int, chance: float) -> None:
+    backoff = Backoff(first=0.1, longest=30.0, jitter=0.2)
+    assert 0.08 <= backoff.delay(attempt, chance) <= 36.0
+
+
+def test_without_luck_the_delays_double() -> None:
+    backoff = Backoff(first=1.0, longest=5.0, jitter=0.0)
+    assert [backoff.delay(attempt) for attempt in (1, 2, 3, 4, 5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
