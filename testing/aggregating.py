@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.roster import Request, Verb
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain
+from testing.waiting import eventually
 
 _numbers = itertools.count()
 
@@ -73,7 +74,7 @@ class Aggregator:
 
     def ready(self, timeout: float = 60.0) -> Self:
         """Waits until it says so."""
-        until(lambda: self._said("ready"), timeout, lambda: self._output.read_text()[-2000:])
+        eventually(lambda: self._said("ready"), str(self._output), timeout=timeout)
         return self
 
     def kill(self) -> None:
@@ -193,15 +194,6 @@ def all_noticed(log: Log, chains: list[Chain]) -> bool:
     finally:
         reader.close()
     return all(newest.get(chain.repository, 0) == len(chain.events) for chain in chains)
-
-
-def until(claim: Callable[[], bool], timeout: float, what: Callable[[], str] = lambda: "") -> None:
-    """Waits for the claim; fails with `what()` if it does not come true."""
-    end = time.monotonic() + timeout
-    while not claim():
-        if time.monotonic() > end:
-            raise AssertionError(f"did not happen within {timeout:.0f} s: {what()}")
-        time.sleep(0.02)
 
 
 def fill(log: Log, chains: list[Chain], each: int) -> None:

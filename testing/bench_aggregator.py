@@ -18,10 +18,11 @@ from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, Log, Message, Reader, 
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.roster import Verb
 from hgext.vcsreplicator.shape import to_json
-from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, send, until
+from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, send
 from testing.chains import Chain
 from testing.measure import Row
 from testing.services.existing import shared_kafka
+from testing.waiting import eventually
 
 REPOSITORIES = 200
 NOTICES_AT_ONCE = 10_000
@@ -108,7 +109,7 @@ def _many(log: Log, chains: list[Chain]) -> float:
     began = time.perf_counter()
     for _ in range(NOTICES_AT_ONCE // len(chains)):
         send(log, [chain.next() for chain in chains])
-    until(lambda: all_noticed(log, chains), 5 * PATIENCE)
+    eventually(lambda: all_noticed(log, chains), timeout=5 * PATIENCE)
     return NOTICES_AT_ONCE / (time.perf_counter() - began)
 
 

@@ -40,6 +40,7 @@ from testing.notices import a_notice, an_event, publish, with_topics
 from testing.receivers import PulseReceiver, SnsReceiver
 from testing.services.aws import Aws
 from testing.services.rabbitmq import RabbitMQ
+from testing.waiting import eventually
 
 REPOSITORIES = 100
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
@@ -98,19 +99,11 @@ def drain_rate(name: str, settings: DestinationSettings, count: int, *, repeat: 
 
 
 def settled(log: Log) -> None:
-    wait_for(lambda: log.stored(group("it"), NOTICES).get(0) == log.ends(NOTICES)[0])
+    eventually(lambda: log.stored(group("it"), NOTICES).get(0) == log.ends(NOTICES)[0], every=0.005)
 
 
 def delivered(deliveries: Deliveries, count: int) -> None:
-    wait_for(lambda: deliveries.counts().get("delivered", 0) == count)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.005)
+    eventually(lambda: deliveries.counts().get("delivered", 0) == count, every=0.005)
 
 
 def pulse() -> Iterator[Row]:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -205,18 +205,6 @@ class Cluster:
                 pass
             if not self.running(role) or time.monotonic() > end:
                 raise AssertionError(f"{role} did not become ready:\n{self.output(role)[-3000:]}")
-
-
-def eventually(claim: Callable[[], Any], *, timeout: float = 30.0, what: str = "", every: float = 0.02) -> Any:
-    """The first true value of `claim()`, asked `every` so many seconds; fails with the last one after `timeout` seconds."""
-    end = time.monotonic() + timeout
-    while True:
-        value = claim()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"did not happen within {timeout:.0f} s: {what or claim}; last seen: {value!r}")
-        time.sleep(every)
 
 
 def in_order(numbers: Iterable[int]) -> bool:

@@ -328,11 +328,3 @@ class MirrorProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Returns once it holds, looking again and again; for what no record tells."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"waited {PATIENCE:g} s for {what}"
-        time.sleep(0.02)

@@ -22,18 +22,10 @@ from notifier.message import Message
 from notifier.public import PublicSettings
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, Request, State
+from testing.waiting import eventually
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"}, ignore=("private/",))
 PATIENCE = 20.0
-
-
-def eventually(condition: Callable[[], Any], what: str = "it") -> Any:
-    """The first true value of the condition; fails if it takes too long."""
-    end = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited {PATIENCE:.0f} s for {what}"
-        time.sleep(0.01)
-    return value
 
 
 class Notifier:

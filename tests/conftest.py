@@ -59,9 +59,9 @@ def traces_of_tests() -> Iterator[None]:
     os.environ.update(before)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def log_lines_of_services() -> None:
-    """Go to what is standard error at that moment, never into what a command prints."""
+    """Go to what is standard error at that moment, never into what a command prints, whatever the test before configured."""
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 

@@ -17,8 +17,9 @@ from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.log.opening import open_log
 from testing.faults import PythonSteps, first_visits
 from testing.notices import publish_pushes, with_topics
-from testing.notifying import Notifier, Scripted, eventually
+from testing.notifying import Notifier, Scripted
 from testing.receivers import LinesReceiver, PulseReceiver, Receiver, SnsReceiver, Told, WebhookReceiver
+from testing.waiting import eventually
 
 KINDS = ("jsonlines", "pulse-v1", "pulse-v2", "sns", "webhook")
 KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "webhook")  # a queue behind SNS does not

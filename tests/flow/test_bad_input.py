@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from testing.cluster import Cluster, eventually
+from testing.cluster import Cluster
+from testing.waiting import eventually
 
 EXIT_CONFIG = 78
 

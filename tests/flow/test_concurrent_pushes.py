@@ -14,9 +14,10 @@ from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.wire import decode
 from testing import agreement, checker
-from testing.cluster import Cluster, eventually
+from testing.cluster import Cluster
 from testing.developer import Developer
 from testing.load import developer_environment
+from testing.waiting import eventually
 
 REPOSITORIES = 50
 PUSHES = 200

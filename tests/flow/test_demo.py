@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from testing.cluster import eventually
+from testing.waiting import eventually
 
 DEMO = (sys.executable, "-m", "hgext.vcsreplicator.cli", "demo")
 ROLES = {"relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier", "web-master", "web-alpha", "web-beta"}

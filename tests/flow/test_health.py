@@ -10,7 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from testing.cluster import Cluster, eventually
+from testing.cluster import Cluster
+from testing.waiting import eventually
 
 
 def health(cluster: Cluster, mirror: str) -> tuple[int, dict[str, Any]]:

@@ -18,9 +18,10 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.shape import from_json
 from testing import agreement, checker
 from testing.campaign import told_in_order, try_line
-from testing.cluster import Cluster, eventually
+from testing.cluster import Cluster
 from testing.developer import Developer
 from testing.load import developer_environment
+from testing.waiting import eventually
 
 DEVELOPERS = 4
 PATIENCE = 180.0

@@ -18,7 +18,8 @@ from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror as Member
 from hgext.vcsreplicator.roster import MirrorState, Roster
 from hgext.vcsreplicator.shape import to_json
-from testing.mirroring import Bench, eventually
+from testing.mirroring import Bench
+from testing.waiting import eventually
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from hgext.vcsreplicator.event import Settings, Tip, Type
 from hgext.vcsreplicator.hg.work import trouble
 from hgext.vcsreplicator.log import EVENTS, Message, partition_of
 from testing.author import Author
-from testing.mirroring import Bench, eventually
+from testing.mirroring import Bench
+from testing.waiting import eventually
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import Item, Outcome, Task
 from hgext.vcsreplicator.path import check_path
 from testing.author import Author
-from testing.mirroring import Bench, eventually
+from testing.mirroring import Bench
+from testing.waiting import eventually
 
 RECORDS = 10_000
 PATHS = [

@@ -17,6 +17,7 @@ from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from testing.faults import SystemCalls
 from testing.pushing import HG, Master, events, running_relay
+from testing.waiting import eventually
 
 FILE = re.compile(r"^(?:\w+)\((?:\d+|AT_FDCWD)<([^>]*)>")
 NAMED = re.compile(r'"(/[^"]*)"')
@@ -102,6 +103,7 @@ def test_with_outbox_a_power_cut_keeps_the_event_and_the_difference_is_announced
         log.create(topics())
         with running_relay(master.settings(socket=f"/tmp/durability-{tmp_path.name}.sock"), log):
             master.operate("-R", one, "bookmark", "-r", "0", "other")
+            eventually(lambda: len(events(log).get("one", ())) == 5, "the relay, which no pusher called, to send all")
         chain = events(log)["one"]
     assert [event.type.value for event in chain] == ["created", "changed", "changed", "sync", "changed"]
     assert chain[3].detail["reason"] == "outside"

@@ -24,6 +24,7 @@ from hgext.vcsreplicator.relay_sending import Gone, Sender
 from hgext.vcsreplicator.shape import to_json
 from hgext.vcsreplicator.wire import Where, decode
 from testing.pushing import HG, Master, events, running_relay
+from testing.waiting import eventually
 
 RECORDED = "remote: recorded push in replication log in "
 KEPT = "remote: replication log not reachable: the push is kept and will be sent"
@@ -59,13 +60,6 @@ class Failing:
         return getattr(self._log, name)
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened for a minute"
-        time.sleep(0.02)
-
-
 def test_a_pusher_hears_when_the_log_has_the_push(master, log):
     with running_relay(master.settings(), log):
         master.create("one")
@@ -80,7 +74,7 @@ def test_a_push_without_a_relay_is_kept_and_sent_when_one_comes(master, log):
     assert KEPT in master.push("one")
     assert events(log) == {}
     with running_relay(master.settings(), log):
-        wait_until(lambda: not master.outbox("one").has_unsent())
+        eventually(lambda: not master.outbox("one").has_unsent())
     assert [event.seq for event in events(log)["one"]] == [1, 2]
 
 
@@ -95,7 +89,7 @@ def test_a_push_while_the_log_is_down_is_kept_and_sent_in_order_afterwards(maste
             master.commit("one", text)
             assert KEPT in master.push("one")
         failing.down.clear()
-        wait_until(lambda: not master.outbox("one").has_unsent())
+        eventually(lambda: not master.outbox("one").has_unsent())
     assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2, 3, 4]
 
 
@@ -108,8 +102,8 @@ def test_a_repository_that_was_moved_away_while_the_log_was_down_is_not_tried_fo
         failing.down.set()
         master.operate("-R", str(master.root / "one"), "replicatedelete", "--yes")
         failing.down.clear()
-        wait_until(lambda: [event.type for event in events(log).get("one", [])] == ["created", "deleted"])
-        wait_until(lambda: relay_work.WAITING._value.get() == 0)
+        eventually(lambda: [event.type for event in events(log).get("one", [])] == ["created", "deleted"])
+        eventually(lambda: relay_work.WAITING._value.get() == 0)
 
 
 def test_a_pusher_need_not_wait(master, log):
@@ -119,16 +113,16 @@ def test_a_pusher_need_not_wait(master, log):
         master.create("one")
         master.commit("one", "a")
         assert "recorded push in outbox; it will be sent to the replication log" in master.push("one")
-        wait_until(lambda: not master.outbox("one").has_unsent())
+        eventually(lambda: not master.outbox("one").has_unsent())
 
 
 def test_a_relay_killed_before_it_marked_what_it_sent_sends_it_again(master, log):
     master.create("one")
     with running_relay(master.settings(), log):
-        wait_until(lambda: not master.outbox("one").has_unsent())
+        eventually(lambda: not master.outbox("one").has_unsent())
     (master.root / "one/.hg/store/outbox.sent").unlink()
     with running_relay(master.settings(), log):
-        wait_until(lambda: not master.outbox("one").has_unsent())
+        eventually(lambda: not master.outbox("one").has_unsent())
     first, second = events(log, repeats=True)["one"]
     assert first == second
 
@@ -137,7 +131,7 @@ def test_a_repository_that_nobody_announced_is_announced(master, log):
     master.develop("init", str(master.root / "old"))
     os.utime(master.root / "old/.hg/requires", (0, 0))
     with running_relay(master.settings(), log):
-        wait_until(lambda: "old" in events(log))
+        eventually(lambda: "old" in events(log))
     assert events(log)["old"][0].detail == {"origin": "adopted"}
 
 
@@ -163,7 +157,7 @@ def test_a_slow_repository_holds_up_no_other(master, log):
         assert RECORDED in master.push("quick")
         assert "slow" not in events(log)
         slow.down.set()
-        wait_until(lambda: not master.outbox("slow").has_unsent())
+        eventually(lambda: not master.outbox("slow").has_unsent())
 
 
 def test_a_bundle_that_no_record_holds_goes_to_the_blob_store(master, log, tmp_path):
@@ -198,7 +192,7 @@ def test_a_second_strip_while_the_log_is_away_is_as_good_as_the_first(master, lo
     for revision in ("1", "0"):
         master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", revision)
     with running_relay(master.settings(), log):
-        wait_until(lambda: not master.outbox("one").has_unsent())
+        eventually(lambda: not master.outbox("one").has_unsent())
     kinds = [event.type.value for event in events(log)["one"]]
     assert kinds == ["created", "changed", "changed", "stripped", "stripped"]
     reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
@@ -212,7 +206,7 @@ def test_bundles_of_unsent_events_survive_a_strip(master, log):
     master.push("one")
     master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", "0")
     with running_relay(master.settings(), log):
-        wait_until(lambda: not master.outbox("one").has_unsent())
+        eventually(lambda: not master.outbox("one").has_unsent())
     assert [event.type.value for event in events(log)["one"]] == ["created", "changed", "stripped"]
     reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
     assert [decode(record.value).header.attachment.where for record in reader.poll(1.0)[1:2]] == [Where.INLINE]
@@ -263,7 +257,7 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
     shutil.rmtree(master.root / "one")
     shutil.copytree(master.folder / "backup", master.root / "one")
     with running_relay(master.settings(), log):
-        wait_until(lambda: master.outbox("one").fork() is not None)
+        eventually(lambda: master.outbox("one").fork() is not None)
         refused = master.push("one", check=False)
         assert "this repository takes no changes: the log has its event 3" in refused
         assert len(events(log)["one"]) == 3
@@ -289,7 +283,7 @@ def test_a_pusher_killed_in_its_transaction_is_cleaned_up_after_at_once(master, 
             check=False,
         ).returncode
         assert code == -signal.SIGKILL
-        wait_until(lambda: not (master.root / "one/.hg/store/journal").exists())
+        eventually(lambda: not (master.root / "one/.hg/store/journal").exists())
         assert RECORDED in master.push("one")
 
 
@@ -359,7 +353,7 @@ def test_two_hundred_pushes_to_fifty_repositories_at_once_arrive_in_order(master
             thread.start()
         for thread in threads:
             thread.join()
-        wait_until(lambda: not any(master.outbox(name).has_unsent() for name in names))
+        eventually(lambda: not any(master.outbox(name).has_unsent() for name in names))
     assert len(heard) == 200
     told = events(log, repeats=True)
     assert {name: [event.seq for event in told[name]] for name in names} == {name: [1, 2, 3, 4, 5] for name in names}

@@ -11,7 +11,8 @@ import boto3
 import kombu
 import pytest
 
-from testing.cluster import Cluster, eventually, in_order
+from testing.cluster import Cluster, in_order
+from testing.waiting import eventually
 
 PUSHES = 20
 NAMES = ("red", "blue")

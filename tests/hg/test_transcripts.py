@@ -6,6 +6,7 @@ pins, and kept in the cache. Its tools are beside it: `$RUNTESTDIR/dummyssh` is 
 """
 
 import os
+import random
 import subprocess
 import sys
 import tarfile
@@ -70,6 +71,8 @@ def difference(transcript: Path, runner: Path, folder: Path) -> str:
     """What the runner says of a transcript that does not hold, or did not run; empty if it holds."""
     hg = Path(sys.executable).with_name("hg")
     options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "240"]
+    # Runners side by side must not take each other's ports, nor those of the services (from 20,000 on).
+    options += ["--port", str(random.randrange(10_000, 19_990))]
     staged = stage(transcript, folder / "transcripts")
     result = subprocess.run(
         [sys.executable, str(runner), *options, str(staged)],

@@ -20,8 +20,9 @@ from notifier import settings as notifier_settings
 from notifier.listener import Arrival, ListenSettings, listen
 from testing.endpoint import Endpoint, Reply
 from testing.notices import publish_pushes
-from testing.notifying import Notifier, Scripted, eventually
+from testing.notifying import Notifier, Scripted
 from testing.receivers import PulseReceiver
+from testing.waiting import eventually
 
 TOML = """\
 log = "sqlite://{folder}/log.db"

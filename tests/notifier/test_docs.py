@@ -19,8 +19,9 @@ from hgext.vcsreplicator.log import Log
 from notifier import destination
 from notifier.settings import read
 from testing.notices import an_event, publish_pushes
-from testing.notifying import Notifier, eventually
+from testing.notifying import Notifier
 from testing.receivers import PulseReceiver
+from testing.waiting import eventually
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -17,7 +17,8 @@ from notifier.message import Message
 from notifier.settings import read
 from notifier.state import Kind
 from testing.notices import a_notice, an_event, identifier, publish, publish_pushes
-from testing.notifying import FAST, Notifier, Scripted, eventually
+from testing.notifying import FAST, Notifier, Scripted
+from testing.waiting import eventually
 
 
 def message_id(path: str, seq: int, stream: str = "changegroup.1") -> str:

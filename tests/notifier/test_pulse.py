@@ -20,9 +20,10 @@ from notifier.public import PublicSettings
 from notifier.pulse import PulseSettings, body, payload, routing_key
 from notifier.secret import Secret
 from testing.notices import a_notice, an_event, publish, publish_pushes
-from testing.notifying import Notifier, Scripted, eventually
+from testing.notifying import Notifier, Scripted
 from testing.receivers import FAST, PulseReceiver
 from testing.services.rabbitmq import RabbitMQ
+from testing.waiting import eventually
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 

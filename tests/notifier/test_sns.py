@@ -16,8 +16,9 @@ from notifier.public import PublicSettings
 from notifier.sns import Sns, SnsSettings, object_body, object_key, topic_message
 from testing.endpoint import Endpoint, Reply
 from testing.notices import a_notice, an_event, publish_pushes
-from testing.notifying import Notifier, Scripted, eventually
+from testing.notifying import Notifier, Scripted
 from testing.receivers import FAST, SnsReceiver
+from testing.waiting import eventually
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 

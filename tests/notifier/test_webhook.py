@@ -20,7 +20,8 @@ from notifier.webhook import WebhookSettings
 from testing.clock import HandClock
 from testing.endpoint import Endpoint, Reply, Request
 from testing.notices import a_notice, an_event, publish, publish_pushes
-from testing.notifying import FAST, PUBLIC, Notifier, eventually
+from testing.notifying import FAST, PUBLIC, Notifier
+from testing.waiting import eventually
 
 
 @pytest.fixture

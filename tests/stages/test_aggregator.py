@@ -20,9 +20,10 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.roster import Verb
 from hgext.vcsreplicator.service import EXIT_FENCED
 from hgext.vcsreplicator.shape import from_json
-from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, push_everywhere, send, until
+from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, push_everywhere, send
 from testing.chains import Chain
 from testing.checker import check, history, remembering_topics
+from testing.waiting import eventually
 
 SOON = 60.0
 
@@ -82,7 +83,7 @@ def die_at_random(url: str, log: Log, folder: Path, kills: int, seed: int) -> No
             traffic.join()
         with Aggregator(url, folder) as aggregator:
             aggregator.ready()
-            until(lambda: all_noticed(log, chains), SOON)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
     report = check(history(log))
     assert not report.violations
     assert report.notices == report.events == sum(len(chain.events) for chain in chains)
@@ -110,7 +111,7 @@ def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, lo
             newer.ready()
             push_everywhere(log, chains, 3)
             assert older.process.wait(SOON) == EXIT_FENCED
-            until(lambda: all_noticed(log, chains), SOON)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
     report = check(history(log))
     assert not report.violations
     assert report.notices == 24
@@ -126,7 +127,7 @@ def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url:
         with Aggregator(url, tmp_path) as newer:
             newer.ready()
             push_everywhere(log, chains, 3)
-            until(lambda: all_noticed(log, chains), SOON)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
             older.process.send_signal(signal.SIGCONT)
             assert older.process.wait(SOON) == EXIT_FENCED
             assert newer.process.poll() is None
@@ -142,13 +143,13 @@ def test_a_mirror_that_is_away_holds_everything_and_all_comes_in_order_when_it_i
     with mirrors(url, "alpha", "beta") as (_, beta), Aggregator(url, tmp_path) as aggregator:
         aggregator.ready()
         push_everywhere(log, chains, 1)
-        until(lambda: all_noticed(log, chains), SOON)
+        eventually(lambda: all_noticed(log, chains), timeout=SOON)
         beta.hold.set()
         push_everywhere(log, chains, 10)
-        until(lambda: all(pending(log).get(chain.repository) == 11 for chain in chains), SOON)
+        eventually(lambda: all(pending(log).get(chain.repository) == 11 for chain in chains), timeout=SOON)
         assert len(notices(log)) == 20
         beta.hold.clear()
-        until(lambda: all_noticed(log, chains), SOON)
+        eventually(lambda: all_noticed(log, chains), timeout=SOON)
     assert len(notices(log)) == 220
     assert not check(history(log)).violations
 
@@ -183,7 +184,7 @@ def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.
     thread.start()
     try:
         assert ready.wait(SOON)
-        until(lambda: sum(log.ends(STATE).values()) > 0, SOON)
+        eventually(lambda: sum(log.ends(STATE).values()) > 0, timeout=SOON)
         yield thread, left
     finally:
         stop.set()
@@ -203,12 +204,12 @@ def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -
     with mirrors(url, "alpha"):
         with running(AggregatorSettings(beat=0.05), log):
             push_everywhere(log, chains, 2)
-            until(lambda: all_noticed(log, chains), SOON)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
         for topic in (EVENTS, ROSTER_REQUESTS):
             log.acknowledge(GROUP, topic, {part: end + 1000 for part, end in log.ends(topic).items()})
         with running(AggregatorSettings(beat=0.05), log):
             push_everywhere(log, chains, 2)
-            until(lambda: all_noticed(log, chains), SOON)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
     report = check(history(log))
     assert not report.violations
     assert report.notices == 16
@@ -219,7 +220,7 @@ def test_stopping_commits_what_was_taken(url: str, log: Log) -> None:
     before = taken._value.get()
     with running(AggregatorSettings(group_time=3600.0, beat=3600.0), log):
         push_everywhere(log, [chain], 3)
-        until(lambda: taken._value.get() == before + 3, SOON)
+        eventually(lambda: taken._value.get() == before + 3, timeout=SOON)
         assert pending(log) == {}
     assert pending(log) == {chain.repository: 3}
 
@@ -235,4 +236,4 @@ def test_a_hundred_thousand_waiting_notices_are_loaded_and_go_on(url: str, log: 
         aggregator.ready()
         [loaded] = [line for line in aggregator.lines() if line["event"] == "loaded"]
         assert (loaded["repositories"], loaded["held"]) == (10_000, 100_000)
-        until(lambda: all_noticed(log, chains), 240)
+        eventually(lambda: all_noticed(log, chains), timeout=240)

@@ -17,8 +17,9 @@ from hgext.vcsreplicator.errors import Refused
 from hgext.vcsreplicator.log import ACKS, Message, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.shape import to_json
-from testing.aggregating import all_noticed, send, until
+from testing.aggregating import all_noticed, send
 from testing.chains import Chain
+from testing.waiting import eventually
 
 SOON = 30.0
 
@@ -88,7 +89,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 def test_a_mirror_is_added_and_listed(installation: Installation) -> None:
     installation.start()
     assert "alpha is " in installation.done("add", "alpha", "--include", "re:group/[a-z]")
-    until(lambda: "active" in installation.done("list"), SOON)
+    eventually(lambda: "active" in installation.done("list"), timeout=SOON)
     assert "+re:group/[a-z]" in installation.done("list")
     roster = json.loads(installation.done("list", "--json"))
     assert roster["mirrors"][0]["rules"]["include"] == ["re:group/[a-z]"]
@@ -100,10 +101,10 @@ def test_dangerous_verbs_say_what_they_would_do_and_do_it_with_yes(installation:
     installation.done("add", "beta")
     installation.push(3)
     installation.ack("alpha", 3)
-    until(lambda: "3 notices that wait for beta" in installation.refused("deactivate", "beta"), SOON)
+    eventually(lambda: "3 notices that wait for beta" in installation.refused("deactivate", "beta"), timeout=SOON)
     assert installation.refused("deactivate", "beta").endswith("add --yes to do it")
     installation.done("deactivate", "beta", "--yes", "--reason", "disk full")
-    until(lambda: all_noticed(installation.log, [installation.chain]), SOON)
+    eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
     assert "disk full" in installation.done("list", "--decisions")
 
 
@@ -111,7 +112,9 @@ def test_a_repository_may_be_named_by_its_path(installation: Installation) -> No
     installation.start()
     installation.done("add", "alpha", "--reason", "the only one")
     installation.push(1)
-    until(lambda: "neither" not in installation.refused("deactivate", "alpha", "--repository", "group/one"), SOON)
+    eventually(
+        lambda: "neither" not in installation.refused("deactivate", "alpha", "--repository", "group/one"), timeout=SOON
+    )
     installation.done("deactivate", "alpha", "--repository", "group/one", "--yes")
     assert "group/one" in installation.done("list")
     assert "neither a path nor an id" in installation.refused("deactivate", "alpha", "--repository", "nowhere", "--yes")
@@ -138,7 +141,7 @@ def test_what_would_be_refused_is_refused_without_asking(
 def test_a_request_without_an_aggregator_is_kept_and_decided_later(installation: Installation) -> None:
     assert "has not decided within 0.1 s" in installation.refused("add", "alpha", "--wait", "0.1")
     installation.start()
-    until(lambda: "alpha" in installation.done("list"), SOON)
+    eventually(lambda: "alpha" in installation.done("list"), timeout=SOON)
 
 
 def test_an_allowed_empty_roster_is_shown(installation: Installation) -> None:

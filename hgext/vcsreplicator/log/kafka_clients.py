@@ -22,6 +22,9 @@ from .kafka_options import Options
 if logging.getLogger("kafka").level == logging.NOTSET:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
+# On a slow machine the patience may end during the last attempt of many: the same mistake, another name.
+TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
+
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
     """Positions of a transaction that was committed a moment ago are waited for, not passed over."""
@@ -57,7 +60,7 @@ def new_admin(options: Options) -> KafkaAdminClient:
             with suppress(Exception):
                 failed.close()
             failed._manager._net.stop()
-        if isinstance(error, kafka_errors.KafkaTimeoutError) and reasons:
+        if isinstance(error, TIMEOUTS) and reasons:
             raise reasons[-1] from error
         raise
     finally:
@@ -117,7 +120,7 @@ def _reason(error: Exception, options: Options) -> str:
         return f"not authorized; check the ACLs of this user: {error}"
     if "Authentication" in type(error).__name__:
         return f"authentication failed; check user and password: {error}"
-    if isinstance(error, kafka_errors.KafkaTimeoutError | kafka_errors.KafkaConnectionError):
+    if isinstance(error, (*TIMEOUTS, kafka_errors.KafkaConnectionError)):
         guarded = options.properties.get("security_protocol", "PLAINTEXT") != "PLAINTEXT"
         expected = " (brokers also hang up on a wrong user, password or certificate)" if guarded else ""
         return f"no answer; are the brokers up and reachable?{expected} {error}"
