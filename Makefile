@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # Most tests wait for processes: two at a time, whoever is done takes from the other.
 AT_ONCE := -n 2 --dist worksteal
+PURE := -m "not slow and not services and not processes" --hypothesis-profile=quick tests/words tests/stages tests/house
 INSTALL := testing/install_debian.sh
 # What `make check` types strictly: all but the Mercurial border and the tests.
 TYPED := hgext/vcsreplicator notifier testing
@@ -41,11 +42,11 @@ test-all: $(VENV)/installed-for-tests
 	$(INSTALL) services
 	$(PYTEST) $(AT_ONCE) $(TESTS)
 
+# Types and tests side by side: whoever waits for this is at a desk.
 check: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy $(TYPED)
-	$(PYTEST) -q -m "not slow and not services" tests/words tests/stages tests/house
+	$(BIN)/mypy $(TYPED) & types=$$!; $(PYTEST) -q $(PURE); tests=$$?; wait $$types && exit $$tests
 
 format: $(VENV)/installed-for-tests
 	$(BIN)/ruff format .

@@ -15,12 +15,16 @@ from typing import TypeVar
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from testing.services.aws import Aws
 from testing.services.existing import Existing, shared_aws, shared_kafka, shared_rabbitmq
 from testing.services.kafka import Kafka
 from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ
+
+# Hypothesis' own default but for `make check`, which wants an answer in seconds.
+settings.register_profile("quick", max_examples=10)
 
 SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}
 AnyService = TypeVar("AnyService", bound=Service)

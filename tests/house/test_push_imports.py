@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 OURS = {"hgext", "pushlog", "hooks"}
 MERCURIALS = {"mercurial", "hgdemandimport", "hgext3rd"}
 REPORTER = """
@@ -49,6 +51,7 @@ def modules_of_a_push(folder: Path, hgrc: str) -> set[str]:
     return set((folder / "modules").read_text().split())
 
 
+@pytest.mark.processes
 def test_a_push_imports_the_standard_library_mercurial_and_us_alone(tmp_path: Path) -> None:
     without = modules_of_a_push(tmp_path / "without", "")
     replicated = modules_of_a_push(tmp_path / "with", MASTER.format(folder=tmp_path / "with"))

@@ -15,6 +15,8 @@ from testing.services.cache import CHECKOUT
 
 PACKED = ("hgext", "pushlog", "hooks", "notifier", "pyproject.toml", "setup.py", "README.md")
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -27,6 +27,8 @@ from testing.waiting import eventually
 
 SOON = 60.0
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
