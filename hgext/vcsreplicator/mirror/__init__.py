@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror: applies the master's events exactly once in effect, in order per repository, and serves what is released.
 
-`run` is one supervisor process with workers (`supervisor`, `pool`). What one event means is decided in `plan`, purely; the border
-(`hg.work`) performs it. A repository that cannot go on is followed apart from the stream until it is level again
-(`following`, `notes`).
+`run` is one supervisor process (`supervisor`, `intake`, `apart`, `books`) with workers (`pool`). What one event means is decided in
+`plan`, purely; the border (`hg.work`) performs it. A repository that cannot go on is followed apart from the stream until it is
+level again (`following`, `notes`).
 """
 
 import threading

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _KIB = 1024
@@ -59,6 +60,10 @@ class MirrorSettings:
             raise ValueError(f"state: expected an absolute folder, got {self.state!r}")
         if self.master is not None and not self.master.startswith(("http://", "https://", "ssh://")):
             raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {self.master!r}")
+        if self.master is not None and urlsplit(self.master).password is not None:
+            raise ValueError(
+                "master: a password in a URL ends up in logs; put it into section [auth] of the mirror's hgrc"
+            )
         for key in ("workers", "open_repositories", "recycle_after", "batch_events"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}: expected a number from 1, got {getattr(self, key)}")

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories in trouble: followed apart from the stream, healed, and led back to it. Nobody else waits meanwhile.
+
+A note about the repository is durable before anything that it says is relied on.
+"""
+
+import random
+from dataclasses import replace
+
+import structlog
+
+from ..errors import Rejected, Unavailable
+from ..levels import Reason, State
+from ..log import EVENTS, partition_of
+from ..retry import Backoff
+from . import metrics
+from .books import Books
+from .following import Following, Phase, repair, resume_offset, wait
+from .notes import Detached
+from .sources import Ends, Lost, Read, Source
+from .task import Task, Trouble
+
+CATCHING_UP_LIMIT = 8
+_PASSING = Backoff(first=0.02, longest=1.0)
+log = structlog.get_logger()
+
+
+class Apart(Books):
+    """What is done about trouble with one repository."""
+
+    def _troubled(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
+        now = self._clock.monotonic()
+        if len(task.items) > 1 and not done and not following.single and following.phase is not Phase.WAITING:
+            following.single = True
+            return self._queue(following)
+        following.tries += 1
+        following.troubled = following.troubled or now
+        limit = 2 if trouble.reason is Reason.CRASHED else None
+        patient = now - following.troubled < self._settings.slow_after and (limit is None or following.tries < limit)
+        if trouble.passing and following.follows_stream and patient:
+            self._rest(following, _PASSING.delay(following.tries, random.random()))
+            return None
+        self._detach(following, trouble.reason, trouble.note)
+        return None
+
+    def _detach(self, following: Following, reason: Reason, note: str, *, offset: int | None = None) -> None:
+        """From now on the repository is followed apart; first the note, then the position may pass."""
+        former = following.note
+        partition = partition_of(following.id, self._partitions)
+        queued = self._backlog.peek(following.id, events=1, size=0)
+        first = queued[0].offset if queued else self._backlog.next(partition) if offset is None else offset
+        written = Detached(
+            repository=following.id,
+            path=following.path,
+            partition=partition,
+            offset=former.offset if former else first,
+            reason=reason,
+            note=note[:500],
+            since=former.since if former else self._clock.now(),
+            attempts=former.attempts if former else 0,
+        )
+        try:
+            self._notes.detach(written)
+        except Unavailable as error:
+            log.error("note not written", repository=following.id, reason=str(error))
+            self._rest(following, 1.0)
+            return
+        log.warning("detached", repository=following.id, path=following.path, reason=reason.value, note=note)
+        metrics.DETACHED_TOTAL.labels(reason.value).inc()
+        self._stop_catching_up(following)
+        self._backlog.drop(following.id)
+        following.dropped += 1
+        following.resting = False
+        following.note, following.phase, following.single = written, Phase.WAITING, False
+        self._wait(following)
+        self._ack(following)
+
+    def _wait(self, following: Following) -> None:
+        """Sets the time of the next attempt."""
+        assert following.note is not None
+        following.troubled, following.tries = None, 0
+        if following.running and following.note.reason is Reason.SLOW:
+            return
+        delay = wait(following.note, self._retries, random.random())
+        if delay is not None:
+            self._rest(following, delay)
+
+    def _attempt(self, following: Following) -> None:
+        """One attempt to heal: repair first if reading on is not enough."""
+        assert following.note is not None
+        note = following.note = _tried(following.note)
+        try:
+            self._notes.detach(note)
+        except Unavailable as error:
+            log.error("note not written", repository=following.id, reason=str(error))
+        if repair(note) is None:
+            self._catch_up(following)
+        else:
+            following.phase = Phase.HEALING
+            # The master is ahead of whatever stands in the log now: what expired or cannot be read there is not needed.
+            following.behind = self._backlog.next(note.partition)
+        self._queue(following)
+
+    def _grant(self, repository: str) -> None:
+        """An operator's wish: what is followed apart is tried again now, what is not is copied anew from the master."""
+        following = self._all.get(repository)
+        if following is None:
+            return
+        if following.running:
+            self._write(lambda: self._notes.wish(repository, self._clock.now()))
+        elif following.phase is Phase.WAITING:
+            self._attempt(following)
+        elif following.phase is Phase.STREAM:
+            self._detach(following, Reason.DIVERGED, "an operator asked for a new copy")
+
+    def _catch_up(self, following: Following) -> None:
+        """Reads the repository's events apart from the stream; waits if many others do."""
+        following.phase = Phase.CATCHING_UP
+        following.run += 1
+        self._line.append(following.id)
+        self._next_in_line()
+
+    def _next_in_line(self) -> None:
+        """Starts readers for those that wait for one, as many as there may be at once."""
+        while self._line and len(self._catching_up) < CATCHING_UP_LIMIT:
+            following = self._all.get(self._line.popleft())
+            waits = following is not None and following.phase is Phase.CATCHING_UP and following.note is not None
+            if following is None or not waits or following.id in self._catching_up:
+                continue
+            assert following.note is not None
+            start = {(EVENTS, following.note.partition): resume_offset(following, following.note)}
+            source = Source(self._log, start, self.inbox.put, follows=following.id, run=following.run)
+            self._catching_up[following.id] = source.start()
+
+    def _caught(self, read: Read) -> None:
+        """Events for a repository that catches up; level with the stream, it joins it again."""
+        following = self._all.get(read.follows or "")
+        if following is None or following.run != read.run or following.phase is not Phase.CATCHING_UP:
+            return
+        for record in read.records:
+            try:
+                item = self._item(record)
+            except Rejected as error:
+                if record.offset < following.behind:
+                    continue  # what it may have held came from the master; if not, the next event shows a gap
+                self._detach(following, Reason.GAP, str(error), offset=record.offset)
+                return
+            if item is not None and not self._is_repeat(following, item):
+                self._backlog.add(following.id, item, tracked=False)
+        assert following.note is not None
+        partition = following.note.partition
+        if read.positions[EVENTS, partition] >= self._backlog.next(partition):
+            self._stop_catching_up(following)
+            following.phase = Phase.JOINING
+            if not self._backlog.untracked(following.id):
+                self._rejoin(following)
+        elif self._backlog.size(following.id) < self._settings.repository_buffer_bytes:
+            self._catching_up[following.id].may_read.set()
+        self._queue(following)
+
+    def _rejoin(self, following: Following) -> None:
+        try:
+            self._notes.rejoin(following.id)
+        except Unavailable as error:
+            log.error("note not removed", repository=following.id, reason=str(error))
+            return
+        log.info("rejoined", repository=following.id, path=following.path)
+        following.phase, following.note = Phase.STREAM, None
+        self._ack(following)
+
+    def _lost(self, lost: Lost) -> None:
+        following = self._all.get(lost.follows)
+        if following is not None and following.run == lost.run:
+            self._detach(following, Reason.EXPIRED, lost.reason)
+
+    def _stop_catching_up(self, following: Following) -> None:
+        source = self._catching_up.pop(following.id, None)
+        if source is not None:
+            source.stop()
+            self._next_in_line()
+
+    def _find_silent_gaps(self, ends: Ends) -> None:
+        """Repositories of which the aggregator saw more than this mirror, though everything is read: something was lost."""
+        for following in self._all.values():
+            have = following.level.seq if following.level else 0
+            if following.expected <= have or following.phase is not Phase.STREAM or following.running:
+                continue
+            partition = partition_of(following.id, self._partitions)
+            if not self._backlog.has(following.id) and self._backlog.next(partition) >= ends.ends[partition]:
+                told = f"the log had events up to {following.expected}, this mirror has {have}"
+                self._detach(following, Reason.GAP, told, offset=0)
+
+    def _forget(self, state: State) -> None:
+        """A deleted repository of which everything is told: its ack goes."""
+        self._over.add(state.repository)
+        following = self._all.get(state.repository)
+        if following is None or state.repository not in self._gone or following.running:
+            return
+        self._abandon(following)
+
+    def _abandon(self, following: Following) -> None:
+        """Nothing is done for it any more; its ack goes."""
+        self._stop_catching_up(following)
+        self._backlog.drop(following.id)
+        self._write(lambda: self._notes.rejoin(following.id))
+        self._vacate(following)
+        self.sender.ack(f"{self._settings.name}/{following.id}", None)
+        del self._all[following.id]
+
+
+def _tried(note: Detached) -> Detached:
+    return replace(note, attempts=note.attempts + 1)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the supervisor knows of all repositories, and what it tells of them: `apart`, `intake` and `supervisor` act on it."""
+
+import heapq
+import queue
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import structlog
+
+from ..clock import Clock
+from ..errors import MalformedEvent, Unavailable
+from ..event import Event
+from ..levels import Ack
+from ..log import Log, Record, partition_of
+from ..path import twin
+from ..retry import Backoff
+from ..roster import Roster
+from ..shape import to_json
+from ..wire import decode
+from .backlog import Backlog
+from .following import Following, Phase
+from .level import Level, before_first
+from .notes import Gone, Notes
+from .pool import Lane, Pool
+from .settings import MirrorSettings
+from .sources import Sender, Source
+from .task import Item
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+class Books:
+    """Every repository with its queue, its place and its level; changed by the supervisor's thread alone."""
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        events: Log,
+        notes: Notes,
+        clock: Clock,
+        positions: Mapping[int, int],
+    ) -> None:
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.sender = Sender(events, settings.group, self.inbox.put)
+        self.pool = Pool(settings, self.inbox.put)
+        self.reader: Source | None = None
+        self._settings, self._log, self._notes, self._clock = settings, events, notes, clock
+        self._partitions = len(positions)
+        self._backlog = Backlog(positions)
+        self._stored = dict(positions)
+        self._renewed = clock.monotonic()
+        self._all: dict[str, Following] = {}
+        self._places: dict[str, str] = {}
+        self._gone = {gone.repository: gone for gone in notes.gone()}
+        self._ready: dict[Lane, deque[str]] = {lane: deque() for lane in Lane}
+        self._alarms: list[tuple[float, str]] = []
+        self._catching_up: dict[str, Source] = {}
+        self._line: deque[str] = deque()
+        self._retries = Backoff(first=settings.retry_first, longest=settings.retry_longest)
+        self._roster = Roster()
+        self._beaten = self._ticked = float("-inf")
+        self._over: set[str] = set()
+        self._elsewhere: dict[str, Record] = {}
+        self._aside: dict[str, Level] = {}
+        self._unchecked: list[str] = []
+        self._cold: dict[str, None] = {}
+        self._sweep_at = clock.monotonic() + settings.beat_interval
+        self._check_at = clock.monotonic() + settings.check_interval
+
+    def _following(self, repository: str, path: str) -> Following:
+        following = self._all.get(repository)
+        if following is None:
+            following = self._all[repository] = Following(id=repository, path=path)
+        return following
+
+    def _item(self, record: Record) -> Item | None:
+        """The checked event of a record, None for a heartbeat."""
+        if record.value is None:
+            raise MalformedEvent("record: a value is missing")
+        frame = decode(record.value)
+        if frame.header.event is None:
+            return None
+        event = frame.event
+        if record.key != event.repository or record.partition != partition_of(event.repository, self._partitions):
+            raise MalformedEvent(f"record: key {str(record.key)[:40]!r} is not the repository {event.repository}")
+        return Item(frame=frame, partition=record.partition, offset=record.offset, size=len(record.value))
+
+    def _is_repeat(self, following: Following, item: Item) -> bool:
+        level, event = following.level, item.event
+        return level is not None and (level.id, level.incarnation) == (event.id, event.incarnation)
+
+    def _queue(self, following: Following) -> None:
+        """Puts the repository in line for a worker, if there is work that may begin now."""
+        if following.queued or following.running or following.resting:
+            return
+        lane = self._lane(following)
+        if lane is not None:
+            following.queued = True
+            self._ready[lane].append(following.id)
+
+    def _lane(self, following: Following) -> Lane | None:
+        """Where its next task belongs; None if there is none."""
+        if following.phase is Phase.HEALING:
+            return Lane.HEAVY
+        if following.phase is not Phase.WAITING and (items := self._backlog.peek(following.id, events=1, size=0)):
+            return Lane.LIGHT if items[0].inline else Lane.HEAVY
+        leftover = following.is_leftover and not self._settings.backup
+        return Lane.LIGHT if following.may_release or leftover else None
+
+    def _rest(self, following: Following, seconds: float) -> None:
+        """Nothing is done for it until the time is over."""
+        following.resting = True
+        heapq.heappush(self._alarms, (self._clock.monotonic() + seconds, following.id))
+
+    def _carries(self, path: str) -> bool:
+        mirror = self._roster.mirror(self._settings.name)
+        return mirror is None or mirror.rules.carries(path)
+
+    def _twin(self, repository: str, path: str) -> str | None:
+        """The path of another repository that a careless file system would take for this one."""
+        other = self._all.get(self._places.get(twin(path), repository))
+        return other.path if other is not None and other.id != repository and other.path != path else None
+
+    def _occupy(self, following: Following) -> None:
+        self._places[twin(following.path)] = following.id
+
+    def _vacate(self, following: Following) -> None:
+        if self._places.get(twin(following.path)) == following.id:
+            del self._places[twin(following.path)]
+
+    def _write(self, change: Callable[[], T]) -> T | None:
+        """A change of the notes that may fail without harm: what it says is found out again."""
+        try:
+            return change()
+        except Unavailable as error:
+            log.error("note not written", reason=str(error))
+            return None
+
+    def _ack(self, following: Following) -> None:
+        level = following.level
+        if level is None and following.sent is None and following.note is None:
+            return
+        detached = following.note if following.phase is not Phase.STREAM else None
+        ack = Ack(
+            mirror=self._settings.name,
+            repository=following.id,
+            incarnation=level.incarnation if level else "",
+            applied=level.seq if level else 0,
+            serving=following.serving if level else 0,
+            event=level.id if level else "",
+            digest=level.digest if level else "",
+            applied_at=level.time if level else 0.0,
+            served_at=following.served_at or (level.time if level else 0.0),
+            detached=detached.reason if detached else None,
+            note=detached.note if detached else None,
+        )
+        if ack != following.sent:
+            following.sent = ack
+            self.sender.ack(f"{self._settings.name}/{following.id}", to_json(ack))
+
+    def _note_gone(self, level: Level) -> None:
+        gone = Gone(
+            repository=level.repository,
+            path=level.path,
+            incarnation=level.incarnation,
+            seq=level.seq,
+            since=self._clock.now(),
+        )
+        self._gone[level.repository] = gone
+        self._write(lambda: self._notes.let_go(gone))  # what is set aside on disk says it too
+
+    def _let_go(self, following: Following, level: Level) -> None:
+        self._note_gone(level)
+        self._vacate(following)
+        following.level, following.serving, following.served_at = level, level.seq, self._clock.now()
+
+    def _tell_gone(self, level: Level) -> None:
+        """A deletion from before a kill that came before its ack."""
+        following = self._following(level.repository, level.path)
+        following.level, following.serving, following.served_at = level, level.seq, self._clock.now()
+        self._ack(following)
+
+
+def deletion(event: Event, now: float) -> Level:
+    """The level of a repository that is not here any more, after the event that deleted it."""
+    first = before_first(event.repository, event.incarnation, event.path, event.generation)
+    return replace(first, seq=event.seq, id=event.id, digest=event.digest, time=now, deleted=True)
