@@ -65,8 +65,8 @@ def traces_of_tests() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_lines_of_services() -> None:
-    """Go to what is standard error at that moment, never into what a command prints, whatever the test before configured."""
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    """Go to the process' standard error, never into what a command prints, whatever the test before configured."""
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.__stderr__))
 
 
 @pytest.fixture(scope="session")

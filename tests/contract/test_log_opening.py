@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
         ("/var/lib/log.db", "expected sqlite:///absolute/path or kafka://"),
         ("kafka://[::1", "expected sqlite:///absolute/path or kafka://"),
         ("sqlite://relative/log.db", "expected sqlite:///absolute/path"),
+        ("sqlite:////log.db", "expected sqlite:///absolute/path"),
         ("sqlite:///folder/", "expected sqlite:///absolute/path"),
         ("sqlite:///log.db?mode=ro", "without options"),
         ("kafka://", "expected host:port, got ''"),

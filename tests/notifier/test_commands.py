@@ -54,7 +54,7 @@ def say(file: Path, *words: str) -> str:
     result = click.testing.CliRunner().invoke(program, [*words, "--config", str(file)], catch_exceptions=False)
     if result.exit_code:
         raise ReplicationError(result.output)
-    return result.output
+    return result.stdout
 
 
 @pytest.fixture

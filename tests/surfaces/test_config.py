@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.errors import BadConfig
 
@@ -80,3 +82,18 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     file = written(tmp_path, f'log = "sqlite:///x"\n[listen]\nrelay = "{value}"\n')
     with pytest.raises(BadConfig, match=r"listen.relay: expected host:port, got"):
         load(file).listen("relay")
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ('[mirror.a]\nroot = "/r"\n[mirror.b]\nroot = "/r/"', r"mirror.b.root: /r/ is the root of mirror a"),
+        ('[mirror.a]\nroot = "/r"\nmaster = "https://dana:secret@host/"', r"mirror.a.master: a password in a URL"),
+    ],
+)
+def test_a_check_finds_what_would_only_hurt_later(tmp_path: Path, section: str, complaint: str) -> None:
+    file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n{section}\n')
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert isinstance(result.exception, BadConfig)
+    assert complaint in str(result.exception)
+    assert "secret" not in str(result.exception)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator config`: is the configuration right, and which files are in use."""
 
+import os
 import subprocess
 
 import click
@@ -44,8 +45,12 @@ def _sections(config: Config) -> None:
     if "relay" in config.tables:
         config.settings(relay.RelaySettings, "relay", blobs=config.blobs)
     if "mirror" in config.tables:
+        roots: dict[str, str] = {}
         for name in config.names("mirror"):
-            config.settings(mirror.MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
+            settings = config.settings(mirror.MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
+            other = roots.setdefault(os.path.realpath(settings.root), name)
+            if other != name:
+                raise BadConfig(f"{config.file}: mirror.{name}.root: {settings.root} is the root of mirror {other}")
     if "aggregator" in config.tables:
         config.settings(aggregator.AggregatorSettings, "aggregator")
     if "notifier" in config.tables:

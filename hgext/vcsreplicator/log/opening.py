@@ -17,7 +17,8 @@ def open_log(url: str) -> Log:
     except ValueError as error:
         raise BadConfig(f"log: {EXPECTED}, got {url!r}: {error}") from None
     if parts.scheme == "sqlite":
-        if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/") or parts.path.endswith("/"):
+        odd = not parts.path.startswith("/") or parts.path.startswith("//") or parts.path.endswith("/")
+        if odd or parts.netloc or parts.query or parts.fragment:
             raise BadConfig(f"log: expected sqlite:///absolute/path without options, got {url!r}")
         from .sqlite import SqliteLog
 
