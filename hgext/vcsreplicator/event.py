@@ -9,10 +9,10 @@ values in `wire`, nowhere else.
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from .errors import MalformedEvent
 from .path import check_path
+from .value import Value
 
 VERSION = 1
 NULL_NODE = "0" * 40
@@ -35,16 +35,14 @@ class Type(enum.StrEnum):
     CENSORED = "censored"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tip:
+class Tip(Value):
     """The changelog after the event: number of revisions (unfiltered) and the node of the last one."""
 
     length: int
     node: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushEntry:
+class PushEntry(Value):
     """One row of the pushlog: id, user and date as recorded by the master."""
 
     id: int
@@ -52,16 +50,14 @@ class PushEntry:
     date: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSet:
+class NodeSet(Value):
     """Changesets added, without naming each: how many, and SHA-256 over their 20-byte nodes in the order of their addition."""
 
     count: int
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseMove:
+class PhaseMove(Value):
     """The changesets that moved to `phase` (0 public, 1 draft, 2 secret), sorted.
 
     Those that moved down are told by the heads of their set, those that moved up by its roots. An added changeset begins with the
@@ -72,16 +68,14 @@ class PhaseMove:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bookmark:
+class Bookmark(Value):
     """The absolute value of a bookmark after the event; None when it is gone."""
 
     name: str
     node: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkerNode:
+class MarkerNode(Value):
     """A changeset named by a marker, as the master knew it at push time; an unknown one has only its node."""
 
     node: str
@@ -91,8 +85,7 @@ class MarkerNode:
     push: PushEntry | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class Marker(Value):
     """An obsolescence marker in its public form; the exact bytes travel in the bundle."""
 
     precursor: MarkerNode
@@ -101,8 +94,7 @@ class Marker:
     time: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Value):
     """What a transaction did to a repository, by node; empty where nothing changed.
 
     `markers_sha256` is SHA-256 over the sorted binary forms of the markers (null without markers). `heads_added` in ascending
@@ -121,8 +113,7 @@ class Changes:
     push: PushEntry | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Value):
     """What of the master's configuration decides what a repository means: the mirror must interpret it the same way."""
 
     requirements: tuple[str, ...] = ()
@@ -130,8 +121,7 @@ class Settings:
     publishing: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Value):
     """One fact about one repository.
 
     `seq` counts from 1 without holes within an incarnation; `previous` is the id of the event before (None for the first).
@@ -160,8 +150,7 @@ class Event:
     detail: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Value):
     """A sign of life written to each partition of `events`; it has no sequence and concerns no repository."""
 
     time: float

@@ -19,7 +19,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 from pushlog.appendfile import AppendFile
@@ -28,6 +27,7 @@ from . import digest
 from .errors import MalformedEvent
 from .event import Changes, Event, Settings, Tip, Type
 from .shape import from_json, to_json
+from .value import Value
 
 MAGIC = b"OBX1"
 SEGMENT = "outbox.{:04d}.log"
@@ -47,11 +47,11 @@ class Folder(Protocol):
     def join(self, name: bytes) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Store:
     """The store folder of a repository for whoever has no Mercurial at hand."""
 
-    folder: str
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
 
     def join(self, name: bytes) -> bytes:
         return os.path.join(os.fsencode(self.folder), name)
@@ -65,8 +65,7 @@ class Needs(enum.StrEnum):
     MASTER = "master"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Value):
     """A record of the outbox: the event, and what its bundle is made of.
 
     The bundle holds the revisions `first` up to before `event.after.length`, and `markers` (binary, base64).
@@ -78,8 +77,7 @@ class Entry:
     markers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(Value):
     """Where a repository stands: its identity and its newest event."""
 
     repository: str
@@ -91,8 +89,7 @@ class Level:
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Value):
     """What a push needs to know of the newest entry; `kind` is the event's type."""
 
     level: Level
@@ -100,8 +97,7 @@ class End:
     after: Tip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class Sent(Value):
     """The newest event that the log has, and the byte of the segment where its record ends."""
 
     seq: int
@@ -110,8 +106,7 @@ class Sent:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Value):
     """An entry with the segment it stands in and the byte where its record ends."""
 
     entry: Entry

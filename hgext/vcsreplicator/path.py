@@ -8,9 +8,9 @@ Mercurial or a file system treats specially. Checked before any I/O, because it 
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from .errors import MalformedEvent
+from .value import Value
 
 MAX_PATH = 1024
 MAX_PART = 240
@@ -62,8 +62,7 @@ def wire_path(local: str, roots: Mapping[str, str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Value):
     """Which repositories a mirror carries: `path:EXACT` or `re:REGULAR EXPRESSION` (matched at the start of the path).
 
     Exact paths come first, include before exclude; then exclude expressions over include expressions. With no rules at all

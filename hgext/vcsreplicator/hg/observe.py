@@ -16,7 +16,6 @@ above secret (internal, archived) never leave a repository and are left out.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mercurial import obsolete, phases
@@ -24,13 +23,13 @@ from mercurial.node import bin, hex, nullrev
 
 from ..digest import marker_hash, node_set
 from ..event import NULL_NODE, Bookmark, Changes, PhaseMove, PushEntry, Tip
+from ..value import Value
 from .text import local, text
 
 PHASES = (phases.public, phases.draft, phases.secret)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Value):
     """How far a transaction had come at some moment: what it did later is what one event did."""
 
     length: int

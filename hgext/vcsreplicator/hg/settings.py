@@ -5,13 +5,13 @@ import enum
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mercurial import error
 
 from ..errors import MalformedEvent
 from ..path import check_path, wire_path
+from ..value import Value
 
 SECTION = b"vcsreplicator"
 ROOTS = b"vcsreplicator-roots"
@@ -38,8 +38,7 @@ class Acknowledge(enum.StrEnum):
     OUTBOX = "outbox"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Value):
     """`roots` maps real folders to wire prefixes; `patience` is how many seconds a pusher waits for the log at most."""
 
     role: Role

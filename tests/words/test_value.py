@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Values behave as frozen dataclasses do."""
+
+import copy
+import dataclasses
+import pickle
+
+import pytest
+
+from hgext.vcsreplicator.value import Value
+
+
+class Point(Value):
+    """An example."""
+
+    x: int
+    y: int = 0
+
+
+def test_equal_members_make_equal_values() -> None:
+    assert Point(x=1) == Point(x=1, y=0)
+    assert hash(Point(x=1)) == hash(Point(x=1, y=0))
+    assert Point(x=1) != Point(x=2)
+
+
+def test_values_of_two_kinds_are_not_equal() -> None:
+    class Other(Value):
+        """The same members."""
+
+        x: int
+        y: int = 0
+
+    assert Point(x=1) != Other(x=1)
+
+
+def test_a_value_does_not_change() -> None:
+    point = Point(x=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        point.x = 2  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del point.x
+    assert point == Point(x=1)
+
+
+@pytest.mark.parametrize("members", [{}, {"y": 1}, {"x": 1, "z": 2}])
+def test_missing_and_unknown_members_are_refused(members: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="Point: missing or unknown"):
+        Point(**members)
+
+
+def test_a_value_is_a_dataclass_to_who_asks() -> None:
+    assert [field.name for field in dataclasses.fields(Point)] == ["x", "y"]
+    assert dataclasses.replace(Point(x=1), y=5) == Point(x=1, y=5)
+    assert dataclasses.asdict(Point(x=1)) == {"x": 1, "y": 0}
+
+
+def test_a_value_is_copied_pickled_and_shown() -> None:
+    point = Point(x=1, y=2)
+    assert copy.deepcopy(point) == pickle.loads(pickle.dumps(point)) == point
+    assert repr(point) == "Point(x=1, y=2)"
