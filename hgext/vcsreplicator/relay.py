@@ -67,8 +67,8 @@ class Repositories(Bundles, Protocol):
     def announce(self, folder: str) -> None:
         """Writes the first event of a repository that has none."""
 
-    def finish(self, root: str) -> None:
-        """Finishes deletions, renames and the like that a kill interrupted."""
+    def finish(self, root: str) -> list[str]:
+        """Finishes deletions, renames and the like that a kill interrupted; what could not be finished, in words."""
 
 
 def run(
@@ -108,10 +108,8 @@ def look_through(settings: RelaySettings, repositories: Repositories, work: Work
     """Finds everything there is to do, in every repository below the roots; the number of repositories."""
     count = 0
     for root in settings.roots:
-        try:
-            repositories.finish(root)
-        except Exception as error:
-            log.error("intents not finished", root=root, reason=repr(error))
+        for problem in repositories.finish(root):
+            log.error("interrupted act not finished", reason=problem)
         for folder in find_repositories(root):
             count += 1
             look_at(folder, work, now)

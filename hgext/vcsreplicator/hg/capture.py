@@ -33,6 +33,7 @@ from .text import text
 FINALIZER = b"~outbox"  # sorts behind every other name in use
 FIRST = b"!outbox"  # and before every other
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024  # bytes of JSON; `wire.HEADER_LIMIT` with room for the attachment
+EVENT_REST = 16 * 1024  # of that, for everything but the changes
 REFUSED_REQUIREMENTS = {
     b"lfs": "LFS",
     b"largefiles": "largefiles",
@@ -292,10 +293,19 @@ def fitting(entry: Entry) -> Entry:
     size = len(to_json(event))
     if size <= EVENT_LIMIT:
         return replace(entry, event=event)
-    raise error.Abort(
-        f"this change is too large for one event: {len(event.changes.heads_added)} heads, {len(event.changes.bookmarks)} "
-        f"bookmarks, {len(event.changes.markers)} markers".encode(),
-        hint=b"push it in parts",
+    raise _too_large(event.changes, b"push it in parts")
+
+
+def refuse_large(changes: Changes, *, hint: bytes) -> None:
+    """Raises Abort for changes that no event can hold, before anything is done."""
+    if len(to_json(changes)) > EVENT_LIMIT - EVENT_REST:
+        raise _too_large(changes, hint)
+
+
+def _too_large(changes: Changes, hint: bytes) -> error.Abort:
+    counts = f"{len(changes.heads_added) + len(changes.heads_removed)} heads, {len(changes.bookmarks)} bookmarks"
+    return error.Abort(
+        f"this change is too large for one event: {counts}, {len(changes.markers)} markers".encode(), hint=hint
     )
 
 

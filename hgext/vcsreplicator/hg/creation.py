@@ -11,6 +11,7 @@ repository in `ROOT/.vcsreplicator/generations/`, one small file a path; written
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -60,16 +61,37 @@ def generation_of(root: str, path: str) -> int:
 
 def set_generation(root: str, path: str, generation: int) -> None:
     """Stores the count, with the path for people to read."""
-    file = _file(root, path)
-    os.makedirs(os.path.dirname(file), exist_ok=True)
+    content = f"{generation}\n{path}\n".encode("utf-8", "surrogateescape")
+    write_note(root, "generations", _file(root, path), content)
+
+
+def write_note(root: str, kind: str, file: str, content: bytes) -> None:
+    """Replaces a file of `ROOT/.vcsreplicator/KIND` durably, for everybody who may write to the root."""
+    for folder in (os.path.join(root, NOTES), os.path.join(root, NOTES, kind)):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+            match_mode(folder, root)
     temporary = f"{file}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as stream:
-        stream.write(f"{generation}\n{path}\n")
+    with open(temporary, "wb") as stream:
+        match_mode(stream.fileno(), root)
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, file)
 
 
+def match_mode(made: str | int, folder: str) -> None:
+    """Lets whoever may read or write `folder` do so with what was just made in it, whatever the umask says."""
+    like, now = os.stat(folder).st_mode, os.stat(made).st_mode
+    wanted = like & (0o2777 if stat.S_ISDIR(now) else 0o666)
+    if stat.S_IMODE(now) != wanted:
+        os.chmod(made, wanted)
+
+
+def name_of(path: str) -> str:
+    """A wire path as a file name."""
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
 def _file(root: str, path: str) -> str:
-    name = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return os.path.join(root, NOTES, "generations", name)
+    return os.path.join(root, NOTES, "generations", name_of(path))

@@ -1,78 +1,97 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Redo notes of what is no Mercurial transaction: strip, censor, delete, rename. Written before the act, removed after its event.
+"""Redo notes of what is no Mercurial transaction: strip, delete, rename. Written before the act, removed after its event.
 
 `ROOT/.vcsreplicator/intents/HASH.json`, one a repository, HASH being that of its wire path. Whoever comes first after a kill
-finishes what it says: the next transaction of the repository, or the relay at its next look.
+finishes what it says: the next transaction of the repository, or the relay at its next look. A note speaks of one repository by
+its id: another one at the same path has nothing to do with it.
 """
 
 import contextlib
-import hashlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 
+from mercurial import error
+
+from ..errors import MalformedEvent
 from ..event import NodeSet
+from ..outbox import Level
 from ..shape import from_json, to_json
-from .creation import NOTES
+from ..value import Value
+from . import creation
+
+LIMIT = 64 * 1024 * 1024
+"""The largest note, bytes: a strip in a repository with about 1,400,000 heads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intent:
-    """`kind` is that of the event to come. `folder` is where the repository is, `to` where it goes (rename, delete).
+class Intent(Value):
+    """`kind` is that of the event to come, behind event `seq` of `repository`, which is at `path` below its root.
 
-    Of a strip: its `roots`, the heads before and after, and what is removed. Of a censoring: `file` and `node`.
+    `folder` is where the repository is, `to` where it goes (rename, delete); `to_path` and `to_root` say what that is to the
+    replication. Of a strip: its `roots`, the heads it adds and removes, all heads after it, and what is removed.
     """
 
     kind: str
+    repository: str
+    seq: int
     path: str
     folder: str
     to: str | None = None
     to_path: str | None = None
+    to_root: str | None = None
     roots: tuple[str, ...] = ()
-    heads_before: tuple[str, ...] = ()
+    heads_added: tuple[str, ...] = ()
+    heads_removed: tuple[str, ...] = ()
     heads_after: tuple[str, ...] = ()
     removed: NodeSet | None = None
-    file: str | None = None
-    node: str | None = None
+
+    def concerns(self, level: Level | None) -> bool:
+        """Whether a repository that stands there is the one of this note."""
+        return level is not None and level.repository == self.repository
 
 
 def write(root: str, intent: Intent) -> None:
-    """Makes the note durable."""
-    file = _file(root, intent.path)
-    os.makedirs(os.path.dirname(file), exist_ok=True)
-    temporary = f"{file}.{os.getpid()}"
-    with open(temporary, "wb") as stream:
-        stream.write(to_json(intent))
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
+    """Makes the note durable; raises Abort for one that could not be read again."""
+    content = to_json(intent)
+    if len(content) > LIMIT:
+        raise error.Abort(b"this repository has too many heads to %s anything" % intent.kind.encode())
+    creation.write_note(root, "intents", file_of(root, intent.path), content)
 
 
 def read(root: str, path: str) -> Intent | None:
-    """The note about the repository at a wire path, if there is one."""
+    """The note about the repository at a wire path, if there is one; raises Abort if it cannot be read."""
+    file = file_of(root, path)
     try:
-        with open(_file(root, path), "rb") as stream:
-            return from_json(Intent, stream.read())
+        return load(file)
     except FileNotFoundError:
         return None
+    except MalformedEvent as problem:
+        raise error.Abort(
+            f"{file}: {problem}".encode(),
+            hint=b"look at what became of this repository, then remove that file",
+        ) from problem
+
+
+def load(file: str) -> Intent:
+    """The note in a file; raises FileNotFoundError, MalformedEvent."""
+    with open(file, "rb") as stream:
+        return from_json(Intent, stream.read(LIMIT + 1), limit=LIMIT)
 
 
 def remove(root: str, path: str) -> None:
     """The act and its event are done."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(_file(root, path))
+        os.unlink(file_of(root, path))
 
 
-def all_of(root: str) -> Iterator[Intent]:
-    """Every note below a root."""
-    folder = os.path.join(root, NOTES, "intents")
-    with contextlib.suppress(FileNotFoundError):
-        for name in sorted(os.listdir(folder)):
-            if name.endswith(".json"):
-                with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, name), "rb") as stream:
-                    yield from_json(Intent, stream.read())
+def files(root: str) -> list[str]:
+    """The files of all notes below a root."""
+    folder = os.path.join(root, creation.NOTES, "intents")
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    return [os.path.join(folder, name) for name in names if name.endswith(".json")]
 
 
-def _file(root: str, path: str) -> str:
-    name = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return os.path.join(root, NOTES, "intents", name + ".json")
+def file_of(root: str, path: str) -> str:
+    """Where the note about a wire path stands."""
+    return os.path.join(root, creation.NOTES, "intents", creation.name_of(path) + ".json")

@@ -10,6 +10,7 @@ Before changesets go, bundles of events that are not sent yet are kept as files 
 import contextlib
 import glob
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from mercurial.node import bin, hex
 from .. import outbox
 from ..digest import START, node_set
 from ..event import Changes, Type
-from ..outbox import Level, Needs, Outbox
+from ..outbox import Level, Needs, Outbox, Store
 from ..relay_sending import Gone
 from . import bundles, capture, creation, intents, master, observe
 from .capture import Announcement
@@ -47,6 +48,7 @@ def strip(original: Callable[..., Any], ui: Any, repo: Any, nodelist: Any, *argu
     with unfiltered.lock():
         _level_first(unfiltered)
         intent, before = _strip_intent(unfiltered, nodelist), observe.tip(unfiltered)
+        capture.refuse_large(_strip_changes(intent), hint=b"strip it in parts")
         keep_bundles(unfiltered)
         intents.write(unfiltered.replication_root, intent)
         try:
@@ -86,7 +88,10 @@ def delete(repo: Any) -> None:
         level = Outbox(repo.svfs).level()
         assert level is not None
         to = os.path.join(root, creation.NOTES, DELETED, level.repository)
-        intent = Intent(kind=Type.DELETED.value, path=path, folder=folder, to=to)
+        _refuse_immovable(folder, to, root)
+        intent = Intent(
+            kind=Type.DELETED.value, repository=level.repository, seq=level.seq, path=path, folder=folder, to=to
+        )
         intents.write(root, intent)
         announce(repo, Announcement(kind=Type.DELETED))
     _move(intent)
@@ -106,10 +111,20 @@ def rename(repo: Any, target: str | None, settings: Any) -> str:
         raise error.Abort(*master.NOT_CONFIGURED[:1], hint=master.NOT_CONFIGURED[1])
     if path == old:
         raise error.Abort(f"this repository is {path} already".encode())
-    if to != folder and os.path.lexists(to):
-        raise error.Abort(f"{to} exists".encode())
+    if to != folder:
+        _refuse_taken(to)
+        _refuse_immovable(folder, to, root)
     with repo.wlock(), repo.lock():
-        intent = Intent(kind=Type.RENAMED.value, path=old, folder=folder, to=to, to_path=path)
+        intent = Intent(
+            kind=Type.RENAMED.value,
+            repository=level.repository,
+            seq=level.seq,
+            path=old,
+            folder=folder,
+            to=to,
+            to_path=path,
+            to_root=master.root_of(settings, to),
+        )
         intents.write(root, intent)
         _announce_rename(repo, intent)
     _move(intent)
@@ -137,14 +152,14 @@ def adopt(repo: Any) -> Level:
 
 
 def finish(repo: Any, intent: Intent) -> None:
-    """Does what is left of an interrupted act; the caller holds the lock. Does nothing where all is done."""
+    """Does what is left of an interrupted act but moving; the caller holds the lock. Does nothing where all is done."""
     repo = repo.unfiltered()
-    if intent.kind == Type.STRIPPED.value:
-        _finish_strip(repo, intent)
-        intents.remove(repo.replication_root, intent.path)
-        return
     end = Outbox(repo.svfs).end()
-    if end is None or end.kind != intent.kind:
+    if end is None or not intent.concerns(end.level):
+        return  # its repository is where it belongs, and this is another at the same path
+    if intent.kind == Type.STRIPPED.value:
+        _finish_strip(repo, intent, announced=end.level.seq > intent.seq)
+    elif end.level.seq == intent.seq:
         if intent.kind == Type.DELETED.value:
             announce(repo, Announcement(kind=Type.DELETED))
         elif intent.kind == Type.RENAMED.value:
@@ -152,8 +167,9 @@ def finish(repo: Any, intent: Intent) -> None:
 
 
 def finish_move(root: str, intent: Intent) -> None:
-    """The last step of a delete or rename, after its event is committed."""
-    _move(intent)
+    """The last step, after the event is committed and without the locks, which a moved repository would keep for ever."""
+    if intent.concerns(Outbox(Store(os.path.join(intent.folder, ".hg", "store"))).level()):
+        _move(intent)
     intents.remove(root, intent.path)
 
 
@@ -193,7 +209,8 @@ def _level_first(repo: Any) -> None:
 
 
 def _strip_intent(repo: Any, nodelist: Any) -> Intent:
-    changelog = repo.changelog
+    changelog, level = repo.changelog, Outbox(repo.svfs).level()
+    assert level is not None
     gone = {changelog.rev(node) for node in nodelist}
     gone.update(changelog.descendants(gone))
     keep = [rev for rev in changelog if rev not in gone]
@@ -201,10 +218,13 @@ def _strip_intent(repo: Any, nodelist: Any) -> Intent:
     before = {hex(changelog.node(rev)).decode() for rev in changelog.headrevs()} if len(changelog) else set()
     return Intent(
         kind=Type.STRIPPED.value,
+        repository=level.repository,
+        seq=level.seq,
         path=repo.replication_path,
         folder=_folder(repo),
         roots=tuple(hex(node).decode() for node in nodelist),
-        heads_before=tuple(sorted(before)),
+        heads_added=tuple(sorted(after - before)),
+        heads_removed=tuple(sorted(before - after)),
         heads_after=tuple(sorted(after)),
         removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
     )
@@ -215,18 +235,17 @@ def _heads_among(changelog: Any, revs: set[int]) -> set[str]:
     return {hex(changelog.node(rev)).decode() for rev in revs - covered}
 
 
-def _announce_strip(repo: Any, intent: Intent) -> None:
-    before, after = set(intent.heads_before), set(intent.heads_after)
-    changes = Changes(
-        added=None,
-        removed=intent.removed,
-        heads_added=tuple(sorted(after - before)),
-        heads_removed=tuple(sorted(before - after)),
+def _strip_changes(intent: Intent) -> Changes:
+    return Changes(
+        added=None, removed=intent.removed, heads_added=intent.heads_added, heads_removed=intent.heads_removed
     )
-    announce(repo, Announcement(kind=Type.STRIPPED, changes=changes))
 
 
-def _finish_strip(repo: Any, intent: Intent) -> None:
+def _announce_strip(repo: Any, intent: Intent) -> None:
+    announce(repo, Announcement(kind=Type.STRIPPED, changes=_strip_changes(intent)))
+
+
+def _finish_strip(repo: Any, intent: Intent, *, announced: bool) -> None:
     has = repo.changelog.index.has_node
     with master.quiet(repo):
         for bundle in _half_stripped(repo):
@@ -240,8 +259,7 @@ def _finish_strip(repo: Any, intent: Intent) -> None:
         if left:
             repair.strip(repo.ui, repo, left)
             repo.invalidateall()
-    end = Outbox(repo.svfs).end()
-    if end is None or end.kind != intent.kind or end.after != observe.tip(repo):
+    if not announced:
         _announce_strip(repo, intent)
 
 
@@ -252,8 +270,9 @@ def _half_stripped(repo: Any) -> list[bytes]:
 
 def _announce_rename(repo: Any, intent: Intent) -> None:
     assert intent.to_path is not None
+    assert intent.to_root is not None
     path = intent.to_path
-    generation = creation.next_generation(repo.replication_root, path)
+    generation = creation.next_generation(intent.to_root, path)
     announce(
         repo,
         Announcement(
@@ -269,10 +288,44 @@ def _known(level: Level | None) -> Level:
     return level
 
 
+def _refuse_taken(to: str) -> None:
+    """Raises Abort if there is something at `to`, or it is inside a repository, where nobody would find another."""
+    if os.path.lexists(to):
+        raise error.Abort(f"{to} exists".encode())
+    above = os.path.dirname(to)
+    while above != os.path.dirname(above):
+        if os.path.isdir(os.path.join(above, ".hg")):
+            raise error.Abort(f"{to} is inside the repository {above}".encode())
+        above = os.path.dirname(above)
+
+
+def _refuse_immovable(folder: str, to: str, root: str) -> None:
+    """Raises Abort unless `folder` can be moved to `to` in one step: tried with an empty folder from beside the one to that beside
+    the other, since permissions, file systems and mounts all have a say.
+    """
+    if folder == root:
+        raise error.Abort(f"cannot move {folder}: it is a root of [vcsreplicator-roots]".encode())
+    if os.path.ismount(folder):
+        raise error.Abort(f"cannot move {folder}: a file system is mounted there".encode())
+    tried = ""
+    try:
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        tried = tempfile.mkdtemp(prefix=".move-", dir=os.path.dirname(folder))
+        moved = os.path.join(os.path.dirname(to), os.path.basename(tried))
+        os.rename(tried, moved)
+        tried = moved
+    except OSError as problem:
+        raise error.Abort(f"cannot move {folder} to {to}: {problem.strerror}".encode()) from problem
+    finally:
+        if tried:
+            os.rmdir(tried)
+
+
 def _move(intent: Intent) -> None:
     if intent.to is not None and intent.to != intent.folder and os.path.isdir(intent.folder):
         os.makedirs(os.path.dirname(intent.to), exist_ok=True)
-        os.rename(intent.folder, intent.to)
+        with contextlib.suppress(FileNotFoundError):  # the relay was faster
+            os.rename(intent.folder, intent.to)
 
 
 def _folder(repo: Any) -> str:

@@ -86,7 +86,7 @@ def _with_capture(base: type, folder: str, path: str, settings: Settings) -> typ
     class replicatedrepository(base):  # type: ignore[misc, valid-type]
         announces_changes = True
         replication_path = path
-        replication_root = _root(settings, folder)
+        replication_root = root_of(settings, folder)
 
         def transaction(self, desc: bytes, report: Any = None) -> Any:
             repo = self.unfiltered()
@@ -174,14 +174,21 @@ def tell(captured: Capture, line: RelayLine | None, folder: str) -> None:
 
 def _finish_interrupted(repo: Any) -> None:
     """Ends what a kill interrupted in this repository, before anything else happens in it; the caller holds the lock."""
-    intent = intents.read(repo.replication_root, repo.replication_path)
-    if intent is not None:
-        from . import lifecycle
+    root, intent = repo.replication_root, intents.read(repo.replication_root, repo.replication_path)
+    if intent is None:
+        return
+    from . import lifecycle
 
-        repo.ui.warn(b"an interrupted %s is being finished\n" % intent.kind.encode())
-        lifecycle.finish(repo, intent)
-        if intent.to is not None:
-            raise error.Abort(b"this repository was %s" % intent.kind.encode())
+    if not intent.concerns(Outbox(repo.svfs).level()):
+        intents.remove(root, intent.path)  # of another repository, which is where it belongs
+        return
+    repo.ui.warn(b"an interrupted %s is being finished\n" % intent.kind.encode())
+    lifecycle.finish(repo, intent)
+    if intent.to is None:
+        intents.remove(root, intent.path)
+        return
+    repo._afterlock(lambda _success: lifecycle.finish_move(root, intent))
+    raise error.Abort(b"this repository was %s" % intent.kind.encode())
 
 
 def _say_recorded(captured: Capture, seconds: float) -> None:
@@ -222,7 +229,8 @@ def _close(line: RelayLine | None) -> None:
         line.close()
 
 
-def _root(settings: Settings, folder: str) -> str:
+def root_of(settings: Settings, folder: str) -> str:
+    """The root that `folder` is below: the longest."""
     real = os.path.realpath(folder)
     return max((root for root in settings.roots if (real + "/").startswith(root.rstrip("/") + "/")), key=len)
 

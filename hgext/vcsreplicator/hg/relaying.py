@@ -5,12 +5,15 @@ import os
 from collections.abc import Mapping
 
 from mercurial import error
+from mercurial.utils import stringutil
 
-from ..errors import Refused
+from ..errors import MalformedEvent, Refused
 from ..outbox import Outbox
 from . import intents, lifecycle, master
 from .bundles import OfFolders
+from .intents import Intent
 from .settings import Acknowledge, Durability, Role, Settings
+from .text import text
 
 
 class Repositories(OfFolders):
@@ -45,22 +48,42 @@ class Repositories(OfFolders):
             except error.Abort as problem:
                 raise Refused(str(problem)) from problem
 
-    def finish(self, root: str) -> None:
-        """Finishes what intents say, unless the process that wrote one lives, for it holds the lock."""
-        real = os.path.realpath(root)
-        for intent in intents.all_of(real):
-            if not os.path.isdir(os.path.join(intent.folder, ".hg")):
-                intents.remove(real, intent.path)  # moved already
-                continue
-            repo = self.open(intent.folder)
-            master.set_up(repo, self._settings)
+    def finish(self, root: str) -> list[str]:
+        """Finishes what intents say, unless the process that wrote one lives, for it holds the lock; what could not be finished."""
+        real, problems = os.path.realpath(root), []
+        try:
+            files = intents.files(real)
+        except OSError as problem:
+            return [str(problem)]
+        for file in files:
             try:
-                lock = repo.lock(wait=False)
-            except error.LockError:
+                intent = intents.load(file)
+            except FileNotFoundError:
                 continue
-            with lock:
-                if intents.read(real, intent.path) == intent:
-                    if repo.svfs.exists(b"journal"):
-                        repo.recover()
-                    lifecycle.finish(repo, intent)
-                    lifecycle.finish_move(real, intent)
+            except (MalformedEvent, OSError) as problem:
+                problems.append(f"{file}: {problem}")
+                continue
+            try:
+                self._finish(real, intent)
+            except Exception as problem:
+                said = text(stringutil.forcebytestr(problem))
+                problems.append(f"{intent.folder}: {intent.kind} not finished: {said}")
+        return problems
+
+    def _finish(self, root: str, intent: Intent) -> None:
+        if not os.path.isdir(os.path.join(intent.folder, ".hg")):
+            intents.remove(root, intent.path)  # moved already
+            return
+        repo = self.open(intent.folder)
+        master.set_up(repo, self._settings)
+        try:
+            lock = repo.lock(wait=False)
+        except error.LockError:
+            return
+        with lock:
+            if intents.read(root, intent.path) != intent:
+                return
+            if repo.svfs.exists(b"journal"):
+                repo.recover()
+            lifecycle.finish(repo, intent)
+        lifecycle.finish_move(root, intent)  # without the lock, which would go along

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Notes of what is no transaction: read again whatever their size, and writable by whoever may write to the root."""
+
+import os
+import stat
+
+import pytest
+from mercurial import error
+
+from hgext.vcsreplicator.event import Changes
+from hgext.vcsreplicator.hg import capture, creation, intents
+from hgext.vcsreplicator.hg.intents import Intent
+
+
+def intent(**members):
+    return Intent(kind="stripped", repository="a" * 32, seq=1, path="one", folder="/repos/one", **members)
+
+
+def heads(count):
+    return tuple(f"{number:040x}" for number in range(count))
+
+
+def test_a_strip_is_noted_whole_in_a_repository_with_a_hundred_thousand_heads(tmp_path):
+    note = intent(heads_after=heads(100_000))
+    intents.write(str(tmp_path), note)
+    assert intents.read(str(tmp_path), "one") == note
+
+
+def test_a_strip_that_no_event_can_tell_is_refused_before_it_begins():
+    capture.refuse_large(Changes(added=None, heads_removed=heads(50_000)), hint=b"")
+    with pytest.raises(error.Abort, match="too large for one event: 100000 heads"):
+        capture.refuse_large(Changes(added=None, heads_removed=heads(100_000)), hint=b"")
+
+
+def test_notes_and_generations_are_for_everybody_who_may_write_to_the_root(tmp_path):
+    tmp_path.chmod(0o2775)
+    before = os.umask(0o077)
+    try:
+        intents.write(str(tmp_path), intent())
+        creation.next_generation(str(tmp_path), "one")
+    finally:
+        os.umask(before)
+    modes = {path.name[:4]: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    folders = {".vcs": 0o2775, "inte": 0o2775, "gene": 0o2775}
+    assert modes == {**folders, creation.name_of("one")[:4]: 0o664}
