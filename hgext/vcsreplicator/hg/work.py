@@ -82,16 +82,18 @@ class Hands:
         here = Here(folder=task.folder)
         done, looks, trouble = 0, 0, None
         try:
-            if task.heal is not None:
+            if task.leave:
+                self._leave(here, task)
+            elif task.heal is not None:
                 self._heal(here, task)
             while done < len(task.items):
-                passed = self._next(here, task.items[done:])
+                passed = self._next(here, task.items[done:], keep=task.keep)
                 done, looks = done + passed, 0 if passed else looks + 1
                 if looks > _LOOKS:
                     raise Halted(Reason.LOCKED, "another process changes the repository at the same time")
             if not task.items:
                 self._look(here, task.repository)
-                self._finish_deletion(here)
+                self._finish_deletion(here, keep=task.keep)
             self._release(here, task)
         except Exception as problem:
             trouble = self._trouble(here, problem)
@@ -106,7 +108,7 @@ class Hands:
             gone=here.gone,
         )
 
-    def _next(self, here: Here, items: Sequence[Item]) -> int:
+    def _next(self, here: Here, items: Sequence[Item], *, keep: bool) -> int:
         """Works off the first of the items, and those that can share its transaction; 0 to look again."""
         event = items[0].event
         target = self.settings.local(event.path)
@@ -133,7 +135,7 @@ class Hands:
                 return 0
             _check_unchanged(repo, here.level)
             passed = self._apply(here, repo, items)
-        self._finish_deletion(here)
+        self._finish_deletion(here, keep=keep)
         return passed
 
     def _apply(self, here: Here, repo: Any, items: Sequence[Item]) -> int:
@@ -161,17 +163,26 @@ class Hands:
         if task.heal in IN_PLACE and here.folder is not None and here.level is not None:
             repo = self.repositories.open(here.folder)
             here.level = healing.bring_up(repo, url, task.repository, settings, self._clock.now())
+        else:
+            made, level = healing.copy_beside(self.repositories, url, task.repository, settings, self._clock.now)
+            target = here.folder or settings.local(level.path)
+            self._make_room(level, target)
+            healing.swap(self.repositories, made, target, here.level, settings, task.repository)
+            self._look(here, task.repository, target)
+        home = settings.local(here.level.path) if here.level else here.folder
+        if here.level is not None and home is not None and home != here.folder:  # renamed since
+            self._make_room(here.level, home)
+            self._rename(here, home, occupied=False)
+
+    def _make_room(self, level: Level, target: str) -> None:
+        """Sets aside what lives in the target folder; raises Halted if that has the better right to it."""
+        occupant = _level_in(target)
+        if occupant is None or occupant.repository == level.repository:
             return
-        made, level = healing.copy_beside(self.repositories, url, task.repository, settings, self._clock.now)
-        target = here.folder or settings.local(level.path)
-        occupant = None if here.folder else _level_in(target)
-        if occupant is not None and occupant.repository != task.repository:
-            if occupant.generation >= level.generation:
-                raise Halted(Reason.REFUSED, f"path {level.path!r} is taken by repository {occupant.repository}")
-            self.repositories.close(target)
-            place.set_aside(settings.folder, settings.root, target, f"{occupant.repository}-before")
-        healing.swap(self.repositories, made, target, here.level, settings, task.repository)
-        self._look(here, task.repository, target)
+        if occupant.generation >= level.generation:
+            raise Halted(Reason.REFUSED, f"path {level.path!r} is taken by repository {occupant.repository}")
+        self.repositories.close(target)
+        place.set_aside(self.settings.folder, self.settings.root, target, f"{occupant.repository}-before")
 
     def _must_ask_master(self, repo: Any, item: Item) -> bool:
         """Whether an event tells of changes without bringing them."""
@@ -225,9 +236,21 @@ class Hands:
         place.move(settings.root, here.folder, target)
         here.folder = target
 
-    def _finish_deletion(self, here: Here) -> None:
+    def _leave(self, here: Here, task: Task) -> None:
+        """Sets the repository aside, whole or damaged; done before, there is nothing to do."""
+        for folder in dict.fromkeys(filter(None, (task.folder, self.settings.local(task.path)))):
+            found = scan.look(folder)
+            is_ours = folder == task.folder or (found is not None and found.level is None)
+            if found is not None and found.level is not None:
+                is_ours = found.level.repository == task.repository
+            if is_ours and os.path.lexists(os.path.join(folder, ".hg")):
+                self.repositories.close(folder)
+                place.set_aside(self.settings.folder, self.settings.root, folder, f"{task.repository}-left")
+        here.folder = None
+
+    def _finish_deletion(self, here: Here, *, keep: bool) -> None:
         """Takes a deleted repository away; also one whose deletion a kill interrupted."""
-        if here.level is None or not here.level.deleted or self.settings.backup or here.folder is None:
+        if here.level is None or not here.level.deleted or keep or here.folder is None:
             return
         self.repositories.close(here.folder)
         settings, name = self.settings, f"{here.level.repository}-deleted"

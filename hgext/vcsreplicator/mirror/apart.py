@@ -87,6 +87,9 @@ class Apart(Books):
 
     def _attempt(self, following: Following) -> None:
         """One attempt to heal: repair first if reading on is not enough."""
+        following.resting = False
+        if self._leave_if_due(following):
+            return
         assert following.note is not None
         note = following.note = _tried(following.note)
         try:
@@ -190,10 +193,44 @@ class Apart(Books):
                 told = f"the log had events up to {following.expected}, this mirror has {have}"
                 self._detach(following, Reason.GAP, told, offset=0)
 
+    def _leave_if_due(self, following: Following) -> bool:
+        """Whether the repository leaves, from now on or already; if a task of it is under way, that ends before.
+
+        It leaves if this mirror carries it no more, or if it waits for a repair while the master has deleted it. What is followed
+        in the stream meets its deletion there.
+        """
+        is_lost = following.phase is Phase.WAITING and following.deletion is not None
+        path = following.there or following.path
+        due = (is_lost or bool(path and not self._carries(path))) and not self._is_backup
+        if not due or following.running or following.phase is Phase.LEAVING:
+            return following.phase is Phase.LEAVING
+        log.info("leaves", repository=following.id, path=following.path, deleted=following.deletion is not None)
+        self._stop_catching_up(following)
+        self._backlog.drop(following.id)  # killed now, it is found on disk and leaves again
+        following.dropped += 1
+        following.resting, following.phase = False, Phase.LEAVING
+        self._queue(following)
+        return True
+
+    def _left(self, following: Following) -> None:
+        """It is set aside: a deletion is told, what is not carried any more is forgotten."""
+        following.phase = Phase.STREAM if following.note is None else Phase.WAITING
+        if not self._carries(following.there or following.path):
+            self._abandon(following)
+        elif following.deletion is not None:
+            self._let_go(following, following.deletion)
+            if following.note is not None:
+                self._rejoin(following)
+        else:
+            self._detach(following, Reason.GAP, "it was set aside when it was not carried", offset=0)
+
     def _forget(self, state: State) -> None:
         """A deleted repository of which everything is told: its ack goes."""
         self._over.add(state.repository)
         following = self._all.get(state.repository)
+        if following is None and state.repository in self._acked_gone:
+            self._acked_gone.remove(state.repository)
+            self.sender.ack(f"{self._settings.name}/{state.repository}", None)
         if following is None or state.repository not in self._gone or following.running:
             return
         self._abandon(following)

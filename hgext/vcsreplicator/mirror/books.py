@@ -13,11 +13,11 @@ import structlog
 from ..clock import Clock
 from ..errors import MalformedEvent, Unavailable
 from ..event import Event
-from ..levels import Ack
+from ..levels import Ack, State
 from ..log import Log, Record, partition_of
 from ..path import twin
 from ..retry import Backoff
-from ..roster import Roster
+from ..roster import Mirror, Role, Roster
 from ..shape import to_json
 from ..wire import decode
 from .backlog import Backlog
@@ -65,7 +65,8 @@ class Books:
         self._roster = Roster()
         self._beaten = self._ticked = float("-inf")
         self._over: set[str] = set()
-        self._elsewhere: dict[str, Record] = {}
+        self._acked_gone: set[str] = set()
+        self._states: dict[str, State] = {}
         self._aside: dict[str, Level] = {}
         self._unchecked: list[str] = []
         self._cold: dict[str, None] = {}
@@ -107,9 +108,11 @@ class Books:
         """Where its next task belongs; None if there is none."""
         if following.phase is Phase.HEALING:
             return Lane.HEAVY
+        if following.phase is Phase.LEAVING:
+            return Lane.LIGHT
         if following.phase is not Phase.WAITING and (items := self._backlog.peek(following.id, events=1, size=0)):
             return Lane.LIGHT if items[0].inline else Lane.HEAVY
-        leftover = following.is_leftover and not self._settings.backup
+        leftover = following.is_leftover and not self._is_backup
         return Lane.LIGHT if following.may_release or leftover else None
 
     def _rest(self, following: Following, seconds: float) -> None:
@@ -117,9 +120,18 @@ class Books:
         following.resting = True
         heapq.heappush(self._alarms, (self._clock.monotonic() + seconds, following.id))
 
+    @property
+    def _member(self) -> Mirror | None:
+        """This mirror in the roster."""
+        return self._roster.mirror(self._settings.name)
+
+    @property
+    def _is_backup(self) -> bool:
+        """Whether nothing that is here may go: the roster says so, or the configuration does."""
+        return self._settings.backup or (self._member is not None and self._member.role is Role.BACKUP)
+
     def _carries(self, path: str) -> bool:
-        mirror = self._roster.mirror(self._settings.name)
-        return mirror is None or mirror.rules.carries(path)
+        return self._member is None or self._member.rules.carries(path)
 
     def _twin(self, repository: str, path: str) -> str | None:
         """The path of another repository that a careless file system would take for this one."""
@@ -186,7 +198,8 @@ class Books:
         self._ack(following)
 
 
-def deletion(event: Event, now: float) -> Level:
+def deletion(of: Event | State, now: float) -> Level:
     """The level of a repository that is not here any more, after the event that deleted it."""
-    first = before_first(event.repository, event.incarnation, event.path, event.generation)
-    return replace(first, seq=event.seq, id=event.id, digest=event.digest, time=now, deleted=True)
+    first = before_first(of.repository, of.incarnation, of.path, of.generation)
+    last = of.event if isinstance(of, State) else of.id
+    return replace(first, seq=of.seq, id=last, digest=of.digest, time=now, deleted=True)

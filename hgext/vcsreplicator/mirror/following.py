@@ -14,7 +14,8 @@ class Phase(enum.StrEnum):
     """How a repository is followed.
 
     STREAM ─trouble─▶ WAITING ─due─▶ HEALING ─healed─▶ CATCHING_UP ─level with the stream─▶ JOINING ─worked off─▶ STREAM;
-    reasons that nothing has to repair go from WAITING to CATCHING_UP. Trouble leads back to WAITING from everywhere.
+    reasons that nothing has to repair go from WAITING to CATCHING_UP. Trouble leads back to WAITING from everywhere. What shall not
+    be here any more is LEAVING, whatever it was before: set aside, it is deleted (STREAM) or forgotten.
     """
 
     STREAM = "stream"
@@ -22,6 +23,7 @@ class Phase(enum.StrEnum):
     HEALING = "healing"
     CATCHING_UP = "catching-up"
     JOINING = "joining"
+    LEAVING = "leaving"
 
 
 NEEDS_REPAIR = frozenset(
@@ -43,7 +45,11 @@ NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION}
 
 @dataclass(slots=True)
 class Following:
-    """What is known and under way for one repository; only the supervisor changes it. `there` is its path on the master."""
+    """What is known and under way for one repository; only the supervisor changes it.
+
+    `there` is its path on the master. `expected` is the newest event that the aggregator saw; was that the repository's deletion,
+    `deletion` is the level after it.
+    """
 
     id: str
     path: str
@@ -55,6 +61,7 @@ class Following:
     released: int = 0
     incarnation: str | None = None
     expected: int = 0
+    deletion: Level | None = None
     phase: Phase = Phase.STREAM
     note: Detached | None = None
     running: bool = False

@@ -25,7 +25,7 @@ class Intake(Apart):
     def _record(self, record: Record) -> None:
         match record.topic:
             case "state":
-                self._state(record)
+                self.take_state(record.key, record.value)
             case "roster":
                 if record.key == ROSTER_KEY:
                     self.take_roster(record.value)
@@ -64,6 +64,10 @@ class Intake(Apart):
             if event.seq == gone.seq and event.repository not in self._over and event.repository not in self._all:
                 self._tell_gone(deletion(event, self._clock.now()))
             return False
+        known = self._states.get(event.repository)
+        newer = known is not None and known.incarnation == event.incarnation and event.seq <= known.seq
+        if known is not None and newer and not self._carries(known.path):
+            return False  # it was renamed since, out of what this mirror carries
         return self._carries(event.path) or self._carries((event.detail or {}).get("from", event.path))
 
     def _reject(self, record: Record, error: Rejected) -> None:
@@ -88,43 +92,62 @@ class Intake(Apart):
         if known is not None and known.follows_stream:
             self._detach(known, reason, str(error), offset=record.offset)
 
-    def _state(self, record: Record) -> None:
-        if record.key == "aggregator" or record.key is None or record.value is None:
-            return self._aggregator_beat(record)
+    def take_state(self, key: str | None, value: bytes | None) -> None:
+        """The newest record of a key of `state`: what the aggregator holds true of a repository, or its sign of life."""
+        if key is None or value is None:
+            return
         try:
-            state = from_json(State, record.value)
+            if key == "aggregator":
+                metrics.AGGREGATOR_BEAT.set(from_json(AggregatorBeat, value).time)
+            else:
+                self._learn(from_json(State, value))
         except MalformedEvent as error:
-            log.error("state not understood", reason=str(error), key=record.key)
-            return None
-        following = self._all.get(state.repository)
-        carries = self._carries(state.path)
-        self._elsewhere.pop(state.repository, None)
-        if not carries and not state.deleted:
-            self._elsewhere[state.repository] = record
-        if state.deleted and state.noticed >= state.seq:
-            self._forget(state)
-        if following is None and not state.deleted and carries:
-            following = self._following(state.repository, state.path)
-        if following is not None:
-            following.there = state.path
-            following.released, following.incarnation = state.released, state.incarnation
-            following.expected = state.seq if carries and not state.deleted else 0
-            self._queue(following)
-        return None
+            log.error("state not understood", reason=str(error), key=key)
 
-    def _aggregator_beat(self, record: Record) -> None:
-        if record.value is not None and record.key == "aggregator":
-            try:
-                metrics.AGGREGATOR_BEAT.set(from_json(AggregatorBeat, record.value).time)
-            except MalformedEvent as error:
-                log.error("beat not understood", reason=str(error))
+    def _learn(self, state: State) -> None:
+        self._states[state.repository] = state
+        is_over = state.deleted and state.noticed >= state.seq
+        if is_over:
+            del self._states[state.repository]
+            self._forget(state)
+        following, carries = self._all.get(state.repository), self._carries(state.path)
+        if following is None and carries and not is_over and not (state.deleted and state.repository in self._gone):
+            following = self._following(state.repository, state.path)
+        if following is None:
+            return
+        level = following.level
+        if level is None or level.incarnation != state.incarnation or state.seq >= level.seq:
+            following.there = state.path
+        else:
+            following.there = level.path
+        following.released, following.incarnation = state.released, state.incarnation
+        following.expected = state.seq if carries else 0
+        following.deletion = deletion(state, self._clock.now()) if state.deleted else None
+        self._leave_if_due(following)
+        self._queue(following)
 
     def take_roster(self, value: bytes | None) -> None:
-        """The roster says what this mirror carries; without one, or not being in it, it carries everything."""
-        if value is not None:
-            try:
-                self._roster = from_json(Roster, value)
-            except MalformedEvent as error:
-                log.error("roster not understood", reason=str(error))
-            for record in [*self._elsewhere.values()]:  # of which some may be carried now
-                self._state(record)
+        """The roster says what this mirror carries; without one, or not being in it, it carries everything.
+
+        An older one than the last says nothing any more.
+        """
+        try:
+            roster = None if value is None else from_json(Roster, value)
+        except MalformedEvent as error:
+            log.error("roster not understood", reason=str(error))
+            return
+        if roster is None or roster.version < self._roster.version:
+            return
+        before, self._roster = self._member, roster
+        now = self._member
+        if now is None or before == now:
+            return
+        if before is None or (before.rules, before.role) != (now.rules, now.role):
+            for state in [*self._states.values()]:  # what this mirror shall have now, or not any more
+                self._learn(state)
+            for following in [*self._all.values()]:
+                self._leave_if_due(following)
+        if before is not None and (before.state, before.since) != (now.state, now.since):
+            for following in self._all.values():  # a mirror that was removed meanwhile has no levels in the log
+                following.sent = None
+                self._ack(following)

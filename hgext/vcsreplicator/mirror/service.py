@@ -56,17 +56,21 @@ def _follow(
 ) -> None:
     positions = _patiently(stop, lambda: _positions(settings, events))
     acks = _patiently(stop, lambda: _own_acks(settings, events, stop))
-    levels = _patiently(stop, lambda: {(topic, 0): events.beginnings(topic)[0] for topic in (ROSTER, STATE)})
     roster = _patiently(stop, lambda: read_whole(events, ROSTER, stop))
-    if positions is None or acks is None or levels is None or roster is None:
+    states = _patiently(
+        stop, lambda: read_whole(events, STATE, stop)
+    )  # only the newest: an older one may be wrong by now
+    if positions is None or acks is None or roster is None or states is None:
         return
     supervisor = Supervisor(settings, events, notes, clock, positions)
-    supervisor.take_roster(roster.get(ROSTER_KEY))
-    told = Source(events, levels, supervisor.inbox.put)
+    supervisor.take_roster(roster[0].get(ROSTER_KEY))
+    told = Source(events, {(ROSTER, 0): roster[1], (STATE, 0): states[1]}, supervisor.inbox.put)
     try:
         if not _scan(supervisor, acks, stop):
             return
         supervisor.settle(acks)
+        for key, value in states[0].items():
+            supervisor.take_state(key, value)
         supervisor.pool.fill()
         supervisor.sender.start()
         told.start()
@@ -110,7 +114,7 @@ def _own_acks(settings: MirrorSettings, events: Log, stop: threading.Event) -> d
     """What this mirror said last, by repository."""
     prefix = f"{settings.name}/"
     acks = {}
-    for key, value in read_whole(events, ACKS, stop).items():
+    for key, value in read_whole(events, ACKS, stop)[0].items():
         if key.startswith(prefix):
             try:
                 acks[key.removeprefix(prefix)] = from_json(Ack, value)

@@ -24,8 +24,8 @@ class MirrorSettings:
     `repository_buffer_bytes`. A repository whose work waits `slow_after` is
     followed apart. `batch_events` and `batch_bytes` bound what shares one Mercurial transaction.
 
-    A `backup` ignores deletes. Deleted repositories are kept `keep_deleted_days`. `master_timeout` bounds how long a master may be
-    silent in the middle of an answer.
+    A `backup` ignores deletes, as does one that the roster calls so. Deleted repositories are kept `keep_deleted_days`.
+    `master_timeout` bounds how long a master may be silent in the middle of an answer.
     """
 
     name: str

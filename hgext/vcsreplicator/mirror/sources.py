@@ -252,8 +252,8 @@ class Sender:
             self._out.positions = {**out.positions, **self._out.positions}
 
 
-def read_whole(source: Log, topic: str, stop: threading.Event) -> dict[str, bytes]:
-    """The newest value of each key of a compacted topic now, values that are tombstones left out."""
+def read_whole(source: Log, topic: str, stop: threading.Event) -> tuple[dict[str, bytes], int]:
+    """The newest value of each key of a compacted topic now, values that are tombstones left out; and where to read on."""
     ends = source.ends(topic)
     positions = {(topic, partition): offset for partition, offset in source.beginnings(topic).items()}
     newest: dict[str, bytes] = {}
@@ -268,6 +268,6 @@ def read_whole(source: Log, topic: str, stop: threading.Event) -> dict[str, byte
                 newest.pop(record.key, None)
                 if record.value is not None:
                     newest[record.key] = record.value
+        return newest, reader.positions().get((topic, 0), 0)
     finally:
         reader.close()
-    return newest

@@ -107,12 +107,14 @@ class Supervisor(Intake):
         heals = following.phase is Phase.HEALING
         return Task(
             repository=following.id,
-            path=(following.there or following.path) if heals else following.path,
+            path=(following.there or following.path) if heals or following.phase is Phase.LEAVING else following.path,
             folder=following.folder,
-            items=() if heals or following.phase is Phase.WAITING else items,
+            items=() if heals or following.phase in (Phase.WAITING, Phase.LEAVING) else items,
             incarnation=following.incarnation,
             released=following.released,
             heal=following.note.reason if heals and following.note else None,
+            leave=following.phase is Phase.LEAVING,
+            keep=self._is_backup,
             run=following.dropped,
         )
 
@@ -153,6 +155,10 @@ class Supervisor(Intake):
         before = following.level
         following.level, following.folder = outcome.level, outcome.folder
         if outcome.level is not None:
+            if outcome.level.path != following.path:
+                self._vacate(following)
+            if before is not None and outcome.level.path != before.path:
+                following.there = outcome.level.path
             following.path = outcome.level.path
             self._occupy(following)
         if outcome.serving > following.serving:
@@ -170,8 +176,13 @@ class Supervisor(Intake):
             self._went_well(following)
         else:
             self._troubled(following, task, outcome.trouble, done=outcome.done)
+        if following.id not in self._all:
+            return
+        self._leave_if_due(following)
         self._ack(following)
         self._queue(following)
+        if following.id in self._over and following.id in self._gone and following.phase is Phase.STREAM:
+            self._abandon(following)
 
     def _went_well(self, following: Following) -> None:
         note = following.note
@@ -190,6 +201,8 @@ class Supervisor(Intake):
                     source.may_read.set()
             case Phase.JOINING if not self._backlog.untracked(following.id):
                 self._rejoin(following)
+            case Phase.LEAVING:
+                self._left(following)
 
     def _hold_back(self) -> None:
         """The stream is read no further while as much is in memory as may be."""
@@ -293,7 +306,10 @@ class Supervisor(Intake):
                 continue
             self._rest(following, 0.0)
         for repository, acked in acks.items():
-            if repository in self._gone or acked.applied == 0:
+            if repository in self._gone:
+                self._acked_gone.add(repository)
+                continue
+            if acked.applied == 0:
                 continue
             following = self._following(repository, "")
             following.sent = acked

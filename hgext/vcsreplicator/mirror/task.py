@@ -36,8 +36,9 @@ class Task:
     """Work on one repository: apply `items` in order, then serve what is released.
 
     `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
-    `released` is the newest sequence that may be served, of `incarnation`. `run` tells the supervisor whether the queue that
-    the items came from still stands.
+    `released` is the newest sequence that may be served, of `incarnation`. With `leave` the repository is only set aside, in
+    whatever state it is; with `keep` not even its deletion does that. `run` tells the supervisor whether the queue that the items
+    came from still stands.
     """
 
     repository: str
@@ -47,6 +48,8 @@ class Task:
     incarnation: str | None = None
     released: int = 0
     heal: Reason | None = None
+    leave: bool = False
+    keep: bool = False
     run: int = 0
 
 
