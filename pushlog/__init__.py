@@ -30,9 +30,8 @@ from __future__ import annotations
 from typing import Any
 
 from mercurial import exchange, extensions, localrepo, registrar, repair, wireprotov1server
-from mercurial.hgweb import webutil
 
-from . import api, checking, pushed, recording, revsets, stripping, web, wire
+from . import api, checking, pushed, recording, revsets, stripping, webseam, wire
 
 testedwith = b"7.2"
 minimumhgversion = b"7.2"
@@ -60,8 +59,7 @@ def extsetup(ui: Any) -> None:
     extensions.wrapfunction(exchange, "_pullobsolete", wire.pull)
     extensions.wrapfunction(repair, "strip", stripping.strip)
     extensions.wrapfunction(localrepo.localrepository, "rollback", stripping.rollback)
-    extensions.wrapfunction(webutil, "commonentry", pushed.entry)
-    web.register()
+    webseam.register()
 
 
 def reposetup(ui: Any, repo: Any) -> None:

@@ -23,12 +23,11 @@ Name such a file flat in the store and let it end in ``.log``: a sub-folder does
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 _HEAD = struct.Struct(">4sII")
 _SIZE = struct.Struct(">I")
@@ -47,8 +46,7 @@ class TornRecord(Exception):
         self.reason = reason
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """One payload and the bytes its frame occupies: ``start`` inclusive, ``end`` exclusive (the next record's start)."""
 
     start: int

@@ -7,12 +7,11 @@ the pushes that lost changesets, an operator's correction restates the push that
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
+class Push(NamedTuple):  # made in half the time of a dataclass, which every push pays
     """Who pushed what, when: ``date`` in whole epoch seconds, ``nodes`` 40 hex digits each, in revision order, maybe none."""
 
     id: int
@@ -21,8 +20,7 @@ class Push:
     nodes: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
+class Deleted(NamedTuple):
     """There is no push with this id any more; the id is not used again."""
 
     id: int

@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
-from mercurial import extensions, hg, util
-from mercurial.hgweb import hgweb_mod_inner, webcommands
+from mercurial import extensions, util
+from mercurial.hgweb import hgweb_mod_inner, webcommands, webutil
 
-from .limit import REPLICATED_DATA
+from . import pushed
 from .lookup import Found, Lookup
-from .storage import DATABASE, FILE, NOTE
 
 
 def register() -> None:
@@ -23,8 +19,7 @@ def register() -> None:
         setattr(webcommands, command.__name__, command)
         webcommands.__all__.append(command.__name__)
     extensions.wrapfunction(hgweb_mod_inner.requestcontext, "templater", templater)
-    extensions.wrapfunction(hg.cachedlocalrepo, "_repostate", repository_state)
-    extensions.wrapfunction(util.urlreq, "parseqsl", parse_query)
+    extensions.wrapfunction(webutil, "commonentry", pushed.entry)
 
 
 _JSON_MEMBERS = b""",
@@ -43,15 +38,6 @@ def templater(orig: Any, web: Any, req: Any) -> Any:
             if source is not None and b"pushid" not in source and source.rstrip().endswith(b"}"):
                 templates.cache[name] = source.rstrip()[:-1].rstrip() + _JSON_MEMBERS
     return templates
-
-
-def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> list[tuple[bytes, bytes]]:
-    """Wraps the parser of query strings, which cannot take an escaped byte above 127 where Python decodes strictly."""
-    try:
-        return orig(query, *arguments, **options)
-    except UnicodeError:
-        pairs = [pair.partition(b"=") for pair in query.replace(b"+", b" ").split(b"&") if pair]
-        return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _equals, value in pairs]
 
 
 def pushes(web: Any) -> Iterable[bytes]:
@@ -153,34 +139,6 @@ def forget_tag(web: Any, lookup: Lookup) -> None:
     """No entity tag where the answer depends on the time of asking, too."""
     if {"startdate", "enddate"} & lookup.parameters.keys():
         del web.res.headers[b"ETag"]
-
-
-def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
-    """Wraps what hgweb keeps to know a changed repository, and makes its entity tags of.
-
-    Other processes write the pushlog, and Mercurial's whole seconds hide a second write: the state has the pushlog's files and
-    every detail that the file system knows.
-    """
-    state, _mtime = orig(cached)
-    repo = cached._repo
-    places = [os.path.join(getattr(repo, folder), name) for folder, name in hg.foi]
-    places += [
-        os.path.join(repo.sharedpath, DATABASE),
-        repo.sjoin(FILE),
-        repo.sjoin(NOTE),
-        repo.vfs.join(REPLICATED_DATA),
-    ]
-    state += tuple(map(_details, places))
-    digest = hashlib.blake2s(repr(state).encode("ascii"), digest_size=8).digest()
-    return state, int.from_bytes(digest, "big")
-
-
-def _details(place: bytes) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(place)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def link_next(web: Any, found: Found) -> None:
