@@ -12,6 +12,8 @@ Rules of this file:
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - No mirror gates: nothing is released, unless the roster allows it.
 - Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it.
+- An event of a newer version, and all that follows it in its repository, is kept in `pending` as it came, under a key of another
+  form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged.
 """
 
 import base64
@@ -22,11 +24,11 @@ from dataclasses import dataclass, field
 from . import roster as rosters
 from . import shape, wire
 from .arrival import TAKEN, Arrival, follow, forked, judge
-from .errors import MalformedEvent, Rejected
-from .event import Event, Type
+from .errors import MalformedEvent, Rejected, UnknownEvent
+from .event import Event, Type, is_identifier
 from .held import Held, Repository
 from .levels import KEY_KEPT, Ack, Beat, ErrorRecord, MirrorProof, Notice, State
-from .log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Message, Record
+from .log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE, Message, Record
 from .roster import Mirror, MirrorState, Request, Roster
 from .streams import streams
 
@@ -44,12 +46,17 @@ class Outcome(enum.StrEnum):
     TAKEN = "taken"
     REPEAT = "repeat"
     REJECTED = "rejected"
+    UNKNOWN = "unknown"
+    HELD = "held"
     NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one transaction writes: messages in this order, positions of the group, and how many decisions it holds."""
+    """What one transaction writes: messages in this order, the group's positions that moved, and how many decisions it holds.
+
+    Most transactions follow from acks and move no position, which on Kafka costs half as much.
+    """
 
     messages: Sequence[Message]
     positions: Mapping[tuple[str, int], int]
@@ -84,8 +91,10 @@ class Aggregation:
         self.repositories: dict[str, Repository] = {}
         self.heard: dict[str, float] = {}
         self._touched: dict[str, Repository] = {}
+        self._stored_newer: list[Record] = []
         self._behind: dict[str, dict[str, int]] = {}
         self._output = _Output()
+        self._passed = dict(positions)
         self._moved = False
 
     # Loading
@@ -94,33 +103,44 @@ class Aggregation:
         """Takes a stored state; all of them before anything is decided."""
         self._repository(state.repository).state = state
 
-    def load_pending(self, repository: str, seq: int, value: bytes) -> None:
-        """Takes a stored pending record, whatever the order; its bytes are read when it is decided on."""
+    def load_pending(self, key: str, value: bytes) -> None:
+        """Takes a record of `pending`, whatever the order; read later. Raises ValueError if the key is none of ours."""
+        repository, _, place = key.partition("/")
+        partition, newer, offset = place.rpartition(":")
+        if newer:
+            self._stored_newer.append(_kept(repository, int(partition), int(offset), value))
+            return
         found = self._repository(repository)
-        found.add(Held.stored(seq, value))
+        found.add(Held.stored(int(place), value))
         self._touched[repository] = found
 
-    def loaded(self) -> None:
+    def loaded(self, now: float) -> None:
         """Everything stored was taken, acks included: what was decided before counts from here on."""
         for repository in self.repositories.values():
             repository.loaded()
+        stored, self._stored_newer = self._stored_newer, []
+        for record in sorted(stored, key=lambda record: record.offset):
+            self._take_newer(record, now)
         self._survey()
 
     # Input
 
     def event(self, record: Record, now: float) -> Outcome:
         """Takes a record of `events`; its position is passed whatever it is."""
-        self.positions[EVENTS, record.partition] = record.offset + 1
+        self._pass(record)
+        repository = self.repositories.get(record.key or "")
+        if repository is not None and repository.newer:
+            self._keep(repository, record)
+            return Outcome.HELD
         try:
-            frame = wire.decode(record.value or b"")
-            if frame.header.event is None:
-                return Outcome.NOTHING
-            self._moved = True
-            return self._arrive(frame.event, record, now)
+            return self._read(record, now)
+        except UnknownEvent as error:
+            if not is_identifier(record.key or ""):
+                return self._refuse(record, error, now)
+            self._keep(self._repository(record.key or ""), record)
+            return Outcome.UNKNOWN
         except Rejected as error:
-            self._moved = True
-            self._reject(record, str(error), now)
-            return Outcome.REJECTED
+            return self._refuse(record, error, now)
 
     def ack(self, record: Record, now: float) -> Outcome:
         """Takes a record of `acks`: a level, the end of one, or a sign of life. Nothing of it is written again."""
@@ -138,7 +158,7 @@ class Aggregation:
 
     def request(self, record: Record, now: float) -> Outcome:
         """Takes a record of `roster-requests` and decides it; a request decided before is a repeat."""
-        self.positions[ROSTER_REQUESTS, record.partition] = record.offset + 1
+        self._pass(record)
         self._moved = True
         try:
             request = shape.from_json(Request, record.value or b"")
@@ -175,6 +195,11 @@ class Aggregation:
         return bool(self._output.releases or self._output.notices or self._output.roster)
 
     @property
+    def full(self) -> bool:
+        """Whether the next batch is as large as a transaction should be."""
+        return self._output.size >= BATCH_BYTES
+
+    @property
     def waiting(self) -> bool:
         """Whether there is anything for the next batch at all."""
         output = self._output
@@ -183,6 +208,7 @@ class Aggregation:
     def batch(self) -> Batch:
         """All that changed since the last batch, to be written in one transaction."""
         output, self._output, self._moved = self._output, _Output(), False
+        passed, self._passed = self._passed, {}
         messages = output.messages
         for repository in output.fresh.values():
             messages += [
@@ -194,7 +220,7 @@ class Aggregation:
                 messages.append(Message(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
         return Batch(
             messages=messages,
-            positions=dict(self.positions),
+            positions=passed,
             releases=output.releases,
             notices=output.notices,
             errors=output.errors,
@@ -205,7 +231,7 @@ class Aggregation:
     @property
     def held(self) -> int:
         """Events without a notice."""
-        return sum(len(repository.queue) for repository in self.repositories.values())
+        return sum(len(repository.queue) + repository.newer for repository in self.repositories.values())
 
     def gating(self, repository: Repository) -> tuple[Mirror, ...]:
         """The mirrors that this repository's notices wait for, by the path it has now."""
@@ -213,11 +239,49 @@ class Aggregation:
 
     # Inside
 
+    def _pass(self, record: Record) -> None:
+        place = (record.topic, record.partition)
+        self.positions[place] = self._passed[place] = record.offset + 1
+
     def _repository(self, name: str) -> Repository:
         found = self.repositories.get(name)
         if found is None:
             found = self.repositories[name] = Repository(name)
         return found
+
+    def _read(self, record: Record, now: float) -> Outcome:
+        frame = wire.decode(record.value or b"")
+        if frame.header.event is None:
+            return Outcome.NOTHING
+        self._moved = True
+        return self._arrive(frame.event, record, now)
+
+    def _refuse(self, record: Record, error: Rejected, now: float) -> Outcome:
+        self._moved = True
+        self._reject(record, str(error), now)
+        return Outcome.REJECTED
+
+    def _keep(self, repository: Repository, record: Record) -> None:
+        """For whoever understands it; those behind it wait as well, because their order and their chain depend on it."""
+        repository.newer += 1
+        self._moved = True
+        self._output.messages.append(Message(topic=PENDING, key=_key_kept(record), value=record.value))
+        self._output.size += len(record.value or b"")
+
+    def _take_newer(self, record: Record, now: float) -> None:
+        """What an older aggregator kept; once more if it is still not understood, or stands behind one that is not."""
+        repository = self._repository(record.key or "")
+        if repository.newer:
+            repository.newer += 1
+            return
+        try:
+            self._read(record, now)
+        except UnknownEvent:
+            repository.newer += 1
+            return
+        except Rejected as error:
+            self._refuse(record, error, now)
+        self._output.messages.append(Message(topic=PENDING, key=_key_kept(record), value=None))
 
     def _arrive(self, event: Event, record: Record, now: float) -> Outcome:
         if record.key != event.repository:
@@ -246,9 +310,18 @@ class Aggregation:
         return Outcome.TAKEN
 
     def _retire(self, repository: Repository, event: Event, now: float) -> None:
-        """An adopted history begins: what can still be told of the old one is told, the rest is recorded as overtaken."""
+        """An adopted history begins: what can still be told of the old one is told, the rest is recorded as overtaken.
+
+        Raises UnknownEvent, with nothing changed, if a newer aggregator stored some of it.
+        """
+        for held in repository.queue:
+            if held.readable():
+                held.opened()
         self._advance(repository, now, None)
         for held in repository.drop():
+            if not held.readable():
+                self._set_aside(repository, held, now)
+                continue
             text = f"{event.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
             self._bury(repository, held)
             self._error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
@@ -273,11 +346,11 @@ class Aggregation:
         while True:
             try:
                 return self._step(repository, now, limit)
+            except UnknownEvent:  # stored by a newer aggregator: it waits for that one, and all behind it do
+                return True
             except MalformedEvent:
                 for broken in repository.broken():
-                    key, value = f"{repository.id}/{broken.seq}", broken.value or b""
-                    self._bury(repository, broken)
-                    self._error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)
+                    self._set_aside(repository, broken, now)
 
     def _step(self, repository: Repository, now: float, limit: int | None) -> bool:
         output, version, allow = self._output, self.roster.version, self.roster.allow_empty
@@ -310,6 +383,11 @@ class Aggregation:
         """The pending record is needed no more; one that was never written needs no tombstone."""
         if held.written:
             self._output.messages.append(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
+
+    def _set_aside(self, repository: Repository, broken: Held, now: float) -> None:
+        key, value = f"{repository.id}/{broken.seq}", broken.value or b""
+        self._bury(repository, broken)
+        self._error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)
 
     # Roster
 
@@ -379,6 +457,15 @@ class Aggregation:
         )
         self._output.messages.append(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
         self._output.errors += 1
+
+
+def _kept(repository: str, partition: int, offset: int, value: bytes) -> Record:
+    """The record of `events` as `pending` keeps it."""
+    return Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
+
+
+def _key_kept(record: Record) -> str:
+    return f"{record.key}/{record.partition}:{record.offset}"
 
 
 def _last(repository: Repository) -> int:

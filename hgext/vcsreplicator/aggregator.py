@@ -7,7 +7,8 @@ effect, and a restart needs the compacted topics alone. After a transaction whos
 thrown away and read again. A newer aggregator fences an older one, which leaves `run` with Fenced.
 
 Commits are made when somebody waits for them: a release, a notice or a decision about the roster at once (what arrives during a
-commit is the next group), new events alone after `group_time`.
+commit is the next group). Nobody waits for new events alone: within `group_time` most of them are released, and one transaction
+holds both.
 """
 
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import structlog
 
 from . import roster as rosters
-from .aggregation import Aggregation, Batch
+from .aggregation import Aggregation, Batch, Outcome
 from .aggregator_metrics import (
     COMMIT_SECONDS,
     ERRORS_TOTAL,
@@ -52,11 +53,11 @@ log_line = structlog.get_logger()
 class AggregatorSettings:
     """Times in seconds.
 
-    `group_time` is how long new events wait for company before they are committed, `beat` the time between two signs of life,
+    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two signs of life,
     `silence` after how long without one a mirror is alarmed. `batch` is the most notices of one transaction.
     """
 
-    group_time: float = 0.005
+    group_time: float = 0.1
     beat: float = 5.0
     silence: float = 60.0
     batch: int = 1000
@@ -174,6 +175,10 @@ class Session:
             outcome = inputs[record.topic](record, now)
             if record.topic == EVENTS:
                 EVENTS_TOTAL.labels(outcome=outcome.value).inc()
+                if outcome is Outcome.UNKNOWN:
+                    log_line.error("event of a newer version, its repository waits", repository=record.key)
+                if core.full:
+                    self.commit()
             elif record.topic == ROSTER_REQUESTS:
                 log_line.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
 
@@ -219,7 +224,7 @@ def _load(log: Log, clock: Clock) -> tuple[Aggregation, dict[TopicPartition, int
     acks: dict[TopicPartition, int] = {}
     for record in _whole(log, (ACKS,), acks):
         core.ack(record, clock.now())
-    core.loaded()
+    core.loaded(clock.now())
     return core, acks
 
 
@@ -258,12 +263,11 @@ def _load_roster(log: Log) -> Roster:
 def _load_record(core: Aggregation, record: Record) -> None:
     if record.value is None or record.key is None or record.key == IDENTITY:
         return
-    repository, _, seq = record.key.partition("/")
     try:
         if record.topic == STATE:
             core.load_state(from_json(State, record.value))
         else:
-            core.load_pending(repository, int(seq), record.value)
+            core.load_pending(record.key, record.value)
     except (MalformedEvent, ValueError) as error:
         log_line.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What holds notices back and needs a human: silent mirrors, and repositories that no mirror gates. Pure."""
+"""What holds notices back and needs a human: silent mirrors, repositories that no mirror gates, events of a newer version. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .aggregation import Aggregation
@@ -9,6 +9,7 @@ from .roster import MirrorState
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
+NEWER = "events of a newer version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +17,7 @@ class Alarm:
     """One alarm; equal while the same thing goes on, whatever its numbers are.
 
     Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
-    it. Without a gating mirror: `held` notices of how many `repositories`.
+    it. Without a gating mirror, and with events of a newer version: `held` events of how many `repositories`.
     """
 
     kind: str
@@ -34,11 +35,16 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What waits, and for whom; `alone` notices of `repositories` wait because no mirror gates them."""
+    """What waits, and for whom.
+
+    `alone` notices of `repositories` wait because no mirror gates them; `newer` has the number of events of each repository that
+    waits for a newer aggregator.
+    """
 
     mirrors: Mapping[str, Backlog]
     alone: int
     repositories: int
+    newer: Sequence[int]
 
 
 def alarms(core: Aggregation, waiting: Waiting, now: float, silence: float) -> tuple[Alarm, ...]:
@@ -55,6 +61,8 @@ def alarms(core: Aggregation, waiting: Waiting, now: float, silence: float) -> t
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
         found.append(Alarm(kind=NO_GATING, numbers=numbers))
+    if waiting.newer:
+        found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
     return tuple(found)
 
 
@@ -71,4 +79,5 @@ def survey(core: Aggregation) -> Waiting:
             applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
             mirrors[mirror.name].lag += sum(held.seq > applied for held in repository.queue)
             mirrors[mirror.name].held += sum(held.seq > serving for held in repository.queue)
-    return Waiting(mirrors=mirrors, alone=alone, repositories=repositories)
+    newer = [repository.newer for repository in core.repositories.values() if repository.newer]
+    return Waiting(mirrors=mirrors, alone=alone, repositories=repositories, newer=newer)

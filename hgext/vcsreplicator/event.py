@@ -157,6 +157,11 @@ class Heartbeat(Value):
     sender: str
 
 
+def is_identifier(text: str) -> bool:
+    """Whether this has the form of a repository's or an event's id."""
+    return bool(_IDENTIFIER.match(text))
+
+
 def check_event(event: Event) -> Event:
     """The event itself if every identifier, node, number and path has its form; raises MalformedEvent."""
     check_path(event.path)

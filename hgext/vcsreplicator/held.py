@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from . import shape
+from . import shape, wire
 from .arrival import Arrival, follow
-from .errors import MalformedEvent
+from .errors import MalformedEvent, UnknownEvent
 from .event import Event
 from .levels import Ack, MirrorProof, Pending, State
 from .log import Record
@@ -36,19 +36,27 @@ class Held:
         return cls(seq=event.seq, written=False, pending=pending)
 
     def opened(self) -> Pending:
-        """The pending record; raises MalformedEvent if what was stored is none."""
+        """The pending record; raises MalformedEvent if what was stored is none, UnknownEvent if a newer aggregator stored it."""
         if self.pending is None:
-            self.pending = shape.from_json(Pending, self.value or b"")
+            data = shape.parse(self.value or b"", "Pending")
+            wire.check_known(data)
+            self.pending = shape.read(Pending, data)
             self.value = None
         return self.pending
 
     def readable(self) -> bool:
-        """Whether what was stored is a pending record."""
+        """Whether what was stored is a pending record, of this version or a newer one."""
         try:
             self.opened()
         except MalformedEvent:
             return False
+        except UnknownEvent:
+            return True
         return True
+
+    def known(self) -> bool:
+        """Whether what was stored is a pending record of this version."""
+        return self.readable() and self.pending is not None
 
     @property
     def event(self) -> Event:
@@ -68,9 +76,12 @@ class Held:
 
 
 class Repository:
-    """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released."""
+    """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released.
 
-    __slots__ = ("_gating", "acks", "id", "queue", "released", "state")
+    `newer` counts the records since the first event of a newer version: kept in the log for whoever understands it.
+    """
+
+    __slots__ = ("_gating", "acks", "id", "newer", "queue", "released", "state")
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -78,6 +89,7 @@ class Repository:
         self.acks: dict[str, Ack] = {}
         self.queue: deque[Held] = deque()
         self.released = 0
+        self.newer = 0
         self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
 
     def add(self, held: Held) -> None:
@@ -96,7 +108,7 @@ class Repository:
         self.released = sum(held.seq <= released for held in self.queue)
 
     def _state_of_queue(self) -> State | None:
-        held = sorted((held for held in self.queue if held.readable()), key=lambda held: held.seq)
+        held = sorted((held for held in self.queue if held.known()), key=lambda held: held.seq)
         if not held:
             return None
         before = held[0].seq - 1

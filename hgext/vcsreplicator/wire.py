@@ -28,6 +28,8 @@ MAGIC = b"VCR1"
 HEADER_LIMIT = 4 * 1024 * 1024
 FRAME_LIMIT = 6 * 1024 * 1024
 INLINE_LIMIT = 512 * 1024
+UNPACKED_LIMIT = 256 * 1024 * 1024
+"""What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there."""
 BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
 
 _PREFIX = struct.Struct(">4sI")
@@ -110,7 +112,7 @@ def decode(value: bytes) -> Frame:
     if not text.isascii():  # written again by us it would be up to three times as long, and fit nowhere
         raise MalformedEvent("header: expected ASCII")
     data = parse(text, "Header", limit=HEADER_LIMIT)
-    _check_known(data)
+    check_known(data)
     header = read(Header, data)
     body = value[_PREFIX.size + length :]
     if (header.event is None) == (header.heartbeat is None):
@@ -121,13 +123,16 @@ def decode(value: bytes) -> Frame:
     return Frame(header=header, body=body)
 
 
-def _check_known(data: Any) -> None:
-    """Raises UnknownEvent for a newer event before its members, which this program cannot judge, are looked at."""
+def check_known(data: Any) -> None:
+    """Raises UnknownEvent for a newer event before its members, which this program cannot judge, are looked at.
+
+    `data` is parsed JSON of a record with the member `event`, such as a Header or a Pending.
+    """
     event = data.get("event") if isinstance(data, dict) else None
     if not isinstance(event, dict):
         return
     kind, version = event.get("type"), event.get("version")
-    if isinstance(version, int) and version != VERSION:
+    if isinstance(version, int) and not 1 <= version <= VERSION:
         raise UnknownEvent(f"event: version {version}, this program knows {VERSION}")
     if isinstance(kind, str) and kind not in set(Type):
         raise UnknownEvent(f"event: type {kind[:40]!r}, this program knows {', '.join(Type)}")

@@ -45,7 +45,7 @@ class Hands:
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
         self.core = Aggregation(roster, self.positions)
-        self.core.loaded()
+        self.core.loaded(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
 
     def record(self, topic: str, key: str | None, value: bytes | None) -> Record:
@@ -88,12 +88,11 @@ class Hands:
         acks = [ack for repository in self.core.repositories.values() for ack in repository.acks.values()]
         self.core = Aggregation(roster, self.positions)
         for key, value in self.topics[PENDING].items():
-            repository, _, seq = (key or "").partition("/")
-            self.core.load_pending(repository, int(seq), value)
+            self.core.load_pending(key or "", value)
         for value in self.topics[STATE].values():
             self.core.load_state(from_json(State, value))
         self.ack(*acks)
-        self.core.loaded()
+        self.core.loaded(self.now)
 
     def state(self, chain: Chain) -> State:
         return from_json(State, self.topics[STATE][chain.repository])
@@ -337,6 +336,66 @@ def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
     assert hands.core.repositories.get(event.repository) is None or hands.core.held == 0
 
 
+# Events of a newer version
+
+
+class Upgrade:
+    """A release that knows one version more, from the moment it is made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wire, "VERSION", 2)
+
+
+def test_an_event_of_a_newer_version_holds_back_its_repository_and_no_other() -> None:
+    hands, chain, other = Hands("alpha"), Chain("x"), Chain("y")
+    chain.take(2)
+    hands.event(*chain.events, *other.take(1))
+    newer = chain.next(version=2)
+    assert hands.event(newer, chain.next(), *other.take(1)) == [Outcome.UNKNOWN, Outcome.HELD, Outcome.TAKEN]
+    hands.ack(chain.ack("alpha", 4), other.ack("alpha", 2))
+    assert hands.commit() == [1, 2, 1, 2]
+    assert (hands.state(chain).seq, hands.errors) == (2, [])
+    assert hands.core.held == 2
+
+
+def test_a_newer_aggregator_goes_on_where_the_older_one_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(1), chain.next(version=2), *chain.take(2), chain.next(version=2))
+    hands.commit()
+    hands.restart()
+    assert hands.event(chain.next()) == [Outcome.HELD]
+    hands.commit()
+    Upgrade(monkeypatch)
+    hands.restart()
+    assert hands.event(chain.next()) == [Outcome.TAKEN]
+    hands.ack(chain.ack("alpha", 7))
+    assert hands.commit() == [1, 2, 3, 4, 5, 6, 7]
+    assert (hands.topics[PENDING], hands.errors) == ({}, [])
+
+
+def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands, chain, other = Hands("alpha"), Chain("x"), Chain("y")
+    with monkeypatch.context() as newer:
+        Upgrade(newer)
+        hands.event(*chain.take(1), chain.next(version=2), *chain.take(1), *other.take(1))
+        hands.commit()
+    hands.restart()
+    hands.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
+    assert hands.commit() == [1, 1]
+    assert hands.errors == []
+    Upgrade(monkeypatch)
+    hands.restart()
+    assert hands.commit() == [2, 3]
+
+
+def test_events_of_a_newer_version_raise_an_alarm() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(chain.next(version=2), *chain.take(2))
+    hands.core.heard["alpha"] = hands.now
+    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 3, "repositories": 1})
+
+
 def test_what_is_set_aside_fits_into_the_log_whatever_its_key() -> None:
     hands = Hands("alpha")
     record = hands.record(EVENTS, "k" * 5_000_000, b"junk")
@@ -345,6 +404,18 @@ def test_what_is_set_aside_fits_into_the_log_whatever_its_key() -> None:
     hands.core.event(replace(record, value=wire.encode(Chain("r").next())), hands.now)
     for message in hands.core.batch().messages:
         check_message(message)
+
+
+def test_a_position_is_stored_with_the_records_it_passes_and_not_again() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.core.batch()
+    hands.event(*chain.take(2))
+    hands.core.decide(hands.now)
+    assert hands.core.batch().positions == {(EVENTS, 0): 2}
+    hands.ack(chain.ack("alpha", 2))
+    hands.core.decide(hands.now)
+    batch = hands.core.batch()
+    assert (batch.notices, batch.positions) == (2, {})
 
 
 def test_a_heartbeat_passes_without_a_trace() -> None:
