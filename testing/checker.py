@@ -237,16 +237,27 @@ def history(log: Log) -> list[Step]:
 
 
 def steps_of(records: Iterable[Record]) -> list[Step]:
-    """The steps that these records tell of, by the records' times."""
+    """The steps that these records tell of, by the records' times.
+
+    A notice was decided by the path that the repository had then: the one of the next state, or, where none followed because the
+    history was replaced in the same transaction, the one of the history's last event.
+    """
     steps: list[Step] = []
     notices: list[tuple[Notice, Record]] = []
     paths: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    last: dict[tuple[str, str], Step] = {}
     for record in records:
         if record.topic == NOTICES:
             notices.append((from_json(Notice, record.value or b""), record))
         elif state := _state(record):
             paths.setdefault((state.repository, state.incarnation), []).append((state.noticed, state.path))
-        steps += _steps(record)
+        for step in _steps(record):
+            steps.append(step)
+            place = (step.repository, step.incarnation)
+            if step.kind is Kind.ACCEPTED and (place not in last or step.seq > last[place].seq):
+                last[place] = step
+    for place, step in last.items():
+        paths.setdefault(place, []).append((step.seq, step.path))
     steps += [_noticed(notice, record, paths) for notice, record in notices if notice.replay is None]
     return sorted(steps, key=lambda step: (step.time, step.kind))
 

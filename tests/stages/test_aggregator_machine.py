@@ -298,6 +298,24 @@ def quiet_log() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def test_a_history_that_is_renamed_and_replaced_at_once_was_gated_by_its_last_path() -> None:
+    world = World()
+    world.ask(Verb.ADD, "beta")
+    world.ask(Verb.ADD, "alpha", rules=Rules(include=("re:a",)))
+    world.step()
+    world.push("a", 2)
+    world.step()
+    for mirror in ("alpha", "beta"):
+        world.apply(mirror, "a", 2)
+    world.step()
+    world.serve_what_is_released("beta")
+    world.step()
+    world.at_the_master("rename", "a", 1)
+    world.at_the_master("adopt", "a", 1)
+    world.teardown()
+    assert "moved/a" in world.chains["a"][0].path
+
+
 def explore(examples: int, steps: int) -> None:
     checks = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
     profile = settings(
