@@ -25,6 +25,7 @@ from hgext.vcsreplicator.event import (
     Tip,
     Type,
 )
+from hgext.vcsreplicator.shape import read
 
 GOLDEN = Path(__file__).with_name("golden") / "event.1.bin"
 NODE = "0123456789" * 4
@@ -135,6 +136,11 @@ def test_an_unknown_type_is_unknown_and_not_malformed() -> None:
     value = wire.encode(EVENT).replace(b'"type":"changed"', b'"type":"chanted"')
     with pytest.raises(UnknownEvent):
         wire.decode(value)
+
+
+def test_a_member_named_like_one_of_a_class_is_unknown() -> None:
+    with pytest.raises(MalformedEvent, match="unknown member '_members'"):
+        read(Tip, {"length": 0, "node": NODE, "_members": 1})
 
 
 def test_one_flipped_bit_in_the_bundle_is_seen() -> None:

@@ -242,7 +242,7 @@ class SqliteLog:
             offset = next_offsets[stream]
             next_offsets[stream] = offset + 1
             key = key_bytes(message.key)
-            headers = json.dumps(dict(message.headers), separators=(",", ":"))
+            headers = json.dumps(dict(message.headers), separators=(",", ":")) if message.headers else "{}"
             connection.run(sql.ADD_RECORD, stream, offset, now, key, headers, message.value)
             if topic.compacted:
                 compact(connection, stream, key, offset)
