@@ -33,7 +33,8 @@ def plain(value: Any) -> Any:
     """The same as dictionaries, lists and scalars; members that are None are left out."""
     if type(value) in _SCALARS:  # most members are, and a call for each would take half the time
         return value
-    names = _names(type(value))
+    kind: Any = type(value)
+    names = _names(kind)
     if names is not None:
         found = {}
         for name in names:
@@ -175,7 +176,7 @@ def _read_dataclass(kind: type) -> Reader:
         missing = required - value.keys()
         if missing:
             raise MalformedEvent(f"{where}: member {sorted(missing)[0]!r} is missing")
-        members = dict(optional)
+        members: dict[str, Any] = dict(optional)
         for name, item in value.items():
             exact, inner = readers[name]
             members[name] = item if type(item) is exact else inner(item, f"{where}.{name}")
