@@ -10,13 +10,14 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import structlog
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import Expired, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.event import check_event
 from hgext.vcsreplicator.levels import KEY_KEPT, ErrorRecord, Notice
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, Reader, Record
@@ -80,8 +81,15 @@ class Courier:
     started: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Works until `stop`. Raises BadConfig; Unavailable when the log does not answer."""
-        destination = self.settings.open(self.name, self.clock)
+        """Works until `stop`. Raises BadConfig if log or state are wrong; Unavailable when they or the destination's own files are.
+
+        What is wrong with one destination stops no other: it is told, and tried again.
+        """
+        try:
+            destination = self.settings.open(self.name, self.clock)
+        except BadConfig as error:
+            self._tell_trouble(error)
+            raise Unavailable(str(error)) from error
         try:
             state = State(self.notifier.state)
             reader = self.log.reader({(NOTICES, 0): self._first_position()})
@@ -92,6 +100,22 @@ class Courier:
                 state.close()
         finally:
             destination.close()
+
+    def _tell_trouble(self, error: ReplicationError) -> None:
+        """A destination that cannot even begin, for `vcsreplicator destination list` and monitoring."""
+        DOWN.labels(self.name).set(1)
+        self.started.set()
+        stored = self.log.stored(group(self.name), NOTICES).get(0)
+        condition = {
+            "paused": False,
+            "position": stored,
+            "waiting": 0,
+            "oldest": None,
+            "oldest_age": 0.0,
+            "trouble": str(error),
+        }
+        with closing(State(self.notifier.state)) as state:
+            state.tell(self.name, condition, now=self.clock.now())
 
     def _first_position(self) -> int:
         stored = self.log.stored(group(self.name), NOTICES).get(0)

@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hgext.vcsreplicator import shape
@@ -20,7 +19,11 @@ from hgext.vcsreplicator.errors import BadConfig, Unavailable
 
 from .fairness import Item
 from .message import Message, to_text
+from .state import own
 from .subscription import Subscription
+
+NOWHERE = ":memory:"
+"""The path of an empty database that leaves no file."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS subscriptions (
@@ -162,7 +165,8 @@ class Deliveries:
 
     def __init__(self, path: str) -> None:
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            if path != NOWHERE:
+                own(path)
             self._db = sqlite3.connect(path, timeout=10, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")

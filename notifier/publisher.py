@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from hgext.vcsreplicator.clock import Clock, SystemClock
-from hgext.vcsreplicator.errors import BadConfig, Fenced, ReplicationError
+from hgext.vcsreplicator.errors import BadConfig, Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.retry import Backoff
 
@@ -109,6 +109,10 @@ class _Lane(threading.Thread):
             except (BadConfig, Fenced) as error:
                 self.fatal = error
                 self._stop_asked.set()
+            except Unavailable as error:
+                failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
+                log_line.error("destination cannot begin", reason=str(error), failures=failures)
+                self._stop_asked.wait(backoff.delay(failures))
             except Exception as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
                 log_line.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=True)

@@ -150,7 +150,6 @@ class Pulse:
         self._outcomes: list[Outcome] = []
         self._blocked = False
         self._beat_at = 0.0
-        _ = settings.password and settings.password.read()
 
     def start(self) -> None:
         if self._connection is None:

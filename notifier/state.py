@@ -8,6 +8,7 @@ All SQL of this database is in this file; trouble with it is Unavailable, wrong 
 
 import enum
 import json
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,22 @@ _TELL = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
 _CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
 
 
+def own(path: str) -> None:
+    """Makes the file if it is missing, for the owner of its folder. Raises OSError."""
+    folder = Path(path).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return
+    try:
+        if os.geteuid() == 0:
+            owner = folder.stat()
+            os.fchown(made, owner.st_uid, owner.st_gid)
+    finally:
+        os.close(made)
+
+
 class Kind(enum.StrEnum):
     """What an operator may ask of a destination."""
 
@@ -75,11 +92,14 @@ class Request:
 
 
 class State:
-    """The database, created when missing; each thread opens its own."""
+    """The database, created when missing; each thread opens its own.
+
+    An administrator's command may be the first to need it: made by root it belongs to the folder's owner, the notifier.
+    """
 
     def __init__(self, path: str) -> None:
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            own(path)
             self._db = sqlite3.connect(path, timeout=10, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(_SCHEMA)

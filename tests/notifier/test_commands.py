@@ -102,6 +102,15 @@ def test_list_shows_trouble(file: Path, running: Notifier, log: Log) -> None:
     assert json.loads(say(file, "destination", "list", "--json"))["lines"]["trouble"] == "no"
 
 
+def test_what_only_reads_makes_no_file(file: Path, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    assert "never ran" in say(file, "destination", "list")
+    say(file, "destination", "requests")
+    say(file, "subscription", "list")
+    say(file, "deliveries", "list")
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_replay_by_push_id_and_by_time(file: Path, running: Notifier, log: Log) -> None:
     publish_pushes(log, "x", 1, 3)
     running.settled("lines")

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import NOTICES, Log, topics
 from hgext.vcsreplicator.log import Message as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
 from notifier.message import Message
+from notifier.pulse import PulseSettings
+from notifier.secret import Secret
 from notifier.settings import read
 from notifier.state import Kind
 from testing.notices import a_notice, an_event, identifier, publish, publish_pushes
@@ -160,13 +163,38 @@ def test_destination_that_breaks_unforeseen_begins_again(log: Log, notifier: Not
     assert destination.told("x") == [1, 2, 3]
 
 
-def test_wrong_configuration_stops_the_notifier(log: Log, notifier: Notifier) -> None:
+def test_a_destination_that_cannot_be_opened_is_in_trouble_alone_and_comes_back(log: Log, notifier: Notifier) -> None:
     class Wrong(Scripted):
-        def open(self, name: str, clock: object) -> Scripted:
-            raise BadConfig("exchange: expected exchange/<clientId>/<name>")
+        def open(self, name: str, clock: Clock) -> Scripted:
+            if self.down is not None:
+                raise self.down
+            return Scripted.open(self, name, clock)
 
-    with pytest.raises(BadConfig, match="exchange: expected"):
-        notifier.start(it=Wrong(), other=Scripted())
+    wrong, other = Wrong(down=BadConfig("database: cannot be used")), Scripted()
+    notifier.start(it=wrong, other=other)
+    publish_pushes(log, "x", 1, 2)
+    notifier.settled("other")
+    assert notifier.state.conditions()["it"]["trouble"] == "database: cannot be used"
+    wrong.down = None
+    notifier.settled("it")
+    assert wrong.told("x") == other.told("x") == [1, 2]
+
+
+def test_a_secret_that_cannot_be_read_troubles_its_destination_alone(
+    log: Log, notifier: Notifier, tmp_path: Path
+) -> None:
+    pulse = PulseSettings(
+        url="amqp://u@127.0.0.1:1//",
+        exchange="exchange/hgpushes/v2",
+        stream="v2",
+        password=Secret(file=str(tmp_path / "missing")),
+    )
+    other = Scripted()
+    notifier.start(pulse=pulse, other=other)
+    publish_pushes(log, "x", 1, 2)
+    notifier.settled("other")
+    eventually(lambda: "missing cannot be read" in str(notifier.state.conditions().get("pulse")))
+    assert other.told("x") == [1, 2]
 
 
 def test_a_second_notifier_with_the_same_state_is_refused(log: Log, notifier: Notifier) -> None:

@@ -3,6 +3,7 @@
 
 import json
 from contextlib import closing
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -31,8 +32,10 @@ def list_(config: Config, as_json: bool) -> None:
     from notifier.state import State
 
     settings = read(config.tables, config.file)
-    with closing(State(settings.state)) as state:
-        known = state.conditions()
+    known = {}
+    if Path(settings.state).exists():
+        with closing(State(settings.state)) as state:
+            known = state.conditions()
     rows = {name: known.get(name) for name in settings.destinations}
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -88,8 +91,10 @@ def requests(config: Config, last: int) -> None:
     from notifier.settings import read
     from notifier.state import State
 
-    with closing(State(read(config.tables, config.file).state)) as state:
-        found = state.requests(last)
+    path, found = read(config.tables, config.file).state, []
+    if Path(path).exists():
+        with closing(State(path)) as state:
+            found = state.requests(last)
     table = Table("asked", "who", "destination", "what", "result", box=None)
     for each in found:
         table.add_row(

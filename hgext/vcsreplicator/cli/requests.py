@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -47,9 +48,12 @@ def ask(config: Config, destination: str, kind: str, argument: Mapping[str, Any]
 
 
 @contextmanager
-def open_deliveries(config: Config, destination: str | None) -> Iterator[Any]:
-    """The table of deliveries of a webhook destination; with only one of them it needs no name."""
-    from notifier.deliveries import Deliveries
+def open_deliveries(config: Config, destination: str | None, *, create: bool = False) -> Iterator[Any]:
+    """The table of deliveries of a webhook destination; with only one of them it needs no name.
+
+    One that is not there is shown as empty and not made, unless `create` says so.
+    """
+    from notifier.deliveries import NOWHERE, Deliveries
     from notifier.settings import read
     from notifier.webhook import WebhookSettings
 
@@ -62,5 +66,6 @@ def open_deliveries(config: Config, destination: str | None) -> Iterator[Any]:
         names = ", ".join(found)
         raise Refused(f"expected one webhook destination in {config.file}, found {names or 'none'}; use --destination")
     [settings] = found.values()
-    with closing(Deliveries(settings.database)) as deliveries:
+    there = create or Path(settings.database).exists()
+    with closing(Deliveries(settings.database if there else NOWHERE)) as deliveries:
         yield deliveries

@@ -62,7 +62,7 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
     """Add a subscription; it gets what is announced from now on."""
     subscription = _subscription(url, **options)
-    with open_deliveries(config, destination) as deliveries:
+    with open_deliveries(config, destination, create=True) as deliveries:
         if not deliveries.add(name, subscription, origin="command", who=who(), now=time.time()):
             raise Refused(f"there is a subscription {name!r} already")
     click.echo(f"{name}: added")
