@@ -64,7 +64,8 @@ class Kafka(Service):
         return [*java, "kafka.Kafka", str(settings)]
 
     def _format(self, storage_tool: Sequence[str]) -> None:
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # 16 bytes, the first not one that makes the text begin with a dash: that would be an option.
+        cluster = urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         result = subprocess.run([*storage_tool, "-t", cluster], capture_output=True, text=True, cwd=self.folder)
         if result.returncode:
             raise ServiceMissing(f"kafka refuses its settings: {result.stderr.strip() or result.stdout.strip()}")
