@@ -3,6 +3,7 @@
 
     [hooks]
     pretxnopen.maintenance = python:hooks.maintenance.refuse
+    prepushkey.maintenance = python:hooks.maintenance.refuse
 
     [maintenance]
     # Pushes are refused while this file exists; what it holds is told to the pusher. Relative to the repository's .hg.
@@ -11,19 +12,21 @@
     message =
 
 Acts when a client's transaction opens, so bookmarks, phases and markers are refused as changesets are, and before anything was
-written. What is done on the server itself goes on. A file that cannot be read refuses too.
+written. What is done on the server itself goes on. A file that cannot be read refuses too. The second hook is for old
+clients, which send a bookmark, a phase or a marker by a command of its own: without it they are refused, in ruder words.
 """
 
 import os
 from typing import Any
 
-CLIENTS = (b"unbundle", b"serve", b"push")  # beginnings of the names of transactions that clients open
+CLIENTS = (b"unbundle", b"serve", b"push")  # beginnings of the names of transactions that clients open; "pushkey" too
+BOOKMARKS = b"bookmarks"  # the name where a client moves a bookmark by the old command; the server's own is "bookmark"
 USUAL = b"this repository is read-only for maintenance; please push again later"
 
 
-def refuse(ui: Any, repo: Any, txnname: bytes = b"", **_arguments: Any) -> bool:
-    """A `pretxnopen` hook."""
-    if not txnname.startswith(CLIENTS):
+def refuse(ui: Any, repo: Any, txnname: bytes = b"", namespace: bytes = b"", **_arguments: Any) -> bool:
+    """A `pretxnopen` and `prepushkey` hook."""
+    if not namespace and txnname != BOOKMARKS and not txnname.startswith(CLIENTS):
         return False
     message = _message(ui, repo)
     if message is None:

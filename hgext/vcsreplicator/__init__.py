@@ -24,6 +24,8 @@ Configuration of a master::
   acknowledge-timeout = 5
   # where to keep bundles that are too large for the log: file:///folder or s3://bucket/prefix
   blobs = file:///var/lib/vcsreplicator/blobs
+  # whether to keep a Mercurial without this extension out of the repositories, for reading too
+  lock = no
 
   [vcsreplicator-roots]
   # folder = prefix of its repositories in the log ("." for none)

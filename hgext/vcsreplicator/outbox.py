@@ -4,7 +4,8 @@
 `.hg/store/outbox.NNNN.log`   segments of framed records (`pushlog.appendfile`), a JSON `Entry` each, oldest segment first
 `.hg/store/outbox.sent`       JSON `Sent`: the newest event that the log acknowledged, and where its record ends
 `.hg/store/outbox.lock`       held (flock) by whoever sends; one sender at a time, so the log sees events in order
-`.hg/store/outbox-ID.log`     the bundle of an unsent event, kept because its changesets were about to go
+`.hg/store/outbox-ID.log`     the bundle of an unsent event, kept because its changesets were about to go; beside it, in
+                              `outbox-ID.size.log`, the number of bytes that it unpacks to
 `.hg/store/outbox.fork`       why this repository takes no pushes: the log tells another history than the outbox
 
 The newest record is the repository's identity and level: nothing else says which repository this is. Segments are written under
@@ -18,7 +19,8 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, Protocol
 
 from pushlog.appendfile import AppendFile
@@ -55,6 +57,14 @@ class Store:
 
     def join(self, name: bytes) -> bytes:
         return os.path.join(os.fsencode(self.folder), name)
+
+
+class Bundle(Protocol):
+    """A bundle in the making; `unpacked` are the bytes so far before their compression."""
+
+    unpacked: int
+
+    def __iter__(self) -> Iterator[bytes]: ...
 
 
 class Needs(enum.StrEnum):
@@ -267,7 +277,20 @@ class Outbox:
 
     def mark_sent(self, sent: Sent) -> None:
         """Moves the marker; the caller holds the sending lock. Lost with the power it is only moved again."""
-        self._replace(SENT, to_json(sent))
+        self.prepare_sent(sent)
+        self.move_sent()
+
+    def prepare_sent(self, sent: Sent) -> None:
+        """Writes the marker that `move_sent` puts in place: a full or read-only disk is noticed before there is something to mark.
+
+        Who found out afterwards would send the same again and again.
+        """
+        with self._made(self._folder.join(SENT) + b".new") as file:
+            file.write(to_json(sent))
+
+    def move_sent(self) -> None:
+        """Moves the marker to what was prepared."""
+        os.replace(self._folder.join(SENT) + b".new", self._folder.join(SENT))
 
     def prune(self) -> list[int]:
         """Removes segments that the log has whole; the numbers. The caller holds the store lock, outside a transaction.
@@ -289,8 +312,9 @@ class Outbox:
     @contextlib.contextmanager
     def sending(self, *, wait: bool) -> Iterator[bool]:
         """Holds the sending lock; False if another holds it and `wait` is off."""
-        descriptor = os.open(self._folder.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+        descriptor = os.open(self._folder.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
+            self._match_mode(descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
@@ -304,13 +328,14 @@ class Outbox:
         """Whether the bundle of an event is stored."""
         return os.path.exists(self._folder.join(_bundle_name(event)))
 
-    def keep_bundle(self, event: str, chunks: Iterable[bytes]) -> None:
-        """Stores the bundle of an event until it is sent."""
+    def keep_bundle(self, event: str, bundle: Bundle) -> None:
+        """Stores the bundle of an event until it is sent, and the number of bytes that it unpacks to."""
         path = self._folder.join(_bundle_name(event))
-        with open(path + b".new", "wb") as file:
-            file.writelines(chunks)
+        with self._made(path + b".new") as file:
+            file.writelines(bundle)
             file.flush()
             os.fsync(file.fileno())
+        self._replace(_size_name(event), str(bundle.unpacked).encode())
         os.replace(path + b".new", path)
 
     def kept_bundle(self, event: str) -> IO[bytes] | None:
@@ -320,10 +345,17 @@ class Outbox:
         except FileNotFoundError:
             return None
 
+    def kept_unpacked(self, event: str) -> int:
+        """How many bytes the stored bundle unpacks to."""
+        with contextlib.suppress(ValueError):
+            return int(_read(self._folder.join(_size_name(event))))
+        return 0
+
     def drop_bundle(self, event: str) -> None:
         """The event is sent."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._folder.join(_bundle_name(event)))
+        for name in (_bundle_name(event), _size_name(event)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._folder.join(name))
 
     def fork(self) -> str | None:
         """Why this repository takes no pushes; None if it does."""
@@ -356,10 +388,21 @@ class Outbox:
     def _replace(self, name: bytes, content: bytes) -> None:
         path = self._folder.join(name)
         temporary = b"%s.%d.tmp" % (path, os.getpid())
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o664)
-        with os.fdopen(descriptor, "wb") as file:
+        with self._made(temporary) as file:
             file.write(content)
         os.replace(temporary, path)
+
+    def _made(self, path: bytes) -> IO[bytes]:
+        """A new file, with the mode that the store's files have."""
+        file = open(path, "wb")  # noqa: SIM115 – the caller's to close
+        self._match_mode(file.fileno())
+        return file
+
+    def _match_mode(self, descriptor: int) -> None:
+        """Lets whoever may write to the store read and write a file of this process's, whatever the umask says."""
+        now, wanted = os.fstat(descriptor), os.stat(self._folder.join(b"")).st_mode & 0o666
+        if stat.S_IMODE(now.st_mode) != wanted and now.st_uid == os.geteuid():
+            os.fchmod(descriptor, wanted)
 
 
 def _decode(payload: bytes) -> Entry:
@@ -368,6 +411,10 @@ def _decode(payload: bytes) -> Entry:
 
 def _bundle_name(event: str) -> bytes:
     return b"outbox-%s.log" % event.encode("ascii")
+
+
+def _size_name(event: str) -> bytes:
+    return b"outbox-%s.size.log" % event.encode("ascii")
 
 
 def _read(path: bytes) -> bytes:

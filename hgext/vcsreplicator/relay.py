@@ -136,7 +136,7 @@ def look_at(folder: str, work: Work, now: float) -> None:
         if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.announce(folder)
-        elif Outbox(Store(store)).has_unsent():
+        elif "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
             work.poke(folder)
     except OSError as error:
         log.warning("repository not readable", folder=folder, reason=str(error))

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Forks: the log tells another history of a repository than its outbox does.
-
-A master restored from a backup, a copied repository or a second relay would write a second event N. The aggregator keeps the newest
-sequence, id and incarnation that it saw of every repository (topic `state`); the relay holds its outboxes against that.
-"""
+"""The relay's look at forks (`forks`): it follows what the aggregator saw, and holds the outboxes against it."""
 
 import threading
 
 import structlog
 
 from .errors import MalformedEvent, ReplicationError, Unavailable
+from .forks import fork_between
 from .levels import State
 from .log import STATE, Log, Record
 from .outbox import Outbox
@@ -88,27 +85,3 @@ class StateWatch:
             log.error(
                 "state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error)
             )
-
-
-def fork_between(state: State, box: Outbox) -> str | None:
-    """Why the repository's events as the log knows them cannot be followed by what is in the outbox; None if they can."""
-    event = box.level()
-    if event is None:
-        return None
-    if state.incarnation != event.incarnation:
-        for place in box.kept():
-            if (place.entry.event.detail or {}).get("replaces") == state.incarnation:
-                return None
-        return f"the log knows incarnation {state.incarnation} of it, the repository is {event.incarnation}"
-    if state.seq > event.seq:
-        return f"the log has its event {state.seq}, the repository is at {event.seq} (restored from a backup?)"
-    if state.seq == event.seq:
-        return None if state.event == event.id else _other(state)
-    for place in box.kept():
-        if place.entry.event.seq == state.seq:
-            return None if place.entry.event.id == state.event else _other(state)
-    return None
-
-
-def _other(state: State) -> str:
-    return f"the log has another event {state.seq} of it (a copy or a second relay writes too?)"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from . import wire
-from .errors import ReplicationError
+from .errors import Rejected, ReplicationError
 from .log import EVENTS, Log, Message
 from .outbox import Entry, Needs, Outbox, Place
 from .wire import Attachment, Where
@@ -23,10 +23,21 @@ BATCH = 16  # records in one append
 PIECE = 1 << 20
 
 
+class Bundle:
+    """A bundle in the making, piece by piece; `unpacked` are the bytes so far before their compression."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self.pieces = pieces
+        self.unpacked = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.pieces)
+
+
 class Bundles(Protocol):
     """Makes bundles; implemented at the Mercurial border."""
 
-    def chunks(self, folder: str, entry: Entry) -> Iterator[bytes]:
+    def chunks(self, folder: str, entry: Entry) -> Bundle:
         """The bundle of an entry of the repository in `folder`, piece by piece; raises Gone if its changesets are not there."""
 
 
@@ -59,8 +70,9 @@ class Sender:
         """
         count = 0
         for batch in batched(box.unsent()):
-            self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
-            box.mark_sent(batch[-1].sent())
+            box.prepare_sent(batch[-1].sent())
+            self._append(folder, batch, box)
+            box.move_sent()
             count += len(batch)
             for place in batch:
                 if place.entry.needs is Needs.BUNDLE:
@@ -70,10 +82,23 @@ class Sender:
                     self.on_sent(place.entry)
         return count
 
-    def message(self, folder: str, entry: Entry, box: Outbox) -> Message:
-        """The record of `events` for an entry."""
+    def _append(self, folder: str, batch: list[Place], box: Outbox) -> None:
+        """Has the log take the batch; what is too large for this log, which may take less than ours do, goes without its bundle."""
+        try:
+            self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
+            return
+        except Rejected:
+            pass
+        for place in batch:
+            try:
+                self.log.append([self.message(folder, place.entry, box)], timeout=self.timeout)
+            except Rejected:
+                self.log.append([self.message(folder, place.entry, box, room=0)], timeout=self.timeout)
+
+    def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> Message:
+        """The record of `events` for an entry, of up to `room` bytes with a bundle inside."""
         event = entry.event
-        attachment, body = self._attachment(folder, entry, box)
+        attachment, body = self._attachment(folder, entry, box, room)
         return Message(
             topic=EVENTS,
             key=event.repository,
@@ -81,27 +106,29 @@ class Sender:
             headers=wire.headers(event, self.source),
         )
 
-    def _attachment(self, folder: str, entry: Entry, box: Outbox) -> tuple[Attachment | None, bytes]:
+    def _attachment(self, folder: str, entry: Entry, box: Outbox, room: int) -> tuple[Attachment | None, bytes]:
         if entry.needs is Needs.NOTHING:
             return None, b""
         if entry.needs is Needs.MASTER:
             return Attachment(where=Where.MASTER), b""
         kept = box.kept_bundle(entry.event.id)
         try:
-            if kept is not None:
-                return self._placed(entry, iter(lambda: kept.read(PIECE), b""))
-            return self._placed(entry, self.bundles.chunks(folder, entry))
+            if kept is None:
+                return self._placed(entry, self.bundles.chunks(folder, entry), room)
+            bundle = Bundle(iter(lambda: kept.read(PIECE), b""))
+            bundle.unpacked = box.kept_unpacked(entry.event.id)
+            return self._placed(entry, bundle, room)
         except Gone:
             return Attachment(where=Where.MASTER), b""
         finally:
             if kept is not None:
                 kept.close()
 
-    def _placed(self, entry: Entry, chunks: Iterator[bytes]) -> tuple[Attachment, bytes]:
+    def _placed(self, entry: Entry, bundle: Bundle, room: int) -> tuple[Attachment, bytes]:
         """The bundle inside the record, or in the blob store, or not at all: then mirrors ask the master."""
-        room = wire.INLINE_LIMIT - len(wire.encode(entry.event))
-        body, whole = _take(chunks, max(room, 0))
-        if whole:
+        chunks = iter(bundle)
+        body, whole = _take(chunks, max(room - len(wire.encode(entry.event)), 0))
+        if whole and room and bundle.unpacked <= wire.UNPACKED_LIMIT:
             return wire.inline(body), body
         if self.blobs is not None:
             return self.blobs.put(itertools.chain([body], chunks)), b""

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pwd
 import selectors
 import socket
 import stat
@@ -155,9 +156,9 @@ class Server:
         if user in (0, os.getuid()) or group == self._group:
             return True
         try:
-            packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 65536)
+            packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)  # Python's limit: 256 groups
         except OSError:
-            return False
+            return self._group in _groups_of(user, group)
         return self._group in struct.unpack(f"{len(packed) // 4}I", packed)
 
     def _hear(self, peer: _Peer) -> None:
@@ -214,3 +215,11 @@ class Server:
                 del self._peers[peer.folder]
         if os.path.exists(os.path.join(peer.folder, ".hg", "store", "journal")):
             self._work.recover(peer.folder)
+
+
+def _groups_of(user: int, group: int) -> list[int]:
+    """The groups of a user as the system's database knows them; none of an unknown one."""
+    try:
+        return os.getgrouplist(pwd.getpwuid(user).pw_name, group)
+    except KeyError:
+        return []

@@ -7,9 +7,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
+from testing.delay import DelayingProxy
 from testing.pushing import Master, events, running_relay
 from testing.services.kafka import Kafka
 
@@ -60,6 +63,55 @@ def test_pushes_wait_for_a_missing_topic_without_loss(master, kafka, unique_name
             assert KEPT in master.push("one")
             log.create(topics(partitions=4))
             patience(master, 120)
+            master.commit("one", "b")
+            assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
+
+
+class BehindProxy(Kafka):
+    """A broker that tells its clients to come through a proxy."""
+
+    def __init__(self, proxy):
+        super().__init__()
+        self._proxy, proxy.target = proxy, self.port
+
+    def _settings(self):
+        return {**super()._settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}
+
+
+def test_pushers_wait_for_a_slow_broker_and_hear_that_it_has_their_pushes(master, own_service):
+    with DelayingProxy(delay=0.0) as proxy:
+        kafka = own_service(lambda: BehindProxy(proxy))
+        with open_log(f"{kafka.url}?topic-prefix=push-") as log:
+            log.create(topics(partitions=4))
+            proxy.delay = 0.2
+            with running_relay(master.settings(), log):
+                patience(master, 60)
+                master.create("one")
+                for text in "abc":
+                    master.commit("one", text)
+                    said = master.push("one")
+                    assert RECORDED in said
+                    assert float(said.partition(RECORDED)[2].partition("s")[0]) >= 0.2
+                patience(master, 0.05)
+                master.commit("one", "d")
+                assert KEPT in master.push("one")
+            proxy.delay = 0.0
+            assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2, 3, 4, 5]
+
+
+def test_a_record_that_is_too_large_for_the_broker_goes_without_its_bundle(master, kafka, unique_name):
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
+        log.create(topics(partitions=4))
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        admin.alter_configs([ConfigResource("topic", f"{unique_name}-events", {"max.message.bytes": "100000"})])
+        admin.close()
+        with running_relay(master.settings(), log):
+            patience(master, 60)
+            master.create("one")
+            (master.folder / "clone-one/large").write_bytes(os.urandom(200_000))
+            master.commit("one", "a")
+            assert RECORDED in master.push("one")
             master.commit("one", "b")
             assert RECORDED in master.push("one")
         assert [event.seq for event in events(log)["one"]] == [1, 2, 3]

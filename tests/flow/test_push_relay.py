@@ -3,9 +3,11 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator import relay, relay_work
+from hgext.vcsreplicator import relay, relay_work, wire
 from hgext.vcsreplicator.blobs import open_blobs
 from hgext.vcsreplicator.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.levels import State
@@ -177,11 +179,74 @@ def test_a_bundle_that_no_record_holds_goes_to_the_blob_store(master, log, tmp_p
         open_blobs(url).open(attachment)
 
 
-def last_frame(log):
+def test_a_bundle_that_unpacks_to_too_much_for_a_mirror_is_a_blob_however_small_it_is(
+    master, log, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(wire, "UNPACKED_LIMIT", 50_000)
+    settings = master.settings(blobs=f"file://{tmp_path}/blobs")
+    with running_relay(settings, log):
+        master.create("one")
+        (master.folder / "clone-one/big").write_text("a" * 60_000)
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
+    assert last_frame(log).header.attachment.where is Where.BLOB
+    assert last_frame(log).header.attachment.size < 10_000
+    (master.folder / "clone-one/big").write_text("b" * 60_000)
+    master.commit("one", "b")
+    assert KEPT in master.push("one")
+    master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", "1")
+    with running_relay(settings, log):
+        eventually(lambda: not master.outbox("one").has_unsent())
+    kept = next(frame for frame in frames(log) if frame.event.seq == 3)
+    assert kept.header.attachment.where is Where.BLOB
+
+
+def test_a_strip_waits_for_the_bundle_that_is_being_made(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    going, stripped = [], threading.Event()
+
+    def strip():
+        master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", "0")
+        stripped.set()
+
+    with master.outbox("one").sending(wait=True):
+        going.append(threading.Thread(target=strip))
+        going[0].start()
+        eventually(lambda: (master.root / "one/.hg/store/lock").is_symlink())
+        assert not stripped.wait(1.0)
+        assert len(master.operate("-R", str(master.root / "one"), "log", "-T", "x")) == 1
+    going[0].join()
+    assert master.operate("-R", str(master.root / "one"), "log", "-T", "x") == ""
+
+
+def test_files_beside_the_outbox_are_for_everybody_who_may_write_to_the_store(master, log):
+    master.create("one")
+    store = master.root / "one/.hg/store"
+    store.chmod(0o2775)
+    before = os.umask(0o077)
+    try:
+        with running_relay(master.settings(), log):
+            eventually(lambda: not master.outbox("one").has_unsent())
+            master.outbox("one").set_fork("to see its mode")
+    finally:
+        os.umask(before)
+    modes = {
+        name: stat.S_IMODE((store / name).stat().st_mode) for name in ("outbox.lock", "outbox.sent", "outbox.fork")
+    }
+    assert set(modes.values()) == {0o664}
+
+
+def frames(log):
     reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
-    frames = [decode(record.value) for record in reader.poll(1.0)]
+    found = [decode(record.value) for record in reader.poll(1.0)]
     reader.close()
-    return max(frames, key=lambda frame: frame.event.seq)
+    return found
+
+
+def last_frame(log):
+    return max(frames(log), key=lambda frame: frame.event.seq)
 
 
 def test_a_second_strip_while_the_log_is_away_is_as_good_as_the_first(master, log):
@@ -266,6 +331,52 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
     adopted, pushed = events(log)["one"][3:]
     assert adopted.detail["replaces"] == newest.incarnation != adopted.incarnation
     assert (adopted.seq, pushed.seq, pushed.changes.added.count) == (1, 2, 2)
+
+
+def test_what_was_not_sent_is_told_before_a_repository_is_adopted(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+    with running_relay(master.settings(), log):
+        eventually(lambda: not master.outbox("one").has_unsent())
+    created, pushed, adopted = events(log)["one"]
+    assert pushed.changes.push.id == 1
+    assert (adopted.detail["replaces"], adopted.seq) == (created.incarnation, 1)
+
+
+def without_relay(master, url):
+    hgrc = master.folder / "master.hgrc"
+    hgrc.write_text(re.sub(r"(?m)^(relay|log) = .*", f"log = {url}", hgrc.read_text()))
+
+
+def test_without_a_relay_the_next_push_tells_what_a_deleted_repository_did_not(master, log, tmp_path):
+    without_relay(master, f"sqlite://{tmp_path}/not-there/log.db")
+    master.create("one")
+    master.operate("-R", str(master.root / "one"), "replicatedelete", "--yes")
+    assert events(log) == {}
+    without_relay(master, f"sqlite://{tmp_path}/log.db")
+    master.create("two")
+    assert [event.type.value for event in events(log)["one"]] == ["created", "deleted"]
+    assert not list((master.root / ".vcsreplicator/deleted").iterdir())
+
+
+def test_without_a_relay_a_restored_master_is_stopped_at_its_next_push(master, log, tmp_path):
+    without_relay(master, f"sqlite://{tmp_path}/log.db")
+    master.create("one")
+    shutil.copytree(master.root / "one", master.folder / "backup")
+    master.commit("one", "a")
+    assert RECORDED in master.push("one")
+    newest = events(log)["one"][-1]
+    log.append([Message(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
+    shutil.rmtree(master.root / "one")
+    shutil.copytree(master.folder / "backup", master.root / "one")
+    assert "remote: the push is kept and is not sent: the log has another event 2 of it" in master.push("one")
+    assert len(events(log, repeats=True)["one"]) == 2
+    master.commit("one", "b")
+    assert "this repository takes no changes" in master.push("one", check=False)
+    master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+    assert RECORDED in master.push("one")
 
 
 def test_a_pusher_killed_in_its_transaction_is_cleaned_up_after_at_once(master, log):

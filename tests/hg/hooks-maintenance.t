@@ -35,6 +35,25 @@ The file's words are what pushers read; bookmarks and phases are refused as chan
   remote: pretxnopen.maintenance hook failed
   abort: push failed on remote
   [100]
+  $ hg push --bookmark stable -r 0 --config devel.legacy.exchange=bundle1 2>&1 | grep -v '^remote: abort'
+  pushing to ssh://user@dummy/server
+  searching for changes
+  no changes found
+  remote: moving to new disks until 14:00 UTC
+  exporting bookmark stable
+  $ printf '[hooks]\nprepushkey.maintenance = python:hooks.maintenance.refuse\n' >> ../server/.hg/hgrc
+  $ hg push --bookmark stable -r 0 --config devel.legacy.exchange=bundle1
+  pushing to ssh://user@dummy/server
+  searching for changes
+  no changes found
+  remote: moving to new disks until 14:00 UTC
+  remote: pushkey-abort: prepushkey.maintenance hook failed
+  exporting bookmark stable
+  exporting bookmark stable failed!
+  [1]
+  $ hg push --bookmark stable -r 0 2>&1 | grep failed
+  remote: pretxnopen.maintenance hook failed
+  abort: push failed on remote
   $ hg -R ../server log -T '{rev} {desc} {bookmarks}\n'
   0 one 
   $ hg clone --quiet ssh://user@dummy/server ../other; hg -R ../other log -T '{rev}\n'

@@ -31,12 +31,19 @@ A repository that comes into being below a root is announced, however it came.
   streamed 1 created origin=init after=0
   streamed 2 changed +1 heads+1 (inline) after=1
 
-A share has the store of another repository: the same identity, one chain of events.
+A share has the store of another repository: the same identity, one chain of events. Its bookmarks are its own, unless it was made
+to share them.
 
   $ hgm --config extensions.share= share -q -U repos/plain shared
+  $ hgm --config extensions.share= share -q -U -B repos/plain shared-too
   $ hg -R source push -q repos/plain --config extensions.vcsreplicator=!
-  $ hgm -R shared bookmark -r tip here
+  $ hgm -R shared bookmark -r tip mine
   recorded push in replication log in *s (glob)
+  $ hgm -R shared bookmark -r 0 mine-too
+  $ hgm --config extensions.share= -R shared-too bookmark -r tip here
+  recorded push in replication log in *s (glob)
+  $ hgm -R repos/plain bookmarks
+     here                      0:cb9a9f314b8b
   $ events plain
   plain 1 created origin=init after=0
   plain 2 sync bootstrap=false reason=outside (master) after=1

@@ -85,6 +85,24 @@ Formats whose content no mirror would get.
   (convert it, or keep it outside [vcsreplicator-roots])
   [255]
 
+A bookmark whose name would tear Mercurial's own files or its clients' lists apart.
+
+  $ hgm init -q named
+  $ for name in 'two
+  > lines' 'tab	ulator' 'blank '; do
+  >   hg -R ../clone debugpushkey ssh://user@dummy/$TESTTMP/repos/named bookmarks "$name" '' 0000000000000000000000000000000000000000 2>&1 \
+  >     | grep -E 'True|False|name'
+  > done
+  remote: abort: a bookmark cannot have this name: 'two\nlines'
+  remote: abort: a bookmark cannot have this name: 'tab\tulator'
+  remote: abort: a bookmark cannot have this name: 'blank '
+  $ hg -R ../clone debugpushkey ssh://user@dummy/$TESTTMP/repos/named bookmarks 'naïve @1' '' 0000000000000000000000000000000000000000
+  remote: recorded push in replication log in *s (glob)
+  True
+  $ events named
+  named 1 created origin=init after=0
+  named 2 changed na* @1=000000000000 after=0 (glob)
+
 Settings that cannot be right.
 
   $ hgm init x --config vcsreplicator.role=

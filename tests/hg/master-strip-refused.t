@@ -34,3 +34,21 @@ A marker whose date does not survive the disk would part master and mirrors; it 
   $ hgm -R repos/one debugobsolete -d '0 60' aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
   1 new obsolescence markers
   recorded push in replication log in *s (glob)
+
+What no event tells is refused: hiding changesets in a phase that never travels, and deleting markers.
+
+  $ hgm -R repos/one debugobsolete --delete 0
+  abort: markers of a replicated repository cannot be deleted
+  (mirrors would keep them)
+  [255]
+  $ hgm init -q repos/archive --config format.exp-archived-phase=yes
+  $ hg -R clone push -q -r 0 ssh://user@dummy/$TESTTMP/repos/archive
+  $ hgm -R repos/archive phase --quiet --force --draft 0
+  $ hgm -R repos/archive strip --soft 0
+  transaction abort!
+  rollback completed
+  abort: changesets of a replicated repository cannot become archived
+  (strip them, or mark them as obsolete)
+  [255]
+  $ hgm -R repos/archive log -T '{rev} {phase}\n'
+  0 draft

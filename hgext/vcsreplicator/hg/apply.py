@@ -22,12 +22,10 @@ from ..errors import Diverged, MalformedEvent
 from ..event import Changes, Event
 from ..mirror.level import Level
 from ..mirror.task import Item
-from ..wire import BUNDLE_LIMIT
+from ..wire import BUNDLE_LIMIT, UNPACKED_LIMIT
 from . import observe, replicated, text
 
 PARTS = frozenset({b"changegroup", b"obsmarkers"})
-UNPACKED_LIMIT = 256 * 1024 * 1024
-"""What an inline bundle may unpack to, bytes."""
 
 
 def apply_events(

@@ -17,13 +17,14 @@ from mercurial.repo import factory
 
 from ..digest import node_set
 from ..outbox import Entry
-from ..relay_sending import Gone
+from ..relay_sending import Bundle, Gone
+from . import requirement
 
 COMPRESSION = b"ZS"
 MARKERS_HEADER = bytes([obsolete._fm1version])
 
 
-def chunks(repo: Any, first: int, last: int, markers: Iterable[bytes] = ()) -> Iterator[bytes]:
+def chunks(repo: Any, first: int, last: int, markers: Iterable[bytes] = ()) -> Bundle:
     """The bundle of revisions `first` up to before `last`, and of these encoded markers, piece by piece."""
     repo = repo.unfiltered()
     bundler = bundle2.bundle20(repo.ui)
@@ -33,7 +34,10 @@ def chunks(repo: Any, first: int, last: int, markers: Iterable[bytes] = ()) -> I
     encoded = b"".join(markers)
     if encoded:
         bundler.newpart(b"obsmarkers", data=MARKERS_HEADER + encoded)
-    return bundler.getchunks()  # type: ignore[no-any-return]
+    bundle, core = Bundle(()), bundler._getcorechunk
+    bundler._getcorechunk = lambda: _counted(bundle, core())
+    bundle.pieces = bundler.getchunks()
+    return bundle
 
 
 def apply(repo: Any, tr: Any, bundle: Any, source: bytes = b"replicate") -> None:
@@ -50,7 +54,7 @@ class OfRepository:
 
     repo: Any
 
-    def chunks(self, folder: str, entry: Entry) -> Iterator[bytes]:
+    def chunks(self, folder: str, entry: Entry) -> Bundle:
         return entry_chunks(self.repo, entry)
 
 
@@ -65,10 +69,11 @@ class OfFolders:
         if skip_hgrc:
             encoding.environ[b"HGRCSKIPREPO"] = b"1"
         initialization.init()
+        requirement.understand()
         self._ui = uimod.ui.load()
         self._ui.setconfig(b"ui", b"quiet", True)
 
-    def chunks(self, folder: str, entry: Entry) -> Iterator[bytes]:
+    def chunks(self, folder: str, entry: Entry) -> Bundle:
         try:
             return entry_chunks(self.open(folder), entry)
         except (error.RepoError, OSError) as problem:
@@ -79,7 +84,7 @@ class OfFolders:
         return factory.repository(self._ui.copy(), os.fsencode(folder)).unfiltered()
 
 
-def entry_chunks(repo: Any, entry: Entry) -> Iterator[bytes]:
+def entry_chunks(repo: Any, entry: Entry) -> Bundle:
     """The bundle of an outbox entry; raises Gone unless exactly its changesets stand where it says."""
     last = entry.event.after.length
     changelog = repo.unfiltered().changelog
@@ -88,6 +93,13 @@ def entry_chunks(repo: Any, entry: Entry) -> Iterator[bytes]:
     if node_set([changelog.node(rev) for rev in range(entry.first, last)]) != entry.event.changes.added:
         raise Gone(f"{entry.event.path}: the changesets of event {entry.event.seq} are not where they were")
     return chunks(repo, entry.first, last, [base64.b64decode(marker) for marker in entry.markers])
+
+
+def _counted(bundle: Bundle, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces before their compression, their bytes told to the bundle."""
+    for piece in pieces:
+        bundle.unpacked += len(piece)
+        yield piece
 
 
 def _add_changesets(bundler: Any, repo: Any, first: int, last: int) -> None:

@@ -12,13 +12,16 @@ output reaches the pusher (`master-relay.t`).
 
 import base64
 import math
+import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mercurial import config, error, extensions
+from mercurial import bookmarks, config, error, extensions, phases
 from mercurial.node import hex
+from mercurial.utils import stringutil
 
 from .. import outbox
 from ..event import Changes, Event, Marker, MarkerNode, PushEntry, Settings, Tip, Type
@@ -27,8 +30,9 @@ from ..shape import to_json
 from . import durability, observe
 from .allowed import allowed
 from .creation import TRANSACTION as CREATION
+from .requirement import LOCK
 from .settings import Settings as Configuration
-from .text import text
+from .text import local, text
 
 FINALIZER = b"~outbox"  # sorts behind every other name in use
 FIRST = b"!outbox"  # and before every other
@@ -42,6 +46,7 @@ REFUSED_REQUIREMENTS = {
 }
 LIFECYCLE = b"vcsreplicator-event"  # the transaction of an event that was prepared by `lifecycle`
 NOTHING = Changes(added=None)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +95,11 @@ class Capture:
         for announced in self.announcements:
             entries.append(self._announced(level, announced))
             level = outbox.level_of(entries[-1].event)
+        refuse_odd_phases(tr)
         changes = observe.observe(self.repo, tr, push=push_entry(self.repo, tr))
+        if changes.bookmarks and has_own_bookmarks(self.repo):
+            changes = replace(changes, bookmarks=())
+        refuse_odd_bookmarks(changes)
         if changes != NOTHING:
             assert level is not None  # a repository without events announces its creation first
             entries.append(self._changed(level, tr, changes))
@@ -169,7 +178,7 @@ def hgrc_of(repo: Any) -> dict[str, dict[str, str]]:
     """What of the repository's own hgrc travels."""
     content = config.config()
     try:
-        name = repo.vfs.join(b"hgrc")
+        name = os.path.join(repo.sharedpath, b"hgrc")
         with open(name, "rb") as file:
             content.read(name, file)
     except FileNotFoundError:
@@ -199,6 +208,34 @@ def refuse_odd_markers(markers: list[Any]) -> None:
             )
 
 
+def refuse_odd_phases(tr: Any) -> None:
+    """Raises Abort for changesets that go to a phase that never travels: mirrors would go on to show them, or show them at all."""
+    for revs, (_old, new) in tr.changes[b"phases"]:
+        if revs and new not in observe.PHASES:
+            raise error.Abort(
+                b"changesets of a replicated repository cannot become %s" % phases.phasenames[new],
+                hint=b"strip them, or mark them as obsolete",
+            )
+
+
+def refuse_odd_bookmarks(changes: Changes) -> None:
+    """Raises Abort for a bookmark whose name does not survive Mercurial's own files and protocol, all lines and columns."""
+    for bookmark in changes.bookmarks:
+        name = bookmark.name
+        if bookmark.node is not None and (not name or name != name.strip() or _CONTROL.search(name)):
+            raise error.Abort(
+                b"a bookmark cannot have this name: %s" % stringutil.pprint(local(name)),
+                hint=b"no control characters, and no blanks at its ends",
+            )
+
+
+def has_own_bookmarks(repo: Any) -> bool:
+    """Whether this is a share whose bookmarks are its own, not those of the repository that is replicated."""
+    if repo.sharedpath == repo.path or bookmarks.bookmarksinstore(repo):
+        return False
+    return b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()
+
+
 def refuse_fork(box: Outbox) -> None:
     """Raises Abort while the log tells another history than this outbox."""
     reason = box.fork()
@@ -221,7 +258,7 @@ def refuse_other_path(level: Level, path: str) -> None:
 def settings_of(repo: Any) -> Settings:
     """What of the configuration decides what the repository means."""
     return Settings(
-        requirements=tuple(sorted(name.decode("ascii") for name in repo.requirements)),
+        requirements=tuple(sorted(name.decode("ascii") for name in repo.requirements - {LOCK})),
         evolution=tuple(name.decode("ascii") for name in repo.ui.configlist(b"experimental", b"evolution")),
         publishing=repo.publishing(),
     )

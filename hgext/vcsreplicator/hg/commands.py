@@ -81,8 +81,9 @@ def replicateadopt(ui: Any, repo: Any, yes: bool = False) -> None:
     """accept this repository as the truth, whatever the log knows of it
 
     For a master that was restored from a backup: the repository begins a new incarnation, and mirrors give up what they have beyond
-    it. Pushes that were announced and are not in this repository are gone for good. For a repository that was copied from
-    another: it gets an identity of its own.
+    it. Pushes that were announced and are not in this repository are gone for good. What was pushed here since and does not follow
+    what the log has reaches the mirrors with it, and is not announced push by push. For a repository that was copied from another:
+    it gets an identity of its own.
     """
     repo = _replicated(repo)
     _ask(ui, b"replace what mirrors have of %s by what is here" % repo.root, yes)

@@ -18,6 +18,7 @@ from typing import Any
 from . import settings
 
 NOTES = ".vcsreplicator"
+DELETED = "deleted"  # below it
 TRANSACTION = b"vcsreplicator-created"
 
 _created: set[bytes] = set()

@@ -11,9 +11,9 @@ from mercurial import error
 from ..event import Type
 from ..outbox import Outbox
 from ..relay_client import RelayLine
-from . import capture, creation, durability, intents, observe
+from . import capture, creation, durability, intents, observe, requirement
 from .capture import Capture
-from .settings import Acknowledge, Durability, Settings
+from .settings import Acknowledge, Durability, Settings, root_of
 from .text import path as path_text
 
 CAPTURE = "_vcsreplicator_capture"
@@ -34,6 +34,8 @@ def set_up(repo: Any, settings: Settings) -> None:
     repo.__class__ = _with_capture(repo.__class__, folder, path, settings)
     if repo.svfs.exists(b"journal"):
         recover_abandoned(repo)
+    if settings.lock:
+        requirement.lock_out(repo)
     if creation.just_created(repo):
         announce_creation(repo)
 
@@ -151,7 +153,7 @@ def tell(captured: Capture, line: RelayLine | None, folder: str) -> None:
     from . import sending
 
     settings, seq = captured.configuration, captured.written[-1].event.seq
-    started = time.monotonic()
+    started, fork = time.monotonic(), None
     try:
         if settings.acknowledge is Acknowledge.OUTBOX:
             if line is not None:
@@ -161,6 +163,7 @@ def tell(captured: Capture, line: RelayLine | None, folder: str) -> None:
         known = line.ask(seq, patience=settings.patience) if line is not None else False
         if line is None and settings.log:
             known = sending.send_now(captured.repo, folder, settings, patience=settings.patience)
+        fork = None if known else Outbox(captured.repo.svfs).fork()
     except Exception as problem:
         known = False
         captured.repo.ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
@@ -168,6 +171,8 @@ def tell(captured: Capture, line: RelayLine | None, folder: str) -> None:
         _close(line)
     if known:
         _say_recorded(captured, time.monotonic() - started)
+    elif fork is not None:
+        captured.repo.ui.warn(b"the push is kept and is not sent: %s\n" % fork.encode())
     else:
         captured.repo.ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
 
@@ -227,12 +232,6 @@ def _recover(repo: Any, desc: bytes) -> None:
 def _close(line: RelayLine | None) -> None:
     if line is not None:
         line.close()
-
-
-def root_of(settings: Settings, folder: str) -> str:
-    """The root that `folder` is below: the longest."""
-    real = os.path.realpath(folder)
-    return max((root for root in settings.roots if (real + "/").startswith(root.rstrip("/") + "/")), key=len)
 
 
 def _refuse_outside(ui: Any, repo: Any, source: bytes = b"serve", **_arguments: Any) -> bool:

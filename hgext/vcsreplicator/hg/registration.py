@@ -13,7 +13,17 @@ __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 configtable: dict[Any, Any] = {}
 
 _configitem = registrar.configitem(configtable)
-for _key in (b"role", b"relay", b"log", b"blobs", b"source", b"durability", b"acknowledge", b"acknowledge-timeout"):
+for _key in (
+    b"role",
+    b"relay",
+    b"log",
+    b"blobs",
+    b"source",
+    b"durability",
+    b"acknowledge",
+    b"acknowledge-timeout",
+    b"lock",
+):
     _configitem(settings.SECTION, _key, default=None)
 _configitem(settings.SECTION, b"snapshot-allow", default=list)
 
@@ -29,10 +39,12 @@ def extsetup(ui: Any) -> None:
     """Wraps what a master must see; each wrapper acts on repositories of a master only."""
     from mercurial.cmd_impls import clone
 
-    from . import creation, lifecycle, master, offer
+    from . import creation, lifecycle, master, offer, requirement
 
     offer.register()
+    requirement.register(locking=bool(ui.config(settings.SECTION, b"lock")))
     extensions.wrapfunction(repair, "strip", lifecycle.strip)
+    extensions.wrapfunction(repair, "deleteobsmarkers", lifecycle.delete_markers)
     extensions.wrapfunction(revlog.revlog, "censorrevision", lifecycle.censor)
     extensions.wrapfunction(clone, "clone", master.after_clone)
     extensions.wrapfunction(localrepo, "createrepository", creation.note_creation)

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A push that sends its own events, where no relay runs: the relay's code under the same lock, and never beyond the patience."""
 
+import os
+import shutil
 import threading
 from typing import Any
 
-from ..outbox import Outbox
+from ..log import Log
+from ..outbox import Outbox, Store
 from ..relay_sending import Blobs, Sender
+from . import creation
 from .bundles import OfFolders
-from .settings import Settings
+from .settings import Settings, root_of
 
 
 def send_now(repo: Any, folder: str, settings: Settings, *, patience: float) -> bool:
@@ -17,25 +21,60 @@ def send_now(repo: Any, folder: str, settings: Settings, *, patience: float) -> 
     """
     box = Outbox(repo.svfs)
     done: list[bool] = []
-    worker = threading.Thread(target=lambda: done.append(_send(folder, box, settings, patience)), daemon=True)
+
+    def work() -> None:
+        try:
+            _send(folder, box, settings, patience, done)
+        except Exception as problem:
+            repo.ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
+
+    worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(patience)
     return done == [True]
 
 
-def _send(folder: str, box: Outbox, settings: Settings, patience: float) -> bool:
+def _send(folder: str, box: Outbox, settings: Settings, patience: float, done: list[bool]) -> None:
+    """Sends what this repository has, which goes to `done`, then what deleted ones still have; what raises leaves the rest."""
     from ..log.opening import open_log
 
     assert settings.log is not None
-    try:
-        with open_log(settings.log) as log, box.sending(wait=True):
-            blobs = _blobs(settings)
-            Sender(
-                log=log, source=settings.source, bundles=OfFolders(skip_hgrc=False), blobs=blobs, timeout=patience
-            ).send(folder, box)
-    except Exception:
-        return False
-    return True
+    with open_log(settings.log) as log:
+        blobs = _blobs(settings)
+        sender = Sender(
+            log=log, source=settings.source, bundles=OfFolders(skip_hgrc=False), blobs=blobs, timeout=patience
+        )
+        with box.sending(wait=True):
+            if not _forked(log, box):
+                sender.send(folder, box)
+                done.append(True)
+        _send_deleted(sender, root_of(settings, folder))
+
+
+def _forked(log: Log, box: Outbox) -> bool:
+    """Whether the log tells another history of this repository; if so, it takes no pushes from now on."""
+    from ..forks import fork_between, known_state
+
+    level = box.level()
+    assert level is not None
+    state = known_state(log, level.repository)
+    reason = None if state is None else fork_between(state, box)
+    if reason is not None:
+        box.set_fork(reason)
+    return box.fork() is not None
+
+
+def _send_deleted(sender: Sender, root: str) -> None:
+    """The relay's `look_at_deleted`, by the next push where there is no relay."""
+    folder = os.path.join(root, creation.NOTES, creation.DELETED)
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        gone = os.path.join(folder, name)
+        box = Outbox(Store(os.path.join(gone, ".hg", "store")))
+        with box.sending(wait=False) as alone:
+            if alone and box.has_unsent():
+                sender.send(gone, box)
+        if alone:
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def _blobs(settings: Settings) -> Blobs | None:

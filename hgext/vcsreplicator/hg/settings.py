@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mercurial import error
+from mercurial.utils import stringutil
 
 from ..errors import MalformedEvent
 from ..path import check_path, wire_path
@@ -39,7 +40,10 @@ class Acknowledge(enum.StrEnum):
 
 
 class Settings(Value):
-    """`roots` maps real folders to wire prefixes; `patience` is how many seconds a pusher waits for the log at most."""
+    """`roots` maps real folders to wire prefixes; `patience` is how many seconds a pusher waits for the log at most.
+
+    `lock` keeps a Mercurial without this extension out of the repositories.
+    """
 
     role: Role
     roots: Mapping[str, str]
@@ -50,6 +54,7 @@ class Settings(Value):
     durability: Durability
     acknowledge: Acknowledge
     patience: float
+    lock: bool = False
 
     def wire_path(self, folder: str) -> str | None:
         """The wire path of a repository's folder, None if it is not replicated; raises ConfigError if it cannot travel."""
@@ -60,6 +65,12 @@ class Settings(Value):
             return check_path(found)
         except MalformedEvent as problem:
             raise error.ConfigError(f"{problem}; rename the repository".encode()) from problem
+
+
+def root_of(settings: Settings, folder: str) -> str:
+    """The root that `folder` is below: the longest."""
+    real = os.path.realpath(folder)
+    return max((root for root in settings.roots if (real + "/").startswith(root.rstrip("/") + "/")), key=len)
 
 
 def role(ui: Any) -> Role:
@@ -79,6 +90,7 @@ def read(ui: Any) -> Settings:
         durability=_choice(ui, b"durability", Durability, Durability.STORE),
         acknowledge=_choice(ui, b"acknowledge", Acknowledge, Acknowledge.LOG),
         patience=_seconds(ui, b"acknowledge-timeout", 5.0),
+        lock=_switch(ui, b"lock"),
     )
     if settings.role is Role.MASTER and not settings.relay and not settings.log:
         raise _wrong(
@@ -110,6 +122,14 @@ def _choice(ui: Any, key: bytes, kind: Any, default: Any) -> Any:
         return kind(value)
     except ValueError:
         raise _wrong(key, " or ".join(item.value for item in kind), value) from None
+
+
+def _switch(ui: Any, key: bytes) -> bool:
+    value = _text(ui, key)
+    switch = False if value is None else stringutil.parsebool(os.fsencode(value))
+    if switch is None:
+        raise _wrong(key, "yes or no", value)
+    return bool(switch)
 
 
 def _seconds(ui: Any, key: bytes, default: float) -> float:

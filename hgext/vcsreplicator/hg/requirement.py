@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An entry in `.hg/requires` that keeps a Mercurial without this extension out of a master's repositories: it would write past us.
+
+Opt-in (`[vcsreplicator] lock = yes`), because it keeps readers without the extension out too. A repository gets the entry when a
+process of the master first opens it. It says nothing about the content, so it does not travel: clones and mirrors have none.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from mercurial import error, extensions, scmutil
+from mercurial.repo import requirements
+
+LOCK = b"exp-vcsreplicator"
+
+
+def register(*, locking: bool) -> None:
+    """Lets this process open what is locked; where it locks, the entry stays through format upgrades (`master-lock.t`)."""
+    understand()
+    if locking:
+        from mercurial.upgrade_utils import actions  # which a push need not load
+
+        extensions.wrapfunction(actions, "preservedrequirements", _preserved)
+
+
+def understand() -> None:
+    """Lets this process open what is locked."""
+    requirements.BASE_SUPPORTED.add(LOCK)
+
+
+def lock_out(repo: Any) -> None:
+    """Adds the entry, if it is not there; left to the next one where somebody holds a lock."""
+    if LOCK in repo.requirements or repo.sharedpath != repo.path:
+        return
+    try:
+        with repo.wlock(wait=False), repo.lock(wait=False):
+            scmutil.writereporequirements(repo, repo.requirements | {LOCK})
+    except (error.LockError, OSError):
+        return
+
+
+def _preserved(original: Callable[..., Any], repo: Any) -> Any:
+    return original(repo) | ({LOCK} & repo.requirements)

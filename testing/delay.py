@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A TCP connection that is slow: everything the server answers arrives later. Latency, not bandwidth."""
+
+import queue
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Self
+
+
+class DelayingProxy:
+    """Listens on loopback at `port` and passes connections on to `target`; answers take `delay` seconds longer."""
+
+    def __init__(self, *, delay: float) -> None:
+        self.delay = delay
+        self.target = 0
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = int(self._listener.getsockname()[1])
+        self._ends: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for end in (self._listener, *self._ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.target))
+                self._ends += [client, server]
+                waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+                for pump in (
+                    lambda c=client, s=server: self._pass(c, s),
+                    lambda s=server, w=waiting: self._hold(s, w),
+                    lambda c=client, w=waiting: self._let_go(c, w),
+                ):
+                    threading.Thread(target=pump, daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := source.recv(1 << 16):
+                sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
+
+    def _hold(self, source: socket.socket, waiting: "queue.SimpleQueue[tuple[float, bytes]]") -> None:
+        piece = b"x"
+        while piece:
+            try:
+                piece = source.recv(1 << 16)
+            except OSError:
+                piece = b""
+            waiting.put((time.monotonic() + self.delay, piece))
+
+    def _let_go(self, sink: socket.socket, waiting: "queue.SimpleQueue[tuple[float, bytes]]") -> None:
+        with suppress(OSError):
+            while True:
+                due, piece = waiting.get()
+                time.sleep(max(due - time.monotonic(), 0))
+                if not piece:
+                    sink.shutdown(socket.SHUT_RDWR)
+                    return
+                sink.sendall(piece)

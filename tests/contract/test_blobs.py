@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The blob stores keep one contract: a folder, and S3 as `moto` serves it."""
+
+import dataclasses
+import hashlib
+import time
+
+import boto3
+import pytest
+
+from hgext.vcsreplicator.blobs import open_blobs
+from hgext.vcsreplicator.errors import MalformedEvent, Unavailable
+from hgext.vcsreplicator.wire import Where
+
+PIECES = [b"HG20", b"x" * 3_000_000, b"end"]
+
+
+@pytest.fixture(params=["file", "s3"])
+def blobs(request, tmp_path, monkeypatch, unique_name):
+    if request.param == "file":
+        return open_blobs(f"file://{tmp_path}/blobs")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("aws").url)
+    bucket = f"blobs-{unique_name}".lower().replace("_", "-")[:60]
+    boto3.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    return open_blobs(f"s3://{bucket}/some/prefix")
+
+
+def test_what_was_put_is_read_back_by_its_hash(blobs):
+    attachment = blobs.put(iter(PIECES))
+    whole = b"".join(PIECES)
+    assert (attachment.where, attachment.size) == (Where.BLOB, len(whole))
+    assert attachment.sha256 == hashlib.sha256(whole).hexdigest()
+    with blobs.open(attachment) as file:
+        assert file.read() == whole
+
+
+def test_the_same_bundle_twice_is_one_blob_and_goes_by_age(blobs):
+    first = blobs.put(iter(PIECES))
+    assert blobs.put(iter(PIECES)) == first
+    assert blobs.remove_older(time.time() - 3600) == 0
+    assert blobs.remove_older(time.time() + 3600) == 1
+    with pytest.raises(FileNotFoundError):
+        blobs.open(first)
+
+
+def test_what_is_not_as_the_event_says_is_refused(blobs):
+    attachment = blobs.put(iter(PIECES))
+    with pytest.raises(MalformedEvent, match="another hash"):
+        blobs.open(dataclasses.replace(attachment, size=7))
+    with pytest.raises(MalformedEvent, match=r"expected the hash and \.hg"):
+        blobs.open(dataclasses.replace(attachment, name="../../etc/passwd"))
+
+
+@pytest.mark.parametrize("url", ["file:///proc/no/blobs/here", "s3://no-such-bucket-of-ours"])
+def test_a_store_that_is_not_there_is_unavailable(url, aws, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
+    with pytest.raises(Unavailable, match="blobs: "):
+        open_blobs(url).put(iter(PIECES))
