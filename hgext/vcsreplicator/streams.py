@@ -36,6 +36,8 @@ def streams(event: Event) -> tuple[Stream, ...]:
             (Stream.PHASE, changes.phases),
         )
         return tuple(stream for stream, what in parts if what)
+    if event.type is Type.CREATED and (event.detail or {}).get("origin") == "adopted":
+        return ()  # it was there before replication began, with thousands of others: new to us, not to receivers
     return _WHOLE.get(event.type, ())
 
 

@@ -54,6 +54,12 @@ def test_message_has_the_documented_form(name: str) -> None:
     assert written == (GOLDEN / f"{name}.json").read_text()
 
 
+def test_a_repository_that_was_there_before_is_not_told_as_new() -> None:
+    [adopted, made] = [an_event("x", 1, type=Type.CREATED, detail={"origin": origin}) for origin in ("adopted", "init")]
+    assert told(adopted) == []
+    assert [message.type for message in told(made)] == ["newrepo.1"]
+
+
 def test_urls_of_a_push_keep_the_order_of_parameters() -> None:
     [message] = told(EVENTS["changegroup.1"])
     [push] = message.data["pushlog_pushes"]
