@@ -7,6 +7,7 @@ import shutil
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -84,6 +85,63 @@ def test_a_marker_that_cannot_be_written_stops_the_sending_before_the_log_has_it
         in_the_way.rmdir()
         eventually(lambda: not master.outbox("one").has_unsent())
     assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2]
+
+
+def test_a_push_is_refused_while_somebody_else_writes_to_the_pushlog_and_the_next_goes_on(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    assert RECORDED in master.push("one")
+    master.commit("one", "b")
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write("[pushlog]\ntimeoutrw = 200\n")
+    with busy(master.root / "one/.hg/pushlog2.db"):
+        refused = master.push("one", check=False)
+    assert "error recording into pushlog (database is locked); please retry your push" in refused
+    assert master.operate("-R", str(master.root / "one"), "log", "-T", "{desc} ") == "a "
+    assert RECORDED in master.push("one")
+    assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["unbundle", "pushkey-phase"])
+def test_a_push_that_saw_what_is_rolled_back_now_is_told_to_begin_again(master, log, how):
+    master.create("one")
+    master.commit("one", "a")
+    (master.folder / "die.py").write_text(
+        "import os, signal\nfrom hgext.vcsreplicator.hg import durability\n"
+        "durability.before_outbox = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    code = f"""
+import os, subprocess
+from mercurial import error, extensions, initialization, ui
+from mercurial.repo import factory
+initialization.init()
+ui = ui.ui.load()
+extensions.loadall(ui)
+extensions.populateui(ui)
+repo = factory.repository(ui, b"{master.root}/one").unfiltered()
+die = "extensions.die={master.folder}/die.py"
+subprocess.run(["{HG}", "-R", "{master.folder}/clone-one", "push", "-q", "{master.root}/one", "--config", die])
+repo.invalidateall()
+with repo.lock():
+    seen = len(repo.changelog)
+    try:
+        with repo.transaction(b"{how}"):
+            print("went on")
+    except (error.PushRaced, error.Abort) as problem:
+        print(seen, type(problem).__name__, bytes(problem).decode())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HGRCPATH": str(master.folder / "master.hgrc")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    kind = "Abort" if how.startswith("pushkey") else "PushRaced"
+    words = "an abandoned transaction was in the way and is rolled back; please push again"
+    assert done.stdout.splitlines()[-1:] == [f"1 {kind} {words}"], done.stderr
+    master.operate("-R", str(master.root / "one"), "recover", check=False)
+    assert RECORDED in master.push("one")
 
 
 @AS_ROOT

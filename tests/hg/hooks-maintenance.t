@@ -40,7 +40,7 @@ The file's words are what pushers read; bookmarks and phases are refused as chan
   searching for changes
   no changes found
   remote: moving to new disks until 14:00 UTC
-  exporting bookmark stable
+  abort: unexpected response: empty string
   $ printf '[hooks]\nprepushkey.maintenance = python:hooks.maintenance.refuse\n' >> ../server/.hg/hgrc
   $ hg push --bookmark stable -r 0 --config devel.legacy.exchange=bundle1
   pushing to ssh://user@dummy/server
@@ -48,8 +48,7 @@ The file's words are what pushers read; bookmarks and phases are refused as chan
   no changes found
   remote: moving to new disks until 14:00 UTC
   remote: pushkey-abort: prepushkey.maintenance hook failed
-  exporting bookmark stable
-  exporting bookmark stable failed!
+  exporting bookmark stable failed
   [1]
   $ hg push --bookmark stable -r 0 2>&1 | grep failed
   remote: pretxnopen.maintenance hook failed

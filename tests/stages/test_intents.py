@@ -38,8 +38,9 @@ def test_notes_and_generations_are_for_everybody_who_may_write_to_the_root(tmp_p
     try:
         intents.write(str(tmp_path), intent())
         creation.next_generation(str(tmp_path), "one")
+        creation.make_folder(str(tmp_path), creation.DELETED)
     finally:
         os.umask(before)
     modes = {path.name[:4]: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-    folders = {".vcs": 0o2775, "inte": 0o2775, "gene": 0o2775}
+    folders = {".vcs": 0o2775, "inte": 0o2775, "gene": 0o2775, "dele": 0o2775}
     assert modes == {**folders, creation.name_of("one")[:4]: 0o664}

@@ -68,10 +68,7 @@ def set_generation(root: str, path: str, generation: int) -> None:
 
 def write_note(root: str, kind: str, file: str, content: bytes) -> None:
     """Replaces a file of `ROOT/.vcsreplicator/KIND` durably, for everybody who may write to the root."""
-    for folder in (os.path.join(root, NOTES), os.path.join(root, NOTES, kind)):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-            match_mode(folder, root)
+    make_folder(root, kind)
     temporary = f"{file}.{os.getpid()}"
     with open(temporary, "wb") as stream:
         match_mode(stream.fileno(), root)
@@ -79,6 +76,15 @@ def write_note(root: str, kind: str, file: str, content: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, file)
+
+
+def make_folder(root: str, kind: str) -> str:
+    """`ROOT/.vcsreplicator/KIND`, there for everybody who may write to the root."""
+    for folder in (os.path.join(root, NOTES), os.path.join(root, NOTES, kind)):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+            match_mode(folder, root)
+    return os.path.join(root, NOTES, kind)
 
 
 def match_mode(made: str | int, folder: str) -> None:

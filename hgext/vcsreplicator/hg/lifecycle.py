@@ -11,7 +11,7 @@ import contextlib
 import glob
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ def strip(original: Callable[..., Any], ui: Any, repo: Any, nodelist: Any, *argu
         _level_first(unfiltered)
         intent, before = _strip_intent(unfiltered, nodelist), observe.tip(unfiltered)
         capture.refuse_large(_strip_changes(intent), hint=b"strip it in parts")
-        with Outbox(unfiltered.svfs).sending(wait=True):  # nobody makes a bundle of what is just going
+        with _alone(unfiltered):
             keep_bundles(unfiltered)
             intents.write(unfiltered.replication_root, intent)
             try:
@@ -76,7 +76,7 @@ def censor(original: Callable[..., Any], log: Any, tr: Any, nodes: Any, *argumen
     for node in nodes:
         detail = {"file": path_text(name), "node": hex(node).decode()}
         captured.announcements.append(Announcement(kind=Type.CENSORED, detail=detail))
-    with Outbox(captured.repo.svfs).sending(wait=True):  # nobody makes a bundle of what is just going
+    with _alone(captured.repo):
         keep_bundles(captured.repo)
         return original(log, tr, nodes, *arguments, **keywords)
 
@@ -97,7 +97,7 @@ def delete(repo: Any) -> None:
         _level_first(repo)
         level = Outbox(repo.svfs).level()
         assert level is not None
-        to = os.path.join(root, creation.NOTES, creation.DELETED, level.repository)
+        to = os.path.join(creation.make_folder(root, creation.DELETED), level.repository)
         _refuse_immovable(folder, to, root)
         intent = Intent(
             kind=Type.DELETED.value, repository=level.repository, seq=level.seq, path=path, folder=folder, to=to
@@ -203,6 +203,19 @@ def keep_bundles(repo: Any) -> None:
                 box.keep_bundle(event, bundles.entry_chunks(repo, place.entry))
 
 
+@contextlib.contextmanager
+def _alone(repo: Any) -> Iterator[None]:
+    """Within, nobody sends events of this repository, which means: makes bundles of what is just going."""
+    box = Outbox(repo.svfs)
+    with box.sending(wait=False) as alone:
+        if alone:
+            yield
+            return
+    repo.ui.warn(b"waiting until the events that are being sent are sent\n")
+    with box.sending(wait=True):
+        yield
+
+
 def _adoption(repo: Any, copied: bool) -> Announcement:
     now = observe.tip(repo)
     if copied:
@@ -263,7 +276,7 @@ def _announce_strip(repo: Any, intent: Intent) -> None:
 
 def _finish_strip(repo: Any, intent: Intent, *, announced: bool) -> None:
     has = repo.changelog.index.has_node
-    with Outbox(repo.svfs).sending(wait=True), master.quiet(repo):
+    with _alone(repo), master.quiet(repo):
         for bundle in _half_stripped(repo):
             if not all(has(bin(node)) for node in intent.heads_after):
                 with open(bundle, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:
