@@ -58,13 +58,15 @@ class Ack:
 class Beat:
     """A mirror's sign of life, every few seconds. Topic `acks`, key `MIRROR`.
 
-    `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's.
+    `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's. `instance` tells mirrors
+    of one name apart: it stays over restarts, and ends in `@` and the name of the machine.
     """
 
     mirror: str
     time: float
     positions: Mapping[str, int]
     version: str
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

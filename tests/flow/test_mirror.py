@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror applies every event exactly once in effect, in order, and serves what is released."""
 
+import os
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator import wire
+from hgext.vcsreplicator import mirror, wire
 from hgext.vcsreplicator.blobs import open_blobs
 from hgext.vcsreplicator.errors import BadConfig
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import EVENTS, ROSTER, Message
+from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.pool import Lane, Pool, Worker
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror as Member
@@ -254,6 +258,63 @@ def test_paths_that_differ_in_case_or_normal_form_alone_are_refused(bench: Bench
 def test_a_second_mirror_on_one_root_is_refused(bench: Bench) -> None:
     with bench.mirror(), pytest.raises(BadConfig, match="another mirror works in"), bench.mirror():
         pass
+
+
+def test_workers_that_hang_hold_up_nobody_for_long_and_are_killed(bench: Bench) -> None:
+    authors = [bench.author(f"project/{number}") for number in range(6)]
+    bench.send(*authors)
+    with bench.process(slow_after=0.3, hung_after=3.0) as mirror:
+        bench.wait_applied(*authors)
+        hung = mirror.workers
+        for worker in hung:
+            os.kill(worker, signal.SIGSTOP)
+        for author in authors:
+            author.push()
+        bench.send(*authors)
+        bench.wait_applied(*authors)
+        assert not set(hung) & set(mirror.workers)
+
+
+def test_a_mirror_of_the_same_name_elsewhere_is_refused(bench: Bench, tmp_path: Path) -> None:
+    author = bench.author("repo")
+    with bench.mirror():
+        bench.send(author)
+        bench.wait_applied(author)
+        other = replace(bench.settings(), root=str(tmp_path / "elsewhere"))
+        with open_log(bench.url) as log, pytest.raises(BadConfig, match="another mirror of this name works on"):
+            mirror.run(other, log, stop=threading.Event(), ready=lambda: None)
+        author.push()
+        bench.send(author)
+        bench.wait_applied(author)
+    with bench.mirror():  # again, at once
+        pass
+    stop = threading.Event()
+    with open_log(bench.url) as log:  # silent now: its place is free
+        mirror.run(other, log, stop=stop, ready=stop.set)
+    assert stop.is_set()
+
+
+def test_of_two_mirrors_of_one_name_that_begin_at_once_one_ends(bench: Bench, tmp_path: Path) -> None:
+    ended: list[BadConfig] = []
+    stop = threading.Event()
+
+    def run(root: Path) -> None:
+        try:
+            with open_log(bench.url) as log:
+                mirror.run(replace(bench.settings(), root=str(root)), log, stop=stop, ready=begun.wait)
+        except BadConfig as error:
+            ended.append(error)
+            stop.set()
+
+    begun = threading.Barrier(2)
+    both = [threading.Thread(target=run, args=(tmp_path / name,)) for name in ("here", "there")]
+    for each in both:
+        each.start()
+    assert stop.wait(60)
+    for each in both:
+        each.join(60)
+    assert len(ended) == 1
+    assert "another mirror of this name works on" in str(ended[0])
 
 
 def test_a_worker_that_is_killed_while_the_mirror_starts_is_replaced(

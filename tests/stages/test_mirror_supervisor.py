@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The mirror's supervisor in interleavings that processes hit once a year: workers are played by hand, notes and log are real."""
 
+import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.errors import Unavailable
 from hgext.vcsreplicator.event import Event, Type
 from hgext.vcsreplicator.levels import Ack, Reason, State
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record, check_message, topics
@@ -19,7 +21,8 @@ from hgext.vcsreplicator.mirror.level import Level, before_first
 from hgext.vcsreplicator.mirror.notes import Notes
 from hgext.vcsreplicator.mirror.pool import Answered
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import AHEAD, Read, Source
+from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
+from hgext.vcsreplicator.mirror.sources import Sender as RealSender
 from hgext.vcsreplicator.mirror.supervisor import Supervisor
 from hgext.vcsreplicator.mirror.task import Found, Outcome, Task, Trouble
 from hgext.vcsreplicator.path import Rules
@@ -35,9 +38,10 @@ class Pool:
     def __init__(self) -> None:
         self.workers: list[Any] = []
         self.given: list[Any] = []
+        self.killed: list[Any] = []
 
     def idle(self, lane: object) -> Any:
-        return SimpleNamespace(lane=lane, busy=None)
+        return SimpleNamespace(lane=lane, busy=None, since=0.0, is_apart=False)
 
     def give(self, worker: Any, task: object) -> None:
         worker.busy = task
@@ -47,6 +51,9 @@ class Pool:
 
     def freed(self, answered: Answered) -> None:
         self.workers.remove(answered.worker)
+
+    def kill(self, worker: Any) -> None:
+        self.killed.append(worker)
 
 
 class Sender:
@@ -114,6 +121,13 @@ class Bench:
 def level(event: Event, **members: Any) -> Level:
     first = before_first(event.repository, event.incarnation, event.path, event.generation)
     return replace(first, seq=event.seq, id=event.id, digest=event.digest, **members)
+
+
+def state_of(event: Event) -> State:
+    return State(
+        repository=event.repository, incarnation=event.incarnation, path=event.path, generation=1, seq=event.seq, event=event.id,
+        digest=event.digest, released=0, noticed=0, roster=1,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -195,18 +209,78 @@ def test_rules_that_carry_more_make_the_mirror_look_for_what_it_lacks(bench: Ben
     chain = Chain("other/r")
     [event] = chain.take(1)
     narrow = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("path:this",)))
-    state = State(
-        repository=chain.repository, incarnation=chain.incarnation, path=chain.path, generation=1, seq=1, event=event.id,
-        digest=event.digest, released=0, noticed=0, roster=1,
-    )  # fmt: skip
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(narrow,)))))
-    bench.records(bench.record(STATE, chain.repository, to_json(state)))
+    bench.records(bench.record(STATE, chain.repository, to_json(state_of(event))))
     bench.passes(10)
     assert bench.sender.asked == 0
     wide = replace(narrow, rules=Rules())
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=2, mirrors=(wide,)))))
     bench.passes(10)
     assert bench.sender.asked > 0
+
+
+def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    [worker] = bench.pool.given
+    bench.passes(6)
+    assert worker.is_apart
+    assert bench.notes.detached()[0].reason is Reason.SLOW
+    assert bench.pool.killed == []
+    bench.passes(300)
+    assert worker in bench.pool.killed
+    bench.mirror.take(Answered(worker=worker, answer=None))
+    assert bench.notes.detached()[0].note == "its worker hung"
+
+
+def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench: Bench) -> None:
+    first, *_, last = Chain("r").take(40)
+    bench.read(first)
+    bench.applied(first)
+    bench.records(bench.record(STATE, last.repository, to_json(state_of(last))))
+    bench.mirror.take(Skipped(positions={(EVENTS, 0): 40}))
+    bench.mirror.take(Ends(ends={0: 40}))
+    [note] = bench.notes.detached()
+    assert note.reason is Reason.GAP
+    bench.passes(1)
+    assert bench.sender.stored[-1] == {0: 40}
+
+
+class Failing:
+    """The log, but that one act of it fails."""
+
+    def __init__(self, log: Log, act: str, *errors: Exception) -> None:
+        self._log, self._act, self._errors = log, act, list(errors)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._act and self._errors:
+            raise self._errors.pop(0)
+        return getattr(self._log, name)
+
+
+def test_a_sender_that_cannot_go_on_ends_the_mirror(bench: Bench) -> None:
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    sender = RealSender(
+        cast(Log, Failing(bench.log, "append", Unavailable("away"), ZeroDivisionError())), "g", arrived.put
+    )
+    sender.start()
+    sender.ack("alpha/r", b"{}")
+    with pytest.raises(ZeroDivisionError):
+        bench.mirror.take(arrived.get(timeout=30))
+
+
+def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    log = Failing(bench.log, "beginnings", Unavailable("away"), Unavailable("away"))
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    source = Source(cast(Log, log), {(EVENTS, 0): 1000}, arrived.put).start()
+    try:
+        assert arrived.get(timeout=30) == Skipped(positions={(EVENTS, 0): 0})
+        assert [record.key for record in arrived.get(timeout=30).records] == [event.repository]
+    finally:
+        source.stop()
+        source.join(10)
 
 
 def test_a_reader_is_never_far_ahead_of_whoever_takes_what_it_read(bench: Bench) -> None:

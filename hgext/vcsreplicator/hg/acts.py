@@ -20,6 +20,7 @@ from ..mirror.task import Item
 from . import bundles, observe, replicated, watermark
 from .allowed import put
 from .apply import successor
+from .text import text
 
 
 def act(repo: Any, level: Level, item: Item, now: float) -> Level:
@@ -27,6 +28,7 @@ def act(repo: Any, level: Level, item: Item, now: float) -> Level:
     event = item.event
     if advance(level.digest, event.type, event.changes) != event.digest:
         raise Diverged(f"event {event.seq} of {event.path}: its digest does not follow from the one before")
+    before = observe.bookmarks(repo, map(text, repo._bookmarks)) if event.type is Type.STRIPPED else {}
     if event.type is Type.STRIPPED:
         _strip(repo, level, event)
     elif event.type is Type.CENSORED:
@@ -40,6 +42,8 @@ def act(repo: Any, level: Level, item: Item, now: float) -> Level:
             f"found {tip.length} up to {tip.node}"
         )
     reached = successor(level, item, tip.length, tip.node, now)
+    after = observe.bookmarks(repo, before)
+    reached = replace(reached, moved={name: node for name, node in before.items() if after[name] != node})
     if event.type is Type.DELETED:
         reached = replace(reached, deleted=True)
     replicated.record(repo, reached)

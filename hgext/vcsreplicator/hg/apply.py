@@ -62,12 +62,13 @@ def successor(level: Level, item: Item, length: int, tip: str, now: float) -> Le
         partition=item.partition,
         offset=item.offset,
         stripping=False,
+        moved={},
     )
 
 
 def _apply(repo: Any, tr: Any, level: Level, item: Item, bundle: IO[bytes] | None, now: float) -> Level:
     event = item.event
-    since = observe.mark(repo, tr)
+    since, moved = observe.mark(repo, tr), observe.bookmarks(repo, (each.name for each in event.changes.bookmarks))
     if bundle is not None:
         with _told_as_malformed():
             unbundle(repo, tr, bundle, UNPACKED_LIMIT if item.inline else BUNDLE_LIMIT)
@@ -77,7 +78,7 @@ def _apply(repo: Any, tr: Any, level: Level, item: Item, bundle: IO[bytes] | Non
     tip = observe.tip(repo)
     if advance(level.digest, event.type, observed) != event.digest or tip != event.after:
         raise Diverged(f"event {event.seq} of {event.path}: {_difference(event, observed, tip)}")
-    return successor(level, item, tip.length, tip.node, now)
+    return replace(successor(level, item, tip.length, tip.node, now), moved=moved)
 
 
 def _move(repo: Any, tr: Any, event: Event) -> None:

@@ -115,12 +115,17 @@ def _compared(repo: Any, url: str, level: Level, settings: MirrorSettings, clock
 
 
 def _serve_on(repo: Any, folder: str, same: bool) -> None:
-    shown = watermark.read_watermark(SimpleNamespace(vfs=vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))))
+    """What the repository in `folder` shows is shown by its copy too."""
+    former = SimpleNamespace(vfs=vfs.vfs(os.fsencode(os.path.join(folder, ".hg"))))
+    shown = watermark.read_watermark(former)
     if shown is None or not same:
         return
     changelog = repo.changelog
     if shown.length <= len(changelog) and changelog.node(shown.length - 1).hex() == shown.tip:
-        watermark.write_watermark(repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push_id)
+        bookmarks = watermark.read_bookmarks(former)
+        watermark.write_watermark(
+            repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push_id, bookmarks=bookmarks
+        )
 
 
 def _expect(repository: str, found: str, url: str) -> None:

@@ -99,6 +99,12 @@ def move_phases(repo: Any, tr: Any, moves: Iterable[PhaseMove]) -> None:
         phases.retractboundary(repo, tr, move.phase, nodes)
 
 
+def bookmarks(repo: Any, names: Iterable[str]) -> dict[str, str | None]:
+    """Where these bookmarks are now; None for one that does not exist."""
+    here = repo._bookmarks
+    return {name: hex(here[mark]).decode() if (mark := local(name)) in here else None for name in names}
+
+
 def bookmark_values(bookmarks: Iterable[Bookmark]) -> list[tuple[bytes, bytes | None]]:
     """The bookmarks of an event as Mercurial's `applychanges` takes them."""
     return [(local(bookmark.name), bin(bookmark.node) if bookmark.node else None) for bookmark in bookmarks]

@@ -7,13 +7,13 @@ release are of no use and are cut away from time to time.
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pushlog.appendfile import AppendFile
 
-from ..mirror.level import FILE, MAGIC, Level
-from ..shape import from_json, to_json
+from ..mirror.level import FILE, MAGIC, Level, level_of
+from ..shape import to_json
 
 TRIM_BYTES = 1 << 20
 
@@ -21,17 +21,18 @@ TRIM_BYTES = 1 << 20
 def read(repo: Any, tr: Any = None) -> Level | None:
     """The level of the repository, None if it never was a mirror's; raises appendfile.TornRecord or MalformedEvent if damaged."""
     last = AppendFile(repo.svfs, FILE, MAGIC).last(tr)
-    return None if last is None else from_json(Level, last.payload)
+    return None if last is None else level_of(last.payload)
 
 
-def find(repo: Any, seq: int) -> Level | None:
-    """The newest kept level that is not above `seq`."""
+def find(repo: Any, seq: int) -> tuple[Level, Mapping[str, str | None]] | None:
+    """The newest kept level that is not above `seq`, and the bookmarks that were moved since, as they were at it."""
     file = AppendFile(repo.svfs, FILE, MAGIC)
-    record = file.last()
+    record, moved = file.last(), {}
     while record is not None:
-        level = from_json(Level, record.payload)
+        level = level_of(record.payload)
         if level.seq <= seq:
-            return level
+            return level, moved
+        moved = {**moved, **level.moved}
         record = file.last(before=record.start) if record.start else None
     return None
 
@@ -56,7 +57,7 @@ def trim(repo: Any, released: int) -> None:
     file = AppendFile(repo.svfs, FILE, MAGIC)
     if file.tail() < TRIM_BYTES:
         return
-    keep = [record for record in file.records() if from_json(Level, record.payload).seq >= released]
+    keep = [record for record in file.records() if level_of(record.payload).seq >= released]
     if not keep:
         return
     with repo.svfs(FILE) as old:

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pushlog.appendfile import AppendFile, TornRecord
 
 from ..errors import MalformedEvent
-from ..mirror.level import FILE, MAGIC, Level
+from ..mirror.level import FILE, MAGIC, level_of
 from ..mirror.task import Found
-from ..shape import from_json
 from .place import ASIDE
 
 _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
@@ -56,7 +55,7 @@ def look(folder: str, name: str = ".hg") -> Found | None:
     """What is in one folder; None if it is no repository of a mirror."""
     try:
         last = AppendFile(_Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
-        level = None if last is None else from_json(Level, last.payload)
+        level = None if last is None else level_of(last.payload)
     except (TornRecord, MalformedEvent, OSError) as problem:
         return Found(folder=folder, level=None, serving=0, problem=str(problem))
     return None if level is None else Found(folder=folder, level=level, serving=serving(folder))

@@ -12,7 +12,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import Any
 
@@ -30,7 +30,7 @@ from ..wire import BUNDLE_LIMIT
 from . import allowed, observe, offer, replicated
 from .apply import unbundle
 from .frames import Answer
-from .text import local
+from .text import local, text
 
 Progress = Callable[[int, int], None]
 """Called with the number of changesets here, and there."""
@@ -156,9 +156,9 @@ def _settle(repo: Any, state: _State, markers: bytes, rows: Iterable[bytes], now
         if markers:
             repo.obsstore.mergemarkers(tr, markers)
         _set_phases(repo, tr, state.phases)
-        _set_bookmarks(repo, tr, state.bookmarks)
+        moved = _set_bookmarks(repo, tr, state.bookmarks)
         _record_pushes(repo, tr, rows)
-        level = with_former(_level(state, now), former)
+        level = replace(with_former(_level(state, now), former), moved=moved if former else {})
         replicated.append(repo, tr, [level])
     return level
 
@@ -192,12 +192,15 @@ def _set_phases(repo: Any, tr: Any, roots: Mapping[str, tuple[str, ...]]) -> Non
             raise Diverged(f"a phase of an unknown changeset: {_words(problem)}") from problem
 
 
-def _set_bookmarks(repo: Any, tr: Any, wanted: Mapping[str, str]) -> None:
+def _set_bookmarks(repo: Any, tr: Any, wanted: Mapping[str, str]) -> dict[str, str | None]:
+    """Exactly these; returns those that were otherwise, as they were."""
     new = {local(name): bin(node) for name, node in wanted.items()}
     old = dict(repo._bookmarks.items())
     changes = [(name, node) for name, node in new.items() if old.get(name) != node]
     changes += [(name, None) for name in old if name not in new]
+    moved = observe.bookmarks(repo, [text(name) for name, _ in changes])
     repo._bookmarks.applychanges(repo, tr, changes)
+    return moved
 
 
 def _record_pushes(repo: Any, tr: Any, rows: Iterable[bytes]) -> None:

@@ -13,8 +13,9 @@ whole seconds. They are not synced to disk: after a power cut a mirror finds the
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from mercurial import repoview
@@ -55,9 +56,19 @@ def read_watermark(repo: Any) -> Watermark | None:
     )
 
 
-def write_watermark(repo: Any, *, seq: int, length: int, tip: str, push_id: int | None) -> None:
+def write_watermark(
+    repo: Any,
+    *,
+    seq: int,
+    length: int,
+    tip: str,
+    push_id: int | None,
+    moved: Mapping[str, str | None] = MappingProxyType({}),
+    bookmarks: bytes | None = None,
+) -> None:
     """Show the repository up to event `seq` from the next request on; `length`, `tip` and `push_id` are the mirror's own after it.
 
+    Its bookmarks are those that are here now but for `moved`, which were so at the event; or the lines `bookmarks`.
     Called by whoever holds the repository's events, one process at a time; a repeat is harmless, and so is a kill anywhere: the
     watermark itself is one rename, what is written before it shows nothing more, what comes after it lags behind. Before a
     strip, write a lower watermark first. Raises Diverged if the changelog does not have `tip` as its changeset number `length`,
@@ -68,7 +79,7 @@ def write_watermark(repo: Any, *, seq: int, length: int, tip: str, push_id: int 
     if length > len(changelog) or hex(changelog.node(length - 1)).decode() != tip:
         raise Diverged(f"{os.fsdecode(repo.root)}: event {seq} left {length} changesets up to {tip}, not so here")
     push = b"-" if push_id is None else b"%d" % push_id
-    _write_bookmarks(repo, length)
+    _write_bookmarks(repo, length, moved, bookmarks)
     _replace(repo, WATERMARK, b"1 %d %d %s %s\n" % (seq, length, tip.encode(), push))
     _replace(repo, DATA, b"".join(_compatible(_heads(repo, length), push_id)))
 
@@ -87,14 +98,27 @@ def read_bookmarks(repo: Any) -> bytes:
     return bytes(repo.vfs.tryread(BOOKMARKS))
 
 
-def _write_bookmarks(repo: Any, length: int) -> None:
-    """The bookmarks as they are, except that one which moved to a changeset not yet released stays where it was."""
+def _write_bookmarks(repo: Any, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
+    """The bookmarks of the release; one on a changeset that is not released stays where it was shown before."""
     present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
-    now, former = present.tryread(b"bookmarks"), read_bookmarks(repo)
+    now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo)
+    if moved:
+        now = _moved_back(now, moved)
     if length < len(repo.changelog):
         now = b"".join(_released_bookmarks(repo, length, now, former))
     if now != former:
         _replace(repo, BOOKMARKS, now)
+
+
+def _moved_back(now: bytes, moved: Mapping[str, str | None]) -> bytes:
+    marks = {line[41:]: line[:40] for line in now.splitlines()}
+    for name, node in moved.items():
+        mark = name.encode("utf-8", "surrogateescape")
+        if node is None:
+            marks.pop(mark, None)
+        else:
+            marks[mark] = node.encode()
+    return b"".join(b"%s %s\n" % (marks[mark], mark) for mark in sorted(marks))
 
 
 def _released_bookmarks(repo: Any, length: int, now: bytes, former: bytes) -> Iterator[bytes]:

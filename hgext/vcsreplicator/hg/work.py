@@ -276,13 +276,16 @@ class Hands:
         if min(task.released, level.seq) <= here.serving:
             return
         repo = self.repositories.open(here.folder)
-        shown = replicated.find(repo, task.released)
-        if shown is None or shown.seq <= here.serving:
+        found = replicated.find(repo, task.released)
+        if found is None or found[0].seq <= here.serving:
             return
+        shown, moved = found
         repo.invalidate()
         if shown.seq < level.seq and not _fits(repo, shown):
             return  # what it would show was stripped since; the release of the strip is on its way
-        watermark.write_watermark(repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push)
+        watermark.write_watermark(
+            repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push, moved=moved
+        )
         here.serving, here.served_at = shown.seq, self._clock.now()
 
     def _bundle(self, item: Item, files: contextlib.ExitStack) -> IO[bytes] | None:

@@ -33,6 +33,10 @@ class Backlog:
         self._sizes[repository] = self._sizes.get(repository, 0) + item.size
         self.bytes += item.size
 
+    def skip(self, partition: int, offset: int) -> None:
+        """The log does not hold what comes before this offset any more, or was made anew: reading goes on there."""
+        self._next[partition] = offset
+
     def peek(self, repository: str, *, events: int, size: int) -> tuple[Item, ...]:
         """The oldest queued events of a repository: at least one if there is any, then as many as fit."""
         taken: list[Item] = []

@@ -49,6 +49,7 @@ class Books:
         self.sender = Sender(events, settings.group, self.inbox.put)
         self.pool = Pool(settings, self.inbox.put)
         self.reader: Source | None = None
+        self.instance = ""
         self._settings, self._log, self._notes, self._clock = settings, events, notes, clock
         self._partitions = len(positions)
         self._backlog = Backlog(positions)

@@ -65,7 +65,6 @@ class Following:
     phase: Phase = Phase.STREAM
     note: Detached | None = None
     running: bool = False
-    since: float = 0.0
     queued: bool = False
     single: bool = False
     resting: bool = False

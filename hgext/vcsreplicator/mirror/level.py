@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How far a mirror is in one repository: written in the transaction that got it there, and the truth after any crash."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from ..digest import START
 from ..event import NULL_NODE
+from ..shape import from_json
 
 FILE, MAGIC = b"replicated.log", b"VRL1"
 FORMER_KEPT = 16
+_LIMIT = 256 * 1024 * 1024  # a snapshot may move every bookmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,8 @@ class Level:
     `length` and `tip` are the mirror's own changelog then (unfiltered) and `push` its newest push id: what a release of this
     event shows. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
     incarnations that this repository had before. `deleted`: this event was its deletion, its folder must go.
-    `stripping`: a strip was begun; only the first `length` changesets are certain.
+    `moved` are the bookmarks that it set, moved or deleted, as they were before it (None: there was none): what a release of an
+    earlier event still shows. `stripping`: a strip was begun; only the first `length` changesets are certain.
     """
 
     repository: str
@@ -36,6 +40,12 @@ class Level:
     former: tuple[str, ...] = ()
     deleted: bool = False
     stripping: bool = False
+    moved: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def level_of(record: bytes) -> Level:
+    """The level in a record of the file; raises MalformedEvent."""
+    return from_json(Level, record, limit=_LIMIT)
 
 
 def before_first(repository: str, incarnation: str, path: str, generation: int) -> Level:

@@ -56,12 +56,17 @@ class Answered:
 
 
 class Worker:
-    """One process and the pipe to it."""
+    """One process and the pipe to it; it is `busy` with a task `since` a time of the supervisor's clock.
+
+    One `is_apart` that took too long: another has its place, and it ends with its task.
+    """
 
     def __init__(self, settings: MirrorSettings, environment: Mapping[str, str], lane: Lane) -> None:
         self.lane = lane
         self.tasks = 0
         self.busy: object | None = None
+        self.since = 0.0
+        self.is_apart = False
         self.pipe, theirs = Pipe()
         command = [sys.executable, "-m", WORKER, str(theirs.fileno())]
         nice = _lower_priority if lane is Lane.HEAVY else None
@@ -95,7 +100,7 @@ class Pool:
 
     def idle(self, lane: Lane) -> Worker | None:
         """A worker of the lane that has nothing to do, started if there may be one more; None if all are busy."""
-        ours = [worker for worker in self.workers if worker.lane is lane]
+        ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
         for worker in ours:
             if worker.busy is None:
                 return worker
@@ -113,8 +118,12 @@ class Pool:
         """The worker has answered or died: it is idle, or leaves because it is dead, or has done enough."""
         worker = answered.worker
         worker.busy = None
-        if answered.answer is None or worker.tasks >= self._settings.recycle_after:
+        if answered.answer is None or worker.is_apart or worker.tasks >= self._settings.recycle_after:
             self._end(worker)
+
+    def kill(self, worker: Worker) -> None:
+        """Ends a worker in the middle of its task, which is told as died."""
+        worker.process.kill()
 
     def close(self, patience: float) -> None:
         """Ends all workers, each after the task it has; those not done within `patience` seconds are killed."""
@@ -126,7 +135,10 @@ class Pool:
                 worker.process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 worker.process.kill()
-                worker.process.wait()
+                with contextlib.suppress(
+                    subprocess.TimeoutExpired
+                ):  # one that hangs in the disk dies when that answers
+                    worker.process.wait(1.0)
         self.workers.clear()
 
     def _end(self, worker: Worker) -> None:

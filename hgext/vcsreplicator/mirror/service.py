@@ -5,7 +5,7 @@ import fcntl
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +19,7 @@ from ..log import ACKS, EVENTS, ROSTER, STATE, Log
 from ..retry import Backoff
 from ..roster import KEY as ROSTER_KEY
 from ..shape import from_json
+from .namesake import Namesakes, instance_of
 from .notes import Notes
 from .pool import Answered, Lane
 from .settings import MirrorSettings
@@ -55,14 +56,19 @@ def _follow(
     clock: Clock,
 ) -> None:
     positions = _patiently(stop, lambda: _positions(settings, events))
-    acks = _patiently(stop, lambda: _own_acks(settings, events, stop))
+    told_before = _patiently(stop, lambda: read_whole(events, ACKS, stop))
     roster = _patiently(stop, lambda: read_whole(events, ROSTER, stop))
     states = _patiently(
         stop, lambda: read_whole(events, STATE, stop)
     )  # only the newest: an older one may be wrong by now
-    if positions is None or acks is None or roster is None or states is None:
+    if positions is None or told_before is None or roster is None or states is None:
         return
+    instance = instance_of(Path(settings.folder))
+    namesakes = Namesakes(settings, instance, events, told_before[1])
+    _patiently(stop, lambda: namesakes.wait(told_before[0].get(settings.name), clock.now(), stop))
+    acks = _own_acks(settings, told_before[0])
     supervisor = Supervisor(settings, events, notes, clock, positions)
+    supervisor.instance = instance
     supervisor.take_roster(roster[0].get(ROSTER_KEY))
     told = Source(events, {(ROSTER, 0): roster[1], (STATE, 0): states[1]}, supervisor.inbox.put)
     try:
@@ -73,6 +79,7 @@ def _follow(
             supervisor.take_state(key, value)
         supervisor.pool.fill()
         supervisor.sender.start()
+        namesakes.watch(supervisor.inbox.put)
         told.start()
         supervisor.reader = Source(
             events, {(EVENTS, partition): offset for partition, offset in positions.items()}, supervisor.inbox.put
@@ -82,6 +89,7 @@ def _follow(
             supervisor.turn(TURN)
     finally:
         told.stop()
+        namesakes.stop()
         supervisor.close(DRAIN)
 
 
@@ -110,11 +118,11 @@ def _positions(settings: MirrorSettings, events: Log) -> dict[int, int]:
     return {**events.beginnings(EVENTS), **events.stored(settings.group, EVENTS)}
 
 
-def _own_acks(settings: MirrorSettings, events: Log, stop: threading.Event) -> dict[str, Ack]:
+def _own_acks(settings: MirrorSettings, newest: Mapping[str, bytes]) -> dict[str, Ack]:
     """What this mirror said last, by repository."""
     prefix = f"{settings.name}/"
     acks = {}
-    for key, value in read_whole(events, ACKS, stop)[0].items():
+    for key, value in newest.items():
         if key.startswith(prefix):
             try:
                 acks[key.removeprefix(prefix)] = from_json(Ack, value)

@@ -21,8 +21,9 @@ class MirrorSettings:
 
     `workers` apply in parallel; up to `heavy_workers` more take large pushes and repairs. `open_repositories` are kept open per
     worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events are held in memory, of one repository at most
-    `repository_buffer_bytes`. A repository whose work waits `slow_after` is
-    followed apart. `batch_events` and `batch_bytes` bound what shares one Mercurial transaction.
+    `repository_buffer_bytes`. A repository whose work waits `slow_after` is followed apart, and its worker replaced; a worker that
+    small work still occupies after `hung_after` is killed. `batch_events` and `batch_bytes` bound what shares one Mercurial
+    transaction.
 
     A `backup` ignores deletes, as does one that the roster calls so. Deleted repositories are kept `keep_deleted_days`.
     `master_timeout` bounds how long a master may be silent in the middle of an answer.
@@ -43,6 +44,7 @@ class MirrorSettings:
     batch_events: int = 64
     batch_bytes: int = 4 * _KIB * _KIB
     slow_after: float = 5.0
+    hung_after: float = 300.0
     beat_interval: float = 5.0
     retry_first: float = 0.5
     retry_longest: float = 60.0

@@ -5,6 +5,7 @@ Each reader puts what it read into the supervisor's inbox and waits where the su
 newest levels and positions, as many as have come together at a time. All of them outlast an outage of the log.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,13 @@ class Lost:
     follows: str
     run: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """The log no longer holds where the stream's reader was; it goes on at these positions."""
+
+    positions: Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +105,12 @@ class Source:
         self._thread.join(timeout)
 
     def _read(self) -> None:
-        attempt = 0
+        attempt, expired = 0, None
         while not self._stop.is_set():
             try:
+                if expired is not None:
+                    self._skip_expired(expired)
+                    expired = None
                 self._reader = self._log.reader(self._positions)
                 while not self._stop.is_set():
                     self._once(self._reader)
@@ -108,7 +119,7 @@ class Source:
                 if self._follows is not None:
                     self._arrived(Lost(follows=self._follows, run=self._run, reason=str(error)))
                     return
-                self._skip_expired(error)
+                expired = error
             except Unavailable as error:
                 attempt += 1
                 log.warning("log unavailable", reason=str(error), attempt=attempt)
@@ -118,7 +129,8 @@ class Source:
                 return
             finally:
                 if self._reader is not None:
-                    self._reader.close()
+                    with contextlib.suppress(Unavailable):
+                        self._reader.close()
 
     def _once(self, reader: Reader) -> None:
         self.may_read.wait()
@@ -148,11 +160,13 @@ class Source:
     def _skip_expired(self, error: Expired) -> None:
         """What expired is missing in its repositories, where it shows as a gap."""
         log.error("positions expired", reason=str(error))
+        skipped: dict[tuple[str, int], int] = {}
         for topic in {topic for topic, _ in self._positions}:
             beginnings, ends = self._log.beginnings(topic), self._log.ends(topic)
             for (name, partition), position in self._positions.items():
                 if name == topic and not beginnings[partition] <= position <= ends[partition]:
-                    self._positions[topic, partition] = beginnings[partition]
+                    self._positions[topic, partition] = skipped[topic, partition] = beginnings[partition]
+        self._arrived(Skipped(positions={place: at for place, at in skipped.items() if place[0] == EVENTS}))
 
 
 @dataclass(slots=True)

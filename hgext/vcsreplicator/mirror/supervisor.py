@@ -26,11 +26,13 @@ from .books import deletion
 from .following import Following, Phase
 from .intake import Intake
 from .level import Level
-from .pool import Answered, Lane
-from .sources import Broken, Ends, Lost, Read
+from .pool import Answered, Lane, Worker
+from .sources import Broken, Ends, Lost, Read, Skipped
 from .task import Check, Checked, Found, Outcome, Sweep, Task, Trouble, Warm
 
 TICK = 0.2
+APART_LIMIT = 8
+"""How many workers that take too long may be left to themselves; of more the oldest are killed."""
 # Seconds after which positions that did not move are stored again: Kafka forgets what nobody stores for a week.
 RENEW_INTERVAL = 3600.0
 SWEEP_INTERVAL = 3600.0
@@ -68,6 +70,9 @@ class Supervisor(Intake):
                 self._lost(arrived)
             case Ends():
                 self._find_silent_gaps(arrived)
+            case Skipped():
+                for (_, partition), offset in arrived.positions.items():
+                    self._backlog.skip(partition, offset)
             case Broken():
                 raise arrived.error
 
@@ -81,21 +86,42 @@ class Supervisor(Intake):
                 if self._lane(following) is not lane:
                     self._queue(following)
                     continue
-                following.running, following.since = True, self._clock.monotonic()
-                self.pool.give(worker, self._task(following))
+                following.running = True
+                self._give(worker, self._task(following))
         if self._cold:
             self._warm_next()
 
+    def _give(self, worker: Worker, task: object) -> None:
+        worker.since = self._clock.monotonic()
+        self.pool.give(worker, task)
+
+    def _watch(self, now: float) -> None:
+        """What takes long holds up nobody: its repository is followed apart, a light worker replaced, and killed if it hangs."""
+        slow = [
+            worker for worker in self.pool.workers if worker.busy and now - worker.since > self._settings.slow_after
+        ]
+        for worker in slow:
+            task = worker.busy
+            following = self._all.get(task.repository) if isinstance(task, Task) else None
+            if following is not None and following.running and following.phase is Phase.STREAM:
+                self._detach(following, Reason.SLOW, f"one task takes more than {self._settings.slow_after:g} s")
+            worker.is_apart = worker.is_apart or worker.lane is Lane.LIGHT
+        hung = sorted((worker for worker in slow if worker.is_apart), key=lambda worker: worker.since)
+        for number, worker in enumerate(hung):
+            if now - worker.since > self._settings.hung_after or number < len(hung) - APART_LIMIT:
+                log.error("worker killed", seconds=round(now - worker.since), task=repr(worker.busy)[:500])
+                self.pool.kill(worker)
+
     def _warm_next(self) -> None:
         """In a moment when all workers are idle, spares the next reader of a repository the making of caches."""
-        light = [worker for worker in self.pool.workers if worker.lane is Lane.LIGHT]
+        light = [worker for worker in self.pool.workers if worker.lane is Lane.LIGHT and not worker.is_apart]
         if any(self._ready.values()) or any(worker.busy for worker in light) or not light:
             return
         repository = next(iter(self._cold))
         del self._cold[repository]
         following = self._all.get(repository)
         if following is not None and following.folder is not None and not following.running:
-            self.pool.give(light[0], Warm(repository=repository, folder=following.folder))
+            self._give(light[0], Warm(repository=repository, folder=following.folder))
 
     def _task(self, following: Following) -> Task:
         events = 1 if following.single else self._settings.batch_events
@@ -127,7 +153,7 @@ class Supervisor(Intake):
             return
         following.running = False
         if answer is None:
-            self._died(following, task)
+            self._died(following, task, "its worker hung" if answered.worker.is_apart else "its worker died")
         elif isinstance(answer, Outcome):
             self._achieved(following, task, answer)
 
@@ -144,12 +170,12 @@ class Supervisor(Intake):
         if worker is not None:
             following = self._all.get(self._unchecked.pop())
             if following is not None and following.folder is not None and following.phase is Phase.STREAM:
-                self.pool.give(worker, Check(repository=following.id, folder=following.folder))
+                self._give(worker, Check(repository=following.id, folder=following.folder))
 
-    def _died(self, following: Following, task: Task) -> None:
+    def _died(self, following: Following, task: Task, note: str) -> None:
         log.warning("worker died", repository=following.id, path=following.path)
         metrics.DIED.inc()
-        self._troubled(following, task, Trouble(reason=Reason.CRASHED, note="its worker died", passing=True), done=0)
+        self._troubled(following, task, Trouble(reason=Reason.CRASHED, note=note, passing=True), done=0)
 
     def _achieved(self, following: Following, task: Task, outcome: Outcome) -> None:
         before = following.level
@@ -220,11 +246,7 @@ class Supervisor(Intake):
         if now - self._ticked < TICK:
             return
         self._ticked = now
-        for worker in self.pool.workers:
-            if isinstance(worker.busy, Task) and (following := self._all.get(worker.busy.repository)) is not None:
-                slow = following.running and now - following.since > self._settings.slow_after
-                if slow and following.phase is Phase.STREAM:
-                    self._detach(following, Reason.SLOW, f"one task takes more than {self._settings.slow_after:g} s")
+        self._watch(now)
         self._hold_back()
         positions = self._backlog.positions()
         renew = now - self._renewed >= RENEW_INTERVAL
@@ -237,7 +259,7 @@ class Supervisor(Intake):
             self._check_next()
         if now >= self._sweep_at and (heavy := self.pool.idle(Lane.HEAVY)) is not None:
             self._sweep_at = now + SWEEP_INTERVAL
-            self.pool.give(heavy, Sweep(before=self._clock.now() - 86400 * self._settings.keep_deleted_days))
+            self._give(heavy, Sweep(before=self._clock.now() - 86400 * self._settings.keep_deleted_days))
         if now - self._beaten >= self._settings.beat_interval:
             self._beaten = now
             self._beat()
@@ -260,6 +282,7 @@ class Supervisor(Intake):
             time=self._clock.now(),
             positions={str(partition): offset for partition, offset in self._stored.items()},
             version=VERSION,
+            instance=self.instance,
         )
         self.sender.ack(self._settings.name, to_json(beat))
         detached = [following for following in self._all.values() if following.note is not None]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Two mirrors of one name would take each other's levels for their own: the second refuses to start.
+
+Each beat carries the instance that gives it: a number kept in the mirror's folder, and the machine's name. A restart with the same
+folder on the same machine is the same instance and begins at once. Another one waits whether the former still gives beats, and
+takes over when it is silent. If both began at the same moment, both find out, and the one with the greater instance ends.
+"""
+
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from ..errors import BadConfig, MalformedEvent, Unavailable
+from ..levels import Beat
+from ..log import ACKS, Log, Record
+from ..shape import from_json
+from .settings import MirrorSettings
+from .sources import Broken
+
+FORGOTTEN = 60.0
+"""Seconds after which a beat says nothing any more."""
+
+_PATIENCE = 3  # beats
+log = structlog.get_logger()
+
+
+def instance_of(folder: Path) -> str:
+    """The instance that works with this folder on this machine; made at the first call. Raises BadConfig."""
+    file = folder / "instance"
+    try:
+        if not file.exists():
+            new = folder / "instance.new"
+            new.write_text(secrets.token_hex(8) + "\n", encoding="ascii")
+            new.replace(file)
+        return f"{file.read_text(encoding='ascii').strip()[:40]}@{socket.gethostname()}"
+    except (OSError, ValueError) as error:
+        raise BadConfig(f"{file}: cannot be kept: {error}") from error
+
+
+class Namesakes:
+    """Looks for beats of this mirror's name that another instance gives, from a position in `acks` on; a thread while it runs."""
+
+    def __init__(self, settings: MirrorSettings, instance: str, source: Log, position: int) -> None:
+        self._settings, self._instance, self._log = settings, instance, source
+        self._position = position
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wait(self, last: bytes | None, now: float, stop: threading.Event) -> None:
+        """Returns once nobody else has this name, or `stop` is set; raises BadConfig if somebody has. `last`: the newest beat."""
+        former = self._other(last)
+        if former is None or now - former.time > FORGOTTEN:
+            return
+        log.warning("waits for a mirror of the same name to be silent", instance=former.instance)
+        stop.wait(_PATIENCE * self._settings.beat_interval)
+        if not stop.is_set() and (other := self._newest()) is not None:
+            raise self._refusal(other)
+
+    def watch(self, arrived: Callable[[object], None]) -> None:
+        """From now on tells the inbox if this mirror must end because of another one."""
+        self._thread = threading.Thread(target=self._watch, args=(arrived,), name="namesakes", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+
+    def _watch(self, arrived: Callable[[object], None]) -> None:
+        while not self._stop.wait(self._settings.beat_interval):
+            other = None
+            with contextlib.suppress(Unavailable):
+                other = self._newest()
+            if other is None:
+                continue
+            if other.instance < self._instance:
+                arrived(Broken(error=self._refusal(other)))
+                return
+            log.error("another mirror has this name", instance=other.instance)
+
+    def _newest(self) -> Beat | None:
+        """The last beat of another instance that came since the last look."""
+        found = None
+        reader = self._log.reader({(ACKS, 0): self._position})
+        try:
+            while records := reader.poll(0.1, limit=5000):
+                found = self._among(records) or found
+            self._position = reader.positions()[ACKS, 0]
+        finally:
+            reader.close()
+        return found
+
+    def _among(self, records: "list[Record]") -> Beat | None:
+        beats = (self._other(record.value) for record in records if record.key == self._settings.name)
+        return next((beat for beat in beats if beat is not None), None)
+
+    def _other(self, value: bytes | None) -> Beat | None:
+        """The beat, if it is another instance's."""
+        try:
+            beat = None if value is None else from_json(Beat, value)
+        except MalformedEvent:
+            return None
+        return beat if beat is not None and beat.instance not in ("", self._instance) else None
+
+    def _refusal(self, other: Beat) -> BadConfig:
+        machine = other.instance.rpartition("@")[2]
+        return BadConfig(
+            f"mirror.{self._settings.name}: another mirror of this name works on {machine}; stop it, or give this one another name"
+        )

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The bookmarks that clients of a mirror see are those of the release, whatever was applied since."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from testing.author import Author
+from testing.mirroring import Bench
+from testing.waiting import eventually
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        yield bench
+
+
+HG = str(Path(sys.executable).with_name("hg"))
+
+
+@contextlib.contextmanager
+def served(bench: Bench, author: Author) -> Iterator[str]:
+    """`hg serve` on the mirror's repository, by HTTP."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    hgrc = bench.folder / "serve.hgrc"
+    hgrc.write_text("[extensions]\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
+    environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"}
+    command = [HG, "serve", "-R", str(bench.where(author)), "-a", "127.0.0.1", "-p", str(port)]
+    with (bench.folder / "serve.log").open("wb") as output:
+        serving = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    try:
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return True
+            return False
+
+        eventually(answers, "hg serve answers")
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def by_wire(url: str) -> dict[str, str]:
+    lines = get(url + "?cmd=listkeys&namespace=bookmarks").decode().splitlines()
+    return {name: node for name, _, node in (line.partition("\t") for line in lines)}
+
+
+def by_page(url: str) -> dict[str, str]:
+    return {each["bookmark"]: each["node"] for each in json.loads(get(url + "json-bookmarks"))["bookmarks"]}
+
+
+def by_clone(bench: Bench, url: str, *options: str) -> dict[str, str]:
+    """What a clone has; with a clone bundle on offer it may come from there."""
+    target = bench.folder / "clone"
+    environment = {**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "UTF-8"}
+    subprocess.run([HG, "clone", "-q", "-U", *options, url, str(target)], env=environment, check=True)
+    command = [HG, "-R", str(target), "bookmarks", "-T", "{bookmark}\t{node}\n"]
+    told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    subprocess.run(["rm", "-r", str(target)], check=True)
+    return {name: node for name, _, node in (line.partition("\t") for line in told.splitlines())}
+
+
+def eventful(bench: Bench) -> tuple[Author, Mapping[int, Mapping[str, str]]]:
+    """A repository whose bookmarks come, move and go; and which it has after each sequence."""
+    author = bench.author("repo")
+    nodes = [author.push().after.node for _ in range(3)]
+    history: dict[int, dict[str, str]] = {}
+
+    def keep() -> None:
+        history[author.seq] = {name.decode(): node.hex() for name, node in author.repo._bookmarks.items()}
+
+    keep()
+    for name, node in (
+        ("main", nodes[0]),
+        ("umläut", nodes[1]),
+        ("main", nodes[1]),
+        ("umläut", None),
+        ("new", nodes[0]),
+        ("main", "push"),
+        ("new", None),
+        ("umläut", nodes[2]),
+        ("main", nodes[0]),
+    ):
+        if node == "push":
+            node = author.push().after.node
+            keep()
+        author.bookmark(name, node)
+        keep()
+    return author, history
+
+
+def test_every_client_sees_exactly_the_bookmarks_of_the_release(bench: Bench) -> None:
+    author, history = eventful(bench)
+    bench.send(author)
+    with bench.mirror():
+        bench.wait_applied(author)
+        first = min(history)
+        bench.release(author, first)
+        bench.wait(lambda acks: acks[author.repository].serving == first, "the first release")
+        with served(bench, author) as url:
+            for seq, expected in history.items():
+                bench.release(author, seq)
+                bench.wait(lambda acks, s=seq: acks[author.repository].serving == s, f"release {seq}")  # type: ignore[misc]
+                assert by_wire(url) == expected, f"released {seq}"
+                assert by_page(url) == expected, f"released {seq}"
+
+
+def test_what_is_applied_after_a_release_does_not_move_its_bookmarks(bench: Bench) -> None:
+    author, history = eventful(bench)
+    with bench.mirror():
+        shown = sorted(history)[3]
+        bench.log.append(author.messages()[:shown])
+        bench.release(author, shown)
+        bench.wait(lambda acks: (a := acks.get(author.repository)) is not None and a.serving == shown, "release")
+        bench._sent[author.repository] = shown
+        bench.send(author)
+        bench.wait_applied(author)
+        with served(bench, author) as url:
+            assert by_wire(url) == by_page(url) == history[shown]
+            assert by_clone(bench, url) == history[shown]
+            assert by_clone(bench, url, "--stream") == history[shown]
+            bench.release(author)
+            bench.wait_served(author)
+            assert by_clone(bench, url, "--stream") == history[author.seq]
+
+
+def test_a_new_copy_serves_the_bookmarks_of_the_release_until_the_next(bench: Bench) -> None:
+    author, history = eventful(bench)
+    bench.serve_master()
+    shown = sorted(history)[3]
+    with bench.mirror():
+        bench.log.append(author.messages()[:shown])
+        bench.release(author, shown)
+        bench.wait(lambda acks: (a := acks.get(author.repository)) is not None and a.serving == shown, "release")
+        bench.hg(author, "debugbuilddag", "+1", "--from-existing")  # so it is copied anew, at the last event
+        bench._sent[author.repository] = shown
+        bench.send(author)
+        bench.wait_applied(author)
+        with served(bench, author) as url:
+            assert by_wire(url) == history[shown]
+            between = shown + 2
+            bench.release(author, between)
+            bench.release(author)
+            bench.wait_served(author)
+            assert by_wire(url) == history[author.seq]
