@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,26 @@ def wait_known(bench: Bench, authors: list[Author]) -> None:
             pass
 
 
+@contextlib.contextmanager
+def pushes_to(bench: Bench, authors: list[Author]) -> Iterator[None]:
+    """Meanwhile pushes go on to these repositories."""
+    over = threading.Event()
+
+    def push() -> None:
+        while not over.is_set():
+            for author in authors:
+                author.push()
+            bench.send(*authors)
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pushing.join()
+
+
 def test_every_repository_is_copied_whole_and_the_mirror_joins_and_goes_on(bench: Bench) -> None:
     authors = repositories(bench, 4)
     wait_known(bench, authors)
@@ -114,21 +135,8 @@ def test_every_repository_is_copied_whole_and_the_mirror_joins_and_goes_on(bench
 def test_pushes_and_new_repositories_meanwhile_are_there_in_the_end(bench: Bench) -> None:
     authors = repositories(bench, 3)
     wait_known(bench, authors)
-    over = threading.Event()
-
-    def push() -> None:
-        while not over.is_set():
-            for author in authors[:3]:
-                author.push()
-            bench.send(*authors)
-
-    pushing = threading.Thread(target=push)
-    pushing.start()
-    try:
+    with pushes_to(bench, authors[:3]):
         fill(bench)
-    finally:
-        over.set()
-        pushing.join()
     authors.append(bench.author("late"))
     authors[-1].push()
     bench.send(authors[-1])
@@ -158,13 +166,16 @@ def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(be
     assert outcomes(bench) == {Outcome.EQUAL}
 
 
-def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench, tmp_path: Path) -> None:
-    authors = repositories(bench, 12)
-    wait_known(bench, authors)
-    config = tmp_path / "bootstrap.toml"
+def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, list[dict[int, int]]]:
+    """The command, killed when it got on (with more than `behind` repositories there) and run again until it has joined.
+
+    Returns the number of kills, and the positions after each run.
+    """
+    config = bench.folder / "bootstrap.toml"
     config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
     command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "--json", "--workers", "2"]
-    positions, kills, joined, before = [], 0, False, 0
+    positions: list[dict[int, int]] = []
+    kills, joined, before = 0, False, behind
     while not joined:
         with subprocess.Popen(
             [*command, "-c", str(config)], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -172,7 +183,7 @@ def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench, tmp_path: Path) -
             assert run.stdout is not None
             for line in run.stdout:
                 event = json.loads(line)
-                if kills < 3 and event["event"] == "progress" and event["present"] > before:
+                if kills < wanted and event["event"] == "progress" and event["present"] > before:
                     before = event["present"]
                     kills += 1
                     os.killpg(run.pid, signal.SIGKILL)
@@ -181,8 +192,38 @@ def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench, tmp_path: Path) -
             joined = run.returncode == 0
             assert joined or run.returncode == -signal.SIGKILL
         positions.append(bench.log.stored(bench.settings().group, "events"))
+    return kills, positions
+
+
+def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench) -> None:
+    authors = repositories(bench, 12)
+    wait_known(bench, authors)
+    kills, positions = fill_killed(bench, 3)
     assert kills
     assert all(each == positions[0] for each in positions)
     assert outcomes(bench) == {Outcome.EQUAL}
     with bench.mirror():
         bench.wait_served(*authors)
+
+
+def fill_many(bench: Bench, count: int) -> None:
+    """Many repositories, pushes that go on, and a kill in the middle; prints how it went."""
+    authors = repositories(bench, count)
+    wait_known(bench, authors)
+    began = time.monotonic()
+    with pushes_to(bench, authors[:: count // 5]):
+        kills, _ = fill_killed(bench, 1, behind=count // 2)
+    seconds = time.monotonic() - began
+    with bench.mirror():
+        bench.wait_served(*authors)
+    assert kills == 1
+    assert bench.notes() == []
+    assert outcomes(bench) == {Outcome.EQUAL}
+    pushed = sum(author.seq for author in authors) - 4 * count
+    print(f"{count} repositories in {seconds:.0f} s, killed once, {pushed} pushes meanwhile")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_thousand_repositories_are_copied_while_pushes_go_on_and_through_a_kill(bench: Bench) -> None:
+    fill_many(bench, 1000)

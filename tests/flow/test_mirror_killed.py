@@ -86,7 +86,8 @@ class OneWorker:
         assert self.run(dict(os.environ)) == 0
 
 
-def strike_everywhere(bench: Bench, count: int) -> None:
+def strike_everywhere(bench: Bench, count: int) -> int:
+    """Kills a worker at that many lines, each from nothing; the number of kills."""
     author = eventful(bench, "repo")
     worker = OneWorker(bench, author)
     places = worker.places()
@@ -98,16 +99,11 @@ def strike_everywhere(bench: Bench, count: int) -> None:
         assert found.level is not None
         assert (found.level.digest, found.serving) == (author.digest, author.seq), f"killed at step {step}"
         assert same(bench, author), f"killed at step {step}"
+    return len(chosen)
 
 
 def test_a_worker_killed_at_a_line_leaves_nothing_half_done(bench: Bench) -> None:
-    strike_everywhere(bench, 25)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_a_worker_killed_at_any_line_leaves_nothing_half_done(bench: Bench) -> None:
-    strike_everywhere(bench, 400)
+    strike_everywhere(bench, 24)
 
 
 def test_a_deletion_killed_at_a_line_is_finished(bench: Bench) -> None:
@@ -122,8 +118,9 @@ def test_a_deletion_killed_at_a_line_is_finished(bench: Bench) -> None:
         assert not bench.where(author).exists(), f"killed at step {step}"
 
 
-def kill_at_random(bench: Bench, kills: int) -> None:
-    """Readers and workers are killed while events arrive; in the end everything is as on the master."""
+def kill_at_random(bench: Bench, kills: int) -> tuple[int, int]:
+    """Readers and workers are killed while events arrive; in the end everything is as on the master. The kills of each."""
+    readers = struck = 0
     chance = random.Random(kills)
     authors = [bench.author(f"project/{number}") for number in range(4)]
     with bench.process() as mirror:
@@ -141,17 +138,31 @@ def kill_at_random(bench: Bench, kills: int) -> None:
             if number % 2:
                 mirror.kill()
                 mirror.start()
+                readers += 1
             elif workers := mirror.workers:
                 os.kill(chance.choice(workers), signal.SIGKILL)
+                struck += 1
         bench.wait_applied(*authors)
     assert all(same(bench, author) for author in authors)
+    return readers, struck
 
 
 def test_readers_and_workers_killed_at_random_lose_nothing(bench: Bench) -> None:
-    kill_at_random(bench, 16)
+    kill_at_random(bench, 18)
+
+
+def campaign(folder: Path, kills: int) -> None:
+    """Half of the kills at lines of a worker, half at moments that chance chooses; prints what was killed how often."""
+    with Bench(folder / "lines") as bench:
+        at_lines = strike_everywhere(bench, kills // 2)
+    with Bench(folder / "moments") as bench:
+        readers, workers = kill_at_random(bench, kills - at_lines)
+    print(
+        f"{at_lines + readers + workers} kills: workers at a line {at_lines}, workers {workers}, readers {readers}; all equal"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_readers_and_workers_killed_a_hundred_times_lose_nothing(bench: Bench) -> None:
-    kill_at_random(bench, 100)
+@pytest.mark.timeout(7200)
+def test_readers_and_workers_killed_five_hundred_times_lose_nothing(tmp_path: Path) -> None:
+    campaign(tmp_path, 500)
