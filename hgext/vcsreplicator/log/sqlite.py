@@ -30,7 +30,7 @@ from .doorbell import ring
 from .filesystem import refuse_network
 from .sqlite_connection import Connection, create_database
 from .sqlite_reader import SqliteReader
-from .sqlite_removal import compact, remove_expired, remove_tombstones
+from .sqlite_removal import before, compact, note_time, remove_expired, remove_tombstones
 
 BUSY_PATIENCE = 30.0  # seconds to wait for other writers
 TOMBSTONES_KEPT = 1 * DAY  # so that a reader that was away learns of removed keys
@@ -229,6 +229,7 @@ class SqliteLog:
 
     def _append(self, connection: Connection, messages: Sequence[Message]) -> list[tuple[int, int]]:
         now = self._clock.now()
+        note_time(connection, now)
         next_offsets: dict[int, int] = {}
         written = []
         for message in messages:
@@ -265,9 +266,9 @@ class SqliteLog:
         self._sweep = (self._sweep + 1) % len(streams)
         stream, _, _, compacted, retention = streams[self._sweep]
         if compacted:
-            remove_tombstones(connection, stream, now - TOMBSTONES_KEPT, limit)
+            remove_tombstones(connection, stream, before(connection, now, TOMBSTONES_KEPT), limit)
         elif retention is not None:
-            remove_expired(connection, stream, now - retention, limit)
+            remove_expired(connection, stream, before(connection, now, retention), limit)
 
     def _ring(self, messages: Sequence[Message]) -> None:
         ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})

@@ -1,10 +1,39 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What leaves the embedded log: replaced values at once, tombstones and expired records in small steps."""
+"""What leaves the embedded log: replaced values at once, tombstones and expired records in small steps.
+
+Age is time in which the log was in use. A machine that was off for a month, or a clock that jumped a year ahead, would else take
+away at the next append what nobody had a chance to read.
+"""
 
 import itertools
 
 from . import sqlite_statements as sql
 from .sqlite_connection import Connection
+
+PAUSE = 3600.0
+"""Seconds without a record after which the services, or the clock, must have stood still: mirrors and aggregator beat every few."""
+
+EXACT = 60.0
+"""Seconds by which the time of the last record may be known too early: it is not worth a write with each."""
+
+
+def note_time(connection: Connection, now: float) -> None:
+    """Remembers that the log is in use, and how long it was not."""
+    seen = next((time for (time,) in connection.rows(sql.SEEN)), None)
+    if seen is not None and now - seen > PAUSE:
+        connection.run(sql.ADD_PAUSE, now, now - seen)
+    if seen is None or abs(now - seen) > EXACT:
+        connection.run(sql.SET_SEEN, now)
+
+
+def before(connection: Connection, now: float, age: float) -> float:
+    """What was written before this time is older than `age` seconds, pauses not counted."""
+    cutoff = now - age
+    for until, seconds in connection.rows(sql.PAUSES):
+        if until <= cutoff:
+            break
+        cutoff -= seconds
+    return cutoff
 
 
 def compact(connection: Connection, stream: int, key: bytes | None, offset: int) -> None:

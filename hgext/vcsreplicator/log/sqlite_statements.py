@@ -52,6 +52,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
         "CREATE TABLE transactors (identity TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
     ),
+    (
+        # When something was written last, and the pauses in which nothing was: `seconds` long, over at `until`.
+        "CREATE TABLE clock (id INTEGER PRIMARY KEY CHECK (id = 1), seen REAL NOT NULL)",
+        "INSERT INTO clock SELECT 1, max(time) FROM positions HAVING max(time) IS NOT NULL",
+        "CREATE TABLE pauses (until REAL NOT NULL, seconds REAL NOT NULL)",
+    ),
 )
 
 TABLES = "SELECT count(*) FROM sqlite_master"
@@ -87,6 +93,12 @@ SET_LATEST = (
 OLD_TOMBSTONES = """
     SELECT offset, key FROM records WHERE stream = ? AND value IS NULL AND time < ? ORDER BY time LIMIT ?"""
 DELETE_LATEST = "DELETE FROM latest WHERE stream = ? AND key = ? AND offset = ?"
+
+# Clock: one row; pauses: few.
+SEEN = "SELECT seen FROM clock"
+SET_SEEN = "INSERT INTO clock (id, seen) VALUES (1, ?) ON CONFLICT DO UPDATE SET seen = excluded.seen"
+ADD_PAUSE = "INSERT INTO pauses (until, seconds) VALUES (?, ?)"
+PAUSES = "SELECT until, seconds FROM pauses ORDER BY until DESC"
 
 # Positions: primary key (topic, reader, partition).
 SET_POSITION = """
