@@ -42,6 +42,9 @@ GROUP = IDENTITY = "aggregator"
 POLL = 0.2
 """Longest wait for a record in seconds: how soon a wish to stop is noticed."""
 
+READ_LIMIT, READS = 500, 4
+"""Records of one read, and reads before what they brought is decided and committed."""
+
 LOAD_LIMIT = 5000
 RETRY = Backoff(first=0.1, longest=5.0)
 TopicPartition = tuple[str, int]
@@ -142,8 +145,7 @@ class Session:
         was_waiting = core.waiting
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
-        assert self._reader is not None
-        self._take(self._reader.poll(timeout))
+        self._read(timeout)
         more = True
         while more:
             more = core.decide(self._clock.now(), limit=settings.batch)
@@ -167,6 +169,16 @@ class Session:
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
         _count(batch)
+
+    def _read(self, timeout: float) -> None:
+        """What is there; under load some more, so that fewer transactions hold more decisions."""
+        assert self._reader is not None
+        for _ in range(READS):
+            records = self._reader.poll(timeout, limit=READ_LIMIT)
+            self._take(records)
+            if len(records) < READ_LIMIT:
+                break
+            timeout = 0.0
 
     def _take(self, records: Sequence[Record]) -> None:
         core, now = self.core, self._clock.now()

@@ -98,7 +98,7 @@ class World(RuleBasedStateMachine):
                 self.serve_what_is_released(mirror)
 
     @rule(
-        what=st.sampled_from(("rename", "delete", "adopt", "repeat", "fork")),
+        what=st.sampled_from(("rename", "delete", "adopt", "repeat", "fork", "newer")),
         name=st.sampled_from(NAMES),
         number=st.integers(1, 9),
     )
@@ -119,6 +119,8 @@ class World(RuleBasedStateMachine):
             case "repeat":
                 same = [other for other in self.chains[name] if other.repository == chain.repository]
                 self.send(*[event for other in same for event in other.events][-number:])
+            case "newer":
+                self.send(chain.next(version=2))
             case "fork" if len(chain.events) >= number:
                 self.send(replace(chain.events[-number], id=identifier("fork", chain.events[-number].id)))
 
@@ -168,11 +170,17 @@ class World(RuleBasedStateMachine):
         if again:
             self.submit(self.asked)
 
-    @rule(what=st.sampled_from(("kill", "lose", "lose the answer", "replace", "old one wakes", "time", "long time")))
+    @rule(
+        what=st.sampled_from(
+            ("kill", "lose", "lose the answer", "replace", "another release", "old one wakes", "time", "long time")
+        )
+    )
     def at_the_aggregator(self, what: str) -> None:
         match what:
             case "kill":
                 self.session = None
+            case "another release":
+                self.session, wire.VERSION = None, 3 - wire.VERSION
             case "lose" | "lose the answer":
                 self.log.fail_commits.append(what == "lose the answer")
             case "replace" if self.session:
@@ -192,6 +200,13 @@ class World(RuleBasedStateMachine):
     # In the end
 
     def teardown(self) -> None:
+        self.session, wire.VERSION = None, 2
+        try:
+            self.judge()
+        finally:
+            wire.VERSION = 1
+
+    def judge(self) -> None:
         report = check(steps_of(self.log.journal), complete=False)
         assert not report.violations
         self.settle()
