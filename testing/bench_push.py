@@ -2,9 +2,10 @@
 """Added wall time of `hg push`: the relay running, mirrors paused, against bare Mercurial, rounds interleaved.
 
 Every push is one small changeset from a process of its own to a server process of its own, as over SSH, so what the server imports
-counts. The rows of steps come from a push inside this process.
+counts. The rows of steps are pushes of their own, whose server writes down what each step takes (`push_steps`).
 """
 
+import json
 import os
 import random
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
+from testing import push_steps
 from testing.measure import Row
 
 ROUNDS = int(os.environ.get("BENCH_PUSH_ROUNDS", "30"))
@@ -43,12 +45,14 @@ shift
 case "$*" in
   *bare*) HGRCPATH={folder}/bare.hgrc ;;
   *outbox*) HGRCPATH={folder}/outbox.hgrc ;;
+  *steps*) HGRCPATH={folder}/steps.hgrc ;;
   *) HGRCPATH={folder}/store.hgrc ;;
 esac
 export HGRCPATH
 eval "exec $*"
 """
 VARIANTS = ("bare", "outbox", "store")
+STEPS = "steps"  # durability = store, written down
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Bench:
         subprocess.run(
             [HG, *arguments],
             cwd=self.folder,
-            env={**os.environ, "HGRCPATH": str(self.folder / hgrc), "USER": "bench", "PATH": _path()},
+            env={**_environment(), "HGRCPATH": str(self.folder / hgrc), "PUSH_STEPS": str(self.folder / "steps.json")},
             check=True,
             stdout=subprocess.DEVNULL,
         )
@@ -99,7 +103,26 @@ def rows() -> list[Row]:
         with _relay(bench):
             found += _wall("small", bench, 0)
             found += _wall("many-heads", bench, HEADS)
+            found += _steps("small", bench, 0)
+            found += _steps("many-heads", bench, HEADS)
     return found
+
+
+def _steps(name: str, bench: Bench, heads: int) -> list[Row]:
+    """Wall time of each step, inside the server process of each push."""
+    bench.prepare(name, STEPS, ROUNDS, heads)
+    written = bench.folder / "steps.json"
+    written.unlink()
+    for number in range(3, ROUNDS + 3):
+        bench.push(name, STEPS, number)
+    pushes = [json.loads(line) for line in written.read_text().splitlines()]
+    pushes = [
+        push for push in pushes if "after the commit" in push
+    ]  # not the creation of the repository, nor a refusal
+    steps = [push_steps.LOADING, push_steps.MODULES, *(step for step, _where, _name in push_steps.STEPS)]
+    return [
+        Row(name=f"step, {name}: {step}", unit="ms", samples=[push.get(step, 0.0) for push in pushes]) for step in steps
+    ]
 
 
 def _wall(name: str, bench: Bench, heads: int) -> list[Row]:
@@ -128,6 +151,8 @@ def _configure(bench: Bench) -> None:
     (folder / "bare.hgrc").write_text("")
     for durability in VARIANTS[1:]:
         (folder / f"{durability}.hgrc").write_text(MASTER.format(folder=folder, durability=durability))
+    steps = f"[extensions]\nsteps = {push_steps.__file__}\n"
+    (folder / f"{STEPS}.hgrc").write_text(steps + MASTER.format(folder=folder, durability="store"))
 
 
 @contextmanager
@@ -143,7 +168,7 @@ def _relay(bench: Bench) -> Iterator[None]:
         log.create(topics())
     process = subprocess.Popen(
         [sys.executable, "-m", "hgext.vcsreplicator.cli", "relay", "--config", str(config)],
-        env={**os.environ, "HGRCPATH": ""},
+        env={**_environment(), "HGRCPATH": ""},
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -200,5 +225,8 @@ def _add_heads(folder: Path, count: int) -> None:
         phases.advanceboundary(repo, tr, phases.public, [repo.changelog.node(rev) for rev in repo.changelog])
 
 
-def _path() -> str:
-    return os.pathsep.join([str(Path(HG).parent), os.environ.get("PATH", os.defpath)])
+def _environment() -> dict[str, str]:
+    """Without what keeps Python from storing compiled modules: each push would compile ours again."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join([str(Path(HG).parent), os.environ.get("PATH", os.defpath)])
+    return {**kept, "PATH": path, "USER": "bench"}

@@ -17,9 +17,10 @@ from .value import Value
 VERSION = 1
 NULL_NODE = "0" * 40
 
-_NODE = re.compile(r"[0-9a-f]{40}\Z")
-_HASH = re.compile(r"[0-9a-f]{64}\Z")
-_IDENTIFIER = re.compile(r"[0-9a-f]{32}\Z")
+# compiled at their first use: a push, which defines events, has none to check
+_NODE = r"[0-9a-f]{40}\Z"
+_HASH = r"[0-9a-f]{64}\Z"
+_IDENTIFIER = r"[0-9a-f]{32}\Z"
 
 
 class Type(enum.StrEnum):
@@ -159,7 +160,7 @@ class Heartbeat(Value):
 
 def is_identifier(text: str) -> bool:
     """Whether this has the form of a repository's or an event's id."""
-    return bool(_IDENTIFIER.match(text))
+    return bool(re.match(_IDENTIFIER, text))
 
 
 def check_event(event: Event) -> Event:
@@ -206,6 +207,6 @@ def _check_changes(changes: Changes) -> None:
         _expect(_HASH, changes.markers_sha256, "markers_sha256")
 
 
-def _expect(form: re.Pattern[str], value: str, name: str) -> None:
-    if not form.match(value):
-        raise MalformedEvent(f"{name}: expected {form.pattern[:-2]}, got {value[:70]!r}")
+def _expect(form: str, value: str, name: str) -> None:
+    if not re.match(form, value):
+        raise MalformedEvent(f"{name}: expected {form[:-2]}, got {value[:70]!r}")

@@ -18,7 +18,6 @@ import enum
 import fcntl
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Protocol
@@ -40,7 +39,7 @@ SEGMENT_SIZE = 8 * 1024 * 1024
 RECORD_LIMIT = 64 * 1024 * 1024
 
 _LEVEL = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
-_SEGMENT = re.compile(rb"outbox\.(\d{4,})\.log\Z")
+_SEGMENT_PREFIX, _SEGMENT_SUFFIX = b"outbox.", b".log"
 
 
 class Folder(Protocol):
@@ -201,7 +200,12 @@ class Outbox:
     def segments(self) -> list[int]:
         """The numbers of the segments on disk, ascending."""
         names = os.listdir(self._folder.join(b""))
-        return sorted(int(found[1]) for found in map(_SEGMENT.match, names) if found)
+        numbers = [
+            name[len(_SEGMENT_PREFIX) : -len(_SEGMENT_SUFFIX)]
+            for name in names
+            if name.startswith(_SEGMENT_PREFIX) and name.endswith(_SEGMENT_SUFFIX)
+        ]
+        return sorted(int(number) for number in numbers if len(number) >= 4 and number.isdigit())
 
     def last(self, tr: Any = None) -> Entry | None:
         """The newest entry, None for a repository that never had one."""

@@ -9,14 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+# compiled at their first use, which is in no push
 _KEYS = {
-    "web": re.compile(
+    "web": (
         r"(name|description|contact|hidden|labels|descend|collapse|allow-archive|allow_archive|allow_read|deny_read|"
         r"allow-read|deny-read|allow-pull|allowpull|allowgz|allowbz2|allowzip|shortchanges|maxchanges|maxfiles|"
         r"maxshortchanges|stripes|encoding|view)\Z"
     ),
-    "phases": re.compile(r"publish\Z"),
-    "experimental": re.compile(r"evolution(\.[a-z.-]{1,60})?\Z"),
+    "phases": r"publish\Z",
+    "experimental": r"evolution(\.[a-z.-]{1,60})?\Z",
 }
 _VALUE_LIMIT = 16 * 1024
 _HEAD = "# written by replication; changes are overwritten\n"
@@ -30,7 +31,7 @@ def allowed(sections: Sections) -> dict[str, dict[str, str]]:
     for section, items in sections.items():
         keys = _KEYS.get(section)
         for key, value in items.items():
-            if keys is not None and keys.match(key) and len(value) <= _VALUE_LIMIT and value.isprintable():
+            if keys is not None and re.match(keys, key) and len(value) <= _VALUE_LIMIT and value.isprintable():
                 kept.setdefault(section, {})[key] = value
     return kept
 

@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from mercurial import bookmarks, config, error, extensions, phases
@@ -27,6 +27,7 @@ from .. import outbox
 from ..event import Changes, Event, Marker, MarkerNode, PushEntry, Settings, Tip, Type
 from ..outbox import End, Entry, Level, Needs, Outbox
 from ..shape import to_json
+from ..value import Value
 from . import durability, observe
 from .allowed import allowed
 from .creation import TRANSACTION as CREATION
@@ -46,11 +47,10 @@ REFUSED_REQUIREMENTS = {
 }
 LIFECYCLE = b"vcsreplicator-event"  # the transaction of an event that was prepared by `lifecycle`
 NOTHING = Changes(added=None)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = r"[\x00-\x1f\x7f]"
 
 
-@dataclass(slots=True, kw_only=True)
-class Announcement:
+class Announcement(Value):
     """An event to come that does not follow from the transaction's own changes; `level` replaces the identity before it."""
 
     kind: Type
@@ -62,19 +62,16 @@ class Announcement:
     detail: Mapping[str, str] | None = None
 
 
-@dataclass(slots=True, kw_only=True)
 class Capture:
     """What one outermost transaction of a repository tells; made when it opens, kept as an attribute of it.
 
     `written` are the entries it appended, filled in by the finalizer.
     """
 
-    repo: Any
-    path: str
-    configuration: Configuration
-    end: End | None
-    announcements: list[Announcement] = field(default_factory=list)
-    written: list[Entry] = field(default_factory=list)
+    def __init__(self, repo: Any, path: str, configuration: Configuration, end: End | None) -> None:
+        self.repo, self.path, self.configuration, self.end = repo, path, configuration, end
+        self.announcements: list[Announcement] = []
+        self.written: list[Entry] = []
 
     def finalize(self, tr: Any) -> None:
         """Appends what `tr` did, if anything, to the outbox; raises Abort, which refuses the push, if that cannot be told."""
@@ -222,7 +219,7 @@ def refuse_odd_bookmarks(changes: Changes) -> None:
     """Raises Abort for a bookmark whose name does not survive Mercurial's own files and protocol, all lines and columns."""
     for bookmark in changes.bookmarks:
         name = bookmark.name
-        if bookmark.node is not None and (not name or name != name.strip() or _CONTROL.search(name)):
+        if bookmark.node is not None and (not name or name != name.strip() or re.search(_CONTROL, name)):
             raise error.Abort(
                 b"a bookmark cannot have this name: %s" % stringutil.pprint(local(name)),
                 hint=b"no control characters, and no blanks at its ends",

@@ -23,6 +23,7 @@ for _key in (
     b"acknowledge",
     b"acknowledge-timeout",
     b"lock",
+    b"refuse-when-stale",
 ):
     _configitem(settings.SECTION, _key, default=None)
 _configitem(settings.SECTION, b"snapshot-allow", default=list)
@@ -30,24 +31,36 @@ _configitem(settings.SECTION, b"snapshot-allow", default=list)
 
 def uisetup(ui: Any) -> None:
     """Views and guards of a mirror."""
-    from . import visibility
+    if ui.config(settings.SECTION, b"role") == b"mirror":
+        from . import visibility
 
-    visibility.uisetup(ui)
+        visibility.uisetup(ui)
 
 
 def extsetup(ui: Any) -> None:
     """Wraps what a master must see; each wrapper acts on repositories of a master only."""
     from mercurial.cmd_impls import clone
 
-    from . import creation, lifecycle, master, offer, requirement
+    from . import creation, master, offer, requirement
 
     offer.register()
     requirement.register(locking=bool(ui.config(settings.SECTION, b"lock")))
-    extensions.wrapfunction(repair, "strip", lifecycle.strip)
-    extensions.wrapfunction(repair, "deleteobsmarkers", lifecycle.delete_markers)
-    extensions.wrapfunction(revlog.revlog, "censorrevision", lifecycle.censor)
+    extensions.wrapfunction(repair, "strip", _in_lifecycle("strip"))
+    extensions.wrapfunction(repair, "deleteobsmarkers", _in_lifecycle("delete_markers"))
+    extensions.wrapfunction(revlog.revlog, "censorrevision", _in_lifecycle("censor"))
     extensions.wrapfunction(clone, "clone", master.after_clone)
     extensions.wrapfunction(localrepo, "createrepository", creation.note_creation)
+
+
+def _in_lifecycle(name: str) -> Any:
+    """A wrapper of `lifecycle`, which is loaded when it is called: no push needs it."""
+
+    def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        from . import lifecycle
+
+        return getattr(lifecycle, name)(*arguments, **keywords)
+
+    return wrapper
 
 
 def reposetup(ui: Any, repo: Any) -> None:

@@ -57,7 +57,7 @@ def is_mirror(ui: Any) -> bool:
 
 
 def uisetup(ui: Any) -> None:
-    """Registers the views for every role; on a mirror, puts them in front of every client."""
+    """Puts the views of a mirror in front of every client."""
     _register_views()
     if is_mirror(ui) and ("path", watermark.WATERMARK) not in hg.foi:
         from . import guards
@@ -70,6 +70,7 @@ def reposetup(ui: Any, repo: Any) -> None:
     """Takes hold of the release that is current now, and tells the pushlog where to stop."""
     if not repo.local() or not is_mirror(repo.ui):
         return
+    _register_views()
     unfiltered = repo.unfiltered()
     release = read_watermark(unfiltered)
     setattr(unfiltered, _RELEASE, release)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A Mercurial extension that writes down what each step of a push costs in its server process: see `testing.bench_push`.
+
+Named first in `[extensions]`, it sees the others load. At its end the process appends one line of JSON, step → milliseconds, to the
+file `PUSH_STEPS`. The modules of the steps are loaded beforehand, so a step is what it does.
+"""
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import time
+
+from mercurial import extensions
+
+testedwith = b"7.2"
+
+LOADING, MODULES = "load the extensions", "load what a push uses besides"
+# (what it does, where the function is); in the order of a push
+STEPS = (
+    ("open the repository", "hgext.vcsreplicator.hg.registration", "reposetup"),
+    ("before the transaction", "hgext.vcsreplicator.hg.capture", "begin"),
+    ("call the relay", "hgext.vcsreplicator.relay_client", "RelayLine.open"),
+    ("pushlog: rows into SQLite", "pushlog.recording", "record"),
+    ("sync the journal", "hgext.vcsreplicator.hg.durability", "sync_journal"),
+    ("pushlog: append to its file", "pushlog.storage", "Session._finalize"),
+    ("the event, appended to the outbox", "hgext.vcsreplicator.hg.capture", "Capture.finalize"),
+    ("… of it, sync what was touched", "hgext.vcsreplicator.hg.durability", "before_outbox"),
+    ("… of it, sync the outbox", "hgext.vcsreplicator.hg.durability", "after_outbox"),
+    ("pushlog: commit SQLite", "pushlog.storage", "Session._commit"),
+    ("after the commit", "hgext.vcsreplicator.hg.master", "_after_commit"),
+    ("the log's word, by the relay", "hgext.vcsreplicator.hg.master", "tell"),
+)
+
+spent: dict[str, float] = {}
+
+
+def timed(step, function):
+    @functools.wraps(function)
+    def run(*arguments, **keywords):
+        started = time.perf_counter()
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            spent[step] = spent.get(step, 0.0) + (time.perf_counter() - started) * 1000
+
+    return run
+
+
+def write():
+    with open(os.environ["PUSH_STEPS"], "a", encoding="ascii") as file:
+        file.write(json.dumps(spent) + "\n")
+
+
+def uisetup(ui):
+    atexit.register(write)
+
+
+def extsetup(ui):
+    started = time.perf_counter()
+    found = [(step, *place(where, name)) for step, where, name in STEPS]
+    spent[MODULES] = (time.perf_counter() - started) * 1000
+    for step, owner, last in found:
+        function = owner.__dict__[last]
+        if isinstance(function, classmethod):
+            setattr(owner, last, classmethod(timed(step, function.__func__)))
+        else:
+            setattr(owner, last, timed(step, function))
+
+
+def place(where, name):
+    """The module or class that has the function, and the function's name in it."""
+    owner = importlib.import_module(where)
+    *outer, last = name.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    getattr(owner, last)  # now the module is really loaded
+    return owner, last
+
+
+extensions.load = timed(LOADING, extensions.load)
