@@ -38,7 +38,6 @@ to share them.
   $ hgm --config extensions.share= share -q -U -B repos/plain shared-too
   $ hg -R source push -q repos/plain --config extensions.vcsreplicator=!
   $ hgm -R shared bookmark -r tip mine
-  recorded push in replication log in *s (glob)
   $ hgm -R shared bookmark -r 0 mine-too
   $ hgm --config extensions.share= -R shared-too bookmark -r tip here
   recorded push in replication log in *s (glob)

@@ -76,6 +76,18 @@ Clients of the old protocol: each bookmark is a transaction of its own.
   exporting bookmark old
   [1]
 
+Markers by the old protocol.
+
+  $ hg debugobsolete 3333333333333333333333333333333333333333 `hg log -r . -T "{node}"`
+  1 new obsolescence markers
+  $ hg push --config devel.legacy.exchange=bundle1
+  pushing to ssh://user@dummy/$TESTTMP/repos/one
+  searching for changes
+  no changes found
+  remote: 1 new obsolescence markers
+  remote: recorded push in replication log in *s (glob)
+  [1]
+
 A push that changes nothing, and reading, tell nothing.
 
   $ hg push -q
@@ -93,3 +105,4 @@ A push that changes nothing, and reading, tell nothing.
   one 8 changed +1 heads+1 here=647c704fa659 markers:1 push=3 by tester (inline) after=3
   one 9 changed markers:1 (inline) after=3
   one 10 changed old=647c704fa659 after=3
+  one 11 changed markers:1 (inline) after=3

@@ -90,18 +90,18 @@ A bookmark whose name would tear Mercurial's own files or its clients' lists apa
   $ hgm init -q named
   $ for name in 'two
   > lines' 'tab	ulator' 'blank '; do
-  >   hg -R ../clone debugpushkey ssh://user@dummy/$TESTTMP/repos/named bookmarks "$name" '' 0000000000000000000000000000000000000000 2>&1 \
+  >   hg debugpushkey ssh://user@dummy/$TESTTMP/repos/named bookmarks "$name" '' 0000000000000000000000000000000000000000 2>&1 \
   >     | grep -E 'True|False|name'
   > done
   remote: abort: a bookmark cannot have this name: 'two\nlines'
   remote: abort: a bookmark cannot have this name: 'tab\tulator'
   remote: abort: a bookmark cannot have this name: 'blank '
-  $ hg -R ../clone debugpushkey ssh://user@dummy/$TESTTMP/repos/named bookmarks 'naïve @1' '' 0000000000000000000000000000000000000000
+  $ hg debugpushkey ssh://user@dummy/$TESTTMP/repos/named bookmarks 'a b' '' 0000000000000000000000000000000000000000
   remote: recorded push in replication log in *s (glob)
   True
   $ events named
   named 1 created origin=init after=0
-  named 2 changed na* @1=000000000000 after=0 (glob)
+  named 2 changed a b=000000000000 after=0
 
 Settings that cannot be right.
 

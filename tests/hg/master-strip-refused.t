@@ -44,7 +44,7 @@ What no event tells is refused: hiding changesets in a phase that never travels,
   $ hgm init -q repos/archive --config format.exp-archived-phase=yes
   $ hg -R clone push -q -r 0 ssh://user@dummy/$TESTTMP/repos/archive
   $ hgm -R repos/archive phase --quiet --force --draft 0
-  $ hgm -R repos/archive strip --soft 0
+  $ hgm -R repos/archive strip --soft --no-backup 0
   transaction abort!
   rollback completed
   abort: changesets of a replicated repository cannot become archived

@@ -168,13 +168,15 @@ def adopt(repo: Any) -> Level:
 
 
 def finish(repo: Any, intent: Intent) -> None:
-    """Does what is left of an interrupted act but moving; the caller holds the lock. Does nothing where all is done."""
+    """Does what is left of an interrupted act but `finish_move`; the caller holds the lock. Does nothing where all is done."""
     repo = repo.unfiltered()
     end = Outbox(repo.svfs).end()
     if end is None or not intent.concerns(end.level):
-        return  # its repository is where it belongs, and this is another at the same path
+        intents.remove(repo.replication_root, intent.path)  # its repository is where it belongs, this is another
+        return
     if intent.kind == Type.STRIPPED.value:
         _finish_strip(repo, intent, announced=end.level.seq > intent.seq)
+        intents.remove(repo.replication_root, intent.path)
     elif end.level.seq == intent.seq:
         if intent.kind == Type.DELETED.value:
             announce(repo, Announcement(kind=Type.DELETED))
@@ -183,9 +185,10 @@ def finish(repo: Any, intent: Intent) -> None:
 
 
 def finish_move(root: str, intent: Intent) -> None:
-    """The last step, after the event is committed and without the locks, which a moved repository would keep for ever."""
-    if intent.concerns(Outbox(Store(os.path.join(intent.folder, ".hg", "store"))).level()):
-        _move(intent)
+    """The last step of a rename or deletion: without the locks, which a moved repository would keep for ever."""
+    with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+        if intent.concerns(Outbox(Store(os.path.join(intent.folder, ".hg", "store"))).level()):
+            _move(intent)
     intents.remove(root, intent.path)
 
 

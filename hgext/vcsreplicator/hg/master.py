@@ -54,7 +54,9 @@ def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
     """Wraps `clone`: a copy of another repository's store was no transaction, so it is announced now (`master-init.t`)."""
     source, destination = original(*arguments, **keywords)
     repo = destination.local() if destination is not None else None
-    if repo is not None and hasattr(repo, "announces_changes") and Outbox(repo.svfs).end() is None:
+    if repo is not None and not hasattr(repo, "announces_changes"):
+        requirement.let_in(repo.unfiltered())
+    elif repo is not None and Outbox(repo.svfs).end() is None:
         announce_creation(repo.unfiltered())
     return source, destination
 
@@ -190,11 +192,9 @@ def _finish_interrupted(repo: Any) -> None:
         return
     repo.ui.warn(b"an interrupted %s is being finished\n" % intent.kind.encode())
     lifecycle.finish(repo, intent)
-    if intent.to is None:
-        intents.remove(root, intent.path)
-        return
-    repo._afterlock(lambda _success: lifecycle.finish_move(root, intent))
-    raise error.Abort(b"this repository was %s" % intent.kind.encode())
+    if intent.to is not None:
+        repo._afterlock(lambda _success: lifecycle.finish_move(root, intent))
+        raise error.Abort(b"this repository was %s" % intent.kind.encode())
 
 
 def _say_recorded(captured: Capture, seconds: float) -> None:

@@ -86,4 +86,5 @@ class Repositories(OfFolders):
             if repo.svfs.exists(b"journal"):
                 repo.recover()
             lifecycle.finish(repo, intent)
-        lifecycle.finish_move(root, intent)  # without the lock, which would go along
+        if intent.to is not None:
+            lifecycle.finish_move(root, intent)

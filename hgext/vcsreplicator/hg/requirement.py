@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mercurial import error, extensions, scmutil
+from mercurial import requirements as formats
 from mercurial.repo import requirements
 
 LOCK = b"exp-vcsreplicator"
@@ -21,11 +22,13 @@ def register(*, locking: bool) -> None:
         from mercurial.upgrade_utils import actions  # which a push need not load
 
         extensions.wrapfunction(actions, "preservedrequirements", _preserved)
+        extensions.wrapfunction(actions, "supporteddestrequirements", _supported)
 
 
 def understand() -> None:
-    """Lets this process open what is locked."""
+    """Lets this process open what is locked, and serve it to clients as what it is."""
     requirements.BASE_SUPPORTED.add(LOCK)
+    formats.STREAM_IGNORABLE_REQUIREMENTS.add(LOCK)
 
 
 def lock_out(repo: Any) -> None:
@@ -39,5 +42,16 @@ def lock_out(repo: Any) -> None:
         return
 
 
+def let_in(repo: Any) -> None:
+    """Takes the entry away from a clone that copied it and is nobody's master."""
+    if LOCK in repo.requirements:
+        with repo.wlock(), repo.lock():
+            scmutil.writereporequirements(repo, repo.requirements - {LOCK})
+
+
 def _preserved(original: Callable[..., Any], repo: Any) -> Any:
     return original(repo) | ({LOCK} & repo.requirements)
+
+
+def _supported(original: Callable[..., Any], repo: Any) -> Any:
+    return original(repo) | {LOCK}
