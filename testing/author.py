@@ -127,6 +127,15 @@ class Author:
             )
         return self.event(Type.STRIPPED, changes)
 
+    def censor(self, file: str) -> Event:
+        """The first revision of a file loses its content."""
+        with self.repo.wlock(), self.repo.lock(), self.repo.transaction(b"censor") as tr:
+            log = self.repo.file(file.encode())
+            node = log.node(0)
+            log.censorrevision(tr, [node], tombstone=b"")
+        self.repo.invalidateall()
+        return self.event(Type.CENSORED, detail={"file": file, "node": node.hex()})
+
     def rename(self, root: Path, path: str) -> Event:
         """The repository lives at another path from now on."""
         former, self.path = self.path, path

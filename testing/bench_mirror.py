@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hgext.vcsreplicator.blobs import open_blobs
+from hgext.vcsreplicator.levels import State
+from hgext.vcsreplicator.log import STATE, Message
 from hgext.vcsreplicator.mirror.level import MAGIC, Level
 from hgext.vcsreplicator.shape import to_json
 from testing.author import Author
@@ -123,15 +125,35 @@ def _start() -> Row:
             bench.wait_applied(author)
         level = bench.found()[author.repository].level
         assert level is not None
+        states = []
         for number in range(REPOSITORIES):
             path = f"group{number % 100}/repository{number}"
-            _write_level(bench.root / path, replace(level, repository=f"{number:032x}", path=path))
+            there = replace(level, repository=f"{number:032x}", path=path)
+            _write_level(bench.root / path, there)
+            states.append(Message(topic=STATE, key=there.repository, value=to_json(_released(there))))
+        for start in range(0, REPOSITORIES, 1000):
+            bench.log.append(states[start : start + 1000])
         with bench.mirror():
             bench.wait(lambda acks: len(acks) > REPOSITORIES, "all acks")
         started = time.monotonic()
         with bench.mirror():
             seconds = time.monotonic() - started
     return Row(name=f"start with {REPOSITORIES} repositories", unit="s", samples=[seconds], note="wanted: below 10")
+
+
+def _released(level: Level) -> State:
+    return State(
+        repository=level.repository,
+        incarnation=level.incarnation,
+        path=level.path,
+        generation=level.generation,
+        seq=level.seq,
+        event=level.id,
+        digest=level.digest,
+        released=level.seq,
+        noticed=level.seq,
+        roster=1,
+    )
 
 
 def _write_level(folder: Path, level: Level) -> None:
@@ -142,3 +164,4 @@ def _write_level(folder: Path, level: Level) -> None:
     size = struct.pack(">I", len(payload))
     crc = struct.pack(">I", zlib.crc32(payload, zlib.crc32(size)))
     (store / "replicated.log").write_bytes(b"".join((MAGIC, size, crc, payload, size)))
+    (folder / ".hg/replicated-watermark").write_text(f"1 {level.seq} {level.length} {level.tip} -\n")

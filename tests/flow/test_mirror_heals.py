@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A repository in trouble is followed apart and heals, or stays apart with its reason; its neighbours never notice."""
 
+import contextlib
 import errno
 import os
 import random
@@ -352,6 +353,67 @@ def test_a_full_disk_sets_one_repository_apart_until_there_is_room(bench: Bench)
         room(resource.RLIM_INFINITY)
         bench.wait_applied(patient)
     assert equal(bench, patient)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Whatever is below the folder cannot be written, by root neither."""
+    for command in (["mount", "--bind"], ["mount", "-o", "remount,bind,ro"]):
+        if subprocess.run([*command, folder, folder], check=False, capture_output=True).returncode:
+            subprocess.run(["umount", folder], check=False, capture_output=True)
+            pytest.skip("this machine does not let us mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_read_only_disk_sets_one_repository_apart_until_it_can_be_written(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.process(slow_after=0.3):
+        bench.wait_applied(patient, neighbour)
+        with read_only(bench.where(patient)):
+            push(bench, patient, neighbour)
+            ack = bench.wait_detached(patient, "disk")
+            assert "Read-only" in (ack.note or "")
+            push(bench, neighbour)
+            bench.wait_applied(neighbour)
+            eventually(bench.everything_passed, "the positions pass what is noted")
+        bench.wait_applied(patient)
+    assert equal(bench, patient)
+
+
+def test_while_a_mirror_can_write_nothing_at_all_it_waits_and_passes_nothing(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.process(slow_after=0.3):
+        bench.wait_applied(patient, neighbour)
+        eventually(bench.everything_passed, "all positions stored")
+        with read_only(bench.root):
+            push(bench, patient, neighbour)
+            bench.release(patient)
+            bench.release(neighbour)
+            bench.wait(lambda acks: acks[patient.repository].applied == 2, "the levels before")
+            assert not bench.everything_passed()
+        bench.wait_applied(patient, neighbour)
+        bench.wait_served(patient, neighbour)
+    assert equal(bench, patient)
+    assert equal(bench, neighbour)
+
+
+def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_repository(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        store = (bench.where(patient) / ".hg/store").stat().st_ino
+        patient.push(files={"zeros": bytes(wire.UNPACKED_LIMIT + 1)})
+        _, frame = patient.frames[-1]
+        assert len(frame) < wire.INLINE_LIMIT
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+        assert (bench.where(patient) / ".hg/store").stat().st_ino == store
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,12 @@ def _told_as_malformed() -> Iterator[None]:
         raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
 
 
+class TooLarge(MalformedEvent):
+    """What a bundle holds cannot be taken from it: the master is asked for the changesets."""
+
+
 class Limited:
-    """A file read up to `limit` bytes; raises MalformedEvent behind it."""
+    """A file read up to `limit` bytes; raises TooLarge behind it."""
 
     def __init__(self, file: Any, limit: int) -> None:
         self._file = file
@@ -141,7 +145,7 @@ class Limited:
         data: bytes = self._file.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise MalformedEvent("bundle: more bytes than it may unpack to")
+            raise TooLarge("bundle: more bytes than it may unpack to")
         return data
 
 

@@ -6,6 +6,7 @@ Each wrapper acts by the repository's own configuration, so repositories of othe
 
 import errno
 import io
+import os
 import time
 from typing import Any
 
@@ -30,6 +31,10 @@ from . import watermark
 from .visibility import HIDDEN_VIEW, VIEW, everything_is_released, first_unreleased, is_mirror
 
 READ_ONLY = b"this is a read-only mirror; push to the master instead"
+STALE_AFTER = 30.0
+"""Seconds of the aggregator's silence after which a mirror that shall refuse answers no more."""
+
+STALE = b"this mirror does not know what is released now; please retry, or elsewhere\n"
 STREAM_PATIENCE = 10.0  # seconds that a stream clone waits for a release
 _SERVING = "_vcsreplicator_serving"
 _STREAMING = "_vcsreplicator_streaming"
@@ -41,6 +46,7 @@ def install() -> None:
     wrap(peer, "server_filtername", _wire_view)
     wrap(localrepo.localpeer, "local", _local)
     wrap(hgweb_mod_inner, "getwebview", _web_view)
+    wrap(hgweb_mod_inner.hgweb, "_runwsgi", _web_request)
     wrap(bookmarks, "_getbkfile", _bookmark_file)
     wrap(phases, "listphases", _phases)
     wrap(scmutil, "_filterederror", _unknown)
@@ -67,8 +73,34 @@ def _wire_view(orig: Any, repo: Any, accesshidden: bool) -> bytes:
     view: bytes = orig(repo, accesshidden)
     if not is_mirror(repo.ui):
         return view
+    if _is_stale(repo.ui):
+        raise error.Abort(STALE.strip())
     _serve(repo)
     return HIDDEN_VIEW if view.endswith(b".hidden") else VIEW
+
+
+def _is_stale(ui: Any) -> bool:
+    """Whether the file that the mirror's service renews (`refuse-when-stale`) is too old; never without that setting."""
+    file = ui.configpath(b"vcsreplicator", b"refuse-when-stale")
+    if not file:
+        return False
+    try:
+        return time.time() - os.stat(file).st_mtime > STALE_AFTER
+    except OSError:
+        return True
+
+
+def _web_request(orig: Any, web: Any, req: Any, res: Any, repo: Any) -> Any:
+    """Every request to hgweb, pages and wire protocol; of those that come at once some have a copy of the repository."""
+    if not is_mirror(repo.ui):
+        return orig(web, req, res, repo)
+    _serve(repo)
+    if not _is_stale(repo.ui):
+        return orig(web, req, res, repo)
+    res.status = b"503 Service Unavailable"
+    res.headers[b"Content-Type"] = b"text/plain; charset=utf-8"
+    res.setbodybytes(STALE)
+    return res.sendresponse()
 
 
 def _local(orig: Any, local_peer: Any) -> Any:

@@ -24,7 +24,7 @@ from ..mirror.task import Item, Outcome, Task, Trouble
 from ..wire import Where
 from . import healing, place, replicated, scan, watermark
 from .acts import act, write_hgrc
-from .apply import apply_events
+from .apply import TooLarge, apply_events
 from .observe import tip
 from .repository import Repositories, locked
 from .text import text
@@ -318,6 +318,8 @@ def trouble(problem: Exception) -> Trouble:
             return Trouble(reason=Reason.LOCKED, note=f"locked by {os.fsdecode(problem.locker or b'?')}", passing=True)
         case Unavailable():
             return Trouble(reason=Reason.BLOB_MISSING, note=note, passing=True)
+        case TooLarge():
+            return Trouble(reason=Reason.BLOB_MISSING, note=note)
         case UnknownEvent():
             return Trouble(reason=Reason.UNKNOWN_VERSION, note=note)
         case Diverged():

@@ -50,6 +50,7 @@ class Books:
         self.pool = Pool(settings, self.inbox.put)
         self.reader: Source | None = None
         self.instance = ""
+        self._aggregator_beat = 0.0
         self._settings, self._log, self._notes, self._clock = settings, events, notes, clock
         self._partitions = len(positions)
         self._backlog = Backlog(positions)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the log brings: events are checked and queued, levels and the roster noted, what can never work is kept in `errors`."""
 
+import os
 from base64 import b64encode
+from pathlib import Path
 
 import structlog
 
@@ -16,6 +18,7 @@ from .apart import Apart
 from .books import deletion
 from .task import Item
 
+FRESH = "fresh"
 log = structlog.get_logger()
 
 
@@ -98,11 +101,22 @@ class Intake(Apart):
             return
         try:
             if key == "aggregator":
-                metrics.AGGREGATOR_BEAT.set(from_json(AggregatorBeat, value).time)
+                self._aggregator_beat = from_json(AggregatorBeat, value).time
+                metrics.AGGREGATOR_BEAT.set(self._aggregator_beat)
+                self._renew()
             else:
                 self._learn(from_json(State, value))
         except MalformedEvent as error:
             log.error("state not understood", reason=str(error), key=key)
+
+    def _renew(self) -> None:
+        """The file by whose time web servers know the aggregator's last sign of life."""
+        file = Path(self._settings.folder) / FRESH
+        try:
+            file.touch()
+            os.utime(file, (self._aggregator_beat, self._aggregator_beat))
+        except OSError as error:
+            log.error("file not renewed", file=str(file), reason=error.strerror)
 
     def _learn(self, state: State) -> None:
         self._states[state.repository] = state

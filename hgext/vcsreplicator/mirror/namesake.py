@@ -10,6 +10,7 @@ import contextlib
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import structlog
 
 from ..errors import BadConfig, MalformedEvent, Unavailable
 from ..levels import Beat
-from ..log import ACKS, Log, Record
+from ..log import ACKS, Log, Reader
 from ..shape import from_json
 from .settings import MirrorSettings
 from .sources import Broken
@@ -26,6 +27,7 @@ FORGOTTEN = 60.0
 """Seconds after which a beat says nothing any more."""
 
 _PATIENCE = 3  # beats
+_LOOK = 1.0  # seconds
 log = structlog.get_logger()
 
 
@@ -58,7 +60,12 @@ class Namesakes:
             return
         log.warning("waits for a mirror of the same name to be silent", instance=former.instance)
         stop.wait(_PATIENCE * self._settings.beat_interval)
-        if not stop.is_set() and (other := self._newest()) is not None:
+        reader = self._log.reader({(ACKS, 0): self._position})
+        try:
+            other = self._newest(reader)
+        finally:
+            reader.close()
+        if other is not None and not stop.is_set():
             raise self._refusal(other)
 
     def watch(self, arrived: Callable[[object], None]) -> None:
@@ -71,32 +78,33 @@ class Namesakes:
         self._stop.set()
 
     def _watch(self, arrived: Callable[[object], None]) -> None:
+        reader: Reader | None = None
         while not self._stop.wait(self._settings.beat_interval):
             other = None
-            with contextlib.suppress(Unavailable):
-                other = self._newest()
-            if other is None:
-                continue
-            if other.instance < self._instance:
+            try:
+                reader = reader or self._log.reader({(ACKS, 0): self._position})
+                other = self._newest(reader)
+            except Unavailable:
+                _closed(reader)
+                reader = None
+            except Exception as error:
+                arrived(Broken(error=error))
+                break
+            if other is not None and other.instance < self._instance:
                 arrived(Broken(error=self._refusal(other)))
-                return
-            log.error("another mirror has this name", instance=other.instance)
+                break
+            if other is not None:
+                log.error("another mirror has this name", instance=other.instance)
+        _closed(reader)
 
-    def _newest(self) -> Beat | None:
-        """The last beat of another instance that came since the last look."""
-        found = None
-        reader = self._log.reader({(ACKS, 0): self._position})
-        try:
-            while records := reader.poll(0.1, limit=5000):
-                found = self._among(records) or found
-            self._position = reader.positions()[ACKS, 0]
-        finally:
-            reader.close()
+    def _newest(self, reader: Reader) -> Beat | None:
+        """A beat of another instance among what came since the last look; looks for a moment, however much there is."""
+        found, end = None, time.monotonic() + _LOOK
+        while time.monotonic() < end and (records := reader.poll(0.05, limit=5000)):
+            beats = [self._other(record.value) for record in records if record.key == self._settings.name]
+            found = next((beat for beat in beats if beat is not None), found)
+        self._position = reader.positions()[ACKS, 0]
         return found
-
-    def _among(self, records: "list[Record]") -> Beat | None:
-        beats = (self._other(record.value) for record in records if record.key == self._settings.name)
-        return next((beat for beat in beats if beat is not None), None)
 
     def _other(self, value: bytes | None) -> Beat | None:
         """The beat, if it is another instance's."""
@@ -111,3 +119,9 @@ class Namesakes:
         return BadConfig(
             f"mirror.{self._settings.name}: another mirror of this name works on {machine}; stop it, or give this one another name"
         )
+
+
+def _closed(reader: Reader | None) -> None:
+    if reader is not None:
+        with contextlib.suppress(Unavailable):
+            reader.close()

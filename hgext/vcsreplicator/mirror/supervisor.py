@@ -32,7 +32,7 @@ from .task import Check, Checked, Found, Outcome, Sweep, Task, Trouble, Warm
 
 TICK = 0.2
 APART_LIMIT = 8
-"""How many workers that take too long may be left to themselves; of more the oldest are killed."""
+"""How many workers that take too long get a replacement: a disk that is slow for all needs no more of them."""
 # Seconds after which positions that did not move are stored again: Kafka forgets what nobody stores for a week.
 RENEW_INTERVAL = 3600.0
 SWEEP_INTERVAL = 3600.0
@@ -105,11 +105,12 @@ class Supervisor(Intake):
             following = self._all.get(task.repository) if isinstance(task, Task) else None
             if following is not None and following.running and following.phase is Phase.STREAM:
                 self._detach(following, Reason.SLOW, f"one task takes more than {self._settings.slow_after:g} s")
-            worker.is_apart = worker.is_apart or worker.lane is Lane.LIGHT
-        hung = sorted((worker for worker in slow if worker.is_apart), key=lambda worker: worker.since)
-        for number, worker in enumerate(hung):
-            if now - worker.since > self._settings.hung_after or number < len(hung) - APART_LIMIT:
-                log.error("worker killed", seconds=round(now - worker.since), task=repr(worker.busy)[:500])
+            if worker.lane is Lane.LIGHT and sum(each.is_apart for each in self.pool.workers) < APART_LIMIT:
+                worker.is_apart = True
+            if worker.is_apart and now - worker.since > self._settings.hung_after:
+                log.error(
+                    "worker killed", seconds=round(now - worker.since), repository=following.id if following else None
+                )
                 self.pool.kill(worker)
 
     def _warm_next(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The bookmarks that clients of a mirror see are those of the release, whatever was applied since."""
+"""What `hg serve` on a mirror's repository says over HTTP: bookmarks of exactly the release, or nothing when it shall refuse."""
 
 import contextlib
 import json
@@ -7,12 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.levels import AggregatorBeat
+from hgext.vcsreplicator.log import STATE, Message
+from hgext.vcsreplicator.shape import to_json
 from testing.author import Author
 from testing.mirroring import Bench
 from testing.waiting import eventually
@@ -28,15 +34,16 @@ HG = str(Path(sys.executable).with_name("hg"))
 
 
 @contextlib.contextmanager
-def served(bench: Bench, author: Author) -> Iterator[str]:
+def served(bench: Bench, author: Author, *settings: str) -> Iterator[str]:
     """`hg serve` on the mirror's repository, by HTTP."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     hgrc = bench.folder / "serve.hgrc"
     hgrc.write_text("[extensions]\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
-    environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"}
+    environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8", "HGDEMANDIMPORT": "disable"}
     command = [HG, "serve", "-R", str(bench.where(author)), "-a", "127.0.0.1", "-p", str(port)]
+    command += [word for setting in settings for word in ("--config", setting)]
     with (bench.folder / "serve.log").open("wb") as output:
         serving = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
@@ -122,7 +129,9 @@ def test_every_client_sees_exactly_the_bookmarks_of_the_release(bench: Bench) ->
                 bench.release(author, seq)
                 bench.wait(lambda acks, s=seq: acks[author.repository].serving == s, f"release {seq}")  # type: ignore[misc]
                 assert by_wire(url) == expected, f"released {seq}"
-                assert by_page(url) == expected, f"released {seq}"
+                with ThreadPoolExecutor(8) as clients:  # hgweb makes copies of its repository for requests at once
+                    for seen in clients.map(by_page, [url] * 8):
+                        assert seen == expected, f"released {seq}"
 
 
 def test_what_is_applied_after_a_release_does_not_move_its_bookmarks(bench: Bench) -> None:
@@ -163,3 +172,34 @@ def test_a_new_copy_serves_the_bookmarks_of_the_release_until_the_next(bench: Be
             bench.release(author)
             bench.wait_served(author)
             assert by_wire(url) == history[author.seq]
+
+
+def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregator_speaks(bench: Bench) -> None:
+    author = bench.author("repo")
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    fresh = bench.root / "~vcsreplicator/fresh"
+
+    def beat(age: float) -> None:
+        said = AggregatorBeat(time=time.time() - age, roster=1, held=0)
+        bench.log.append([Message(topic=STATE, key="aggregator", value=to_json(said))])
+
+    def status(url: str) -> int:
+        try:
+            get(url)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        return 200
+
+    with bench.mirror():
+        bench.wait_served(author)
+        with served(bench, author, f"vcsreplicator.refuse-when-stale={fresh}") as url:
+            assert {status(url), status(url + "?cmd=capabilities")} == {503}  # nothing heard at all
+            beat(age=0)
+            eventually(lambda: status(url) == status(url + "?cmd=capabilities") == 200, "it answers")
+            beat(age=60)
+            eventually(lambda: status(url) == status(url + "?cmd=capabilities") == 503, "it refuses")
+        with served(bench, author) as url:
+            assert status(url) == 200  # nobody said that it shall
