@@ -325,7 +325,9 @@ class Session:
         database.set_state(self.connection, size, log.fingerprint(tr))
 
     def _commit(self, tr: Any) -> None:
-        """Mercurial has committed: SQLite may follow. A failure is told to the log only, the next writer repairs it."""
+        """Mercurial has committed: SQLite may follow, and the note may go. A failure is told to the log only, the next writer
+        repairs it; raised from here it would tell the pusher that a committed push failed.
+        """
         try:
             self.connection.execute(
                 "PRAGMA busy_timeout = 1000"
@@ -333,7 +335,7 @@ class Session:
             self.connection.execute("COMMIT")
             if self._note:
                 self._log.repo.svfs.tryunlink(NOTE)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._log.repo.ui.log(
                 b"pushlog", b"pushlog2.db lags behind, the next push repairs it: %s\n", str(error).encode()
             )

@@ -2,13 +2,16 @@
 """Killed before any step that changes something: afterwards changelog and pushlog agree, and the next push works.
 
 The work is done in a forked process that is killed before its n-th call of a function that writes, for every n until it
-survives. Readers are asked before and after Mercurial's own recovery, which any next writer starts.
+survives; and by `hg` itself, killed at a system call that changes a file. Readers are asked before and after Mercurial's own
+recovery, which any next writer starts.
 """
 
 import io
 import os
+import random
 import shutil
 import signal
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -19,9 +22,12 @@ from mercurial import ui as ui_module
 from mercurial.repo import factory
 
 from pushlog import checking, database, storage, wire
+from testing.faults import SystemCall, SystemCalls
 
 initialization.init()
 
+HG = Path(sys.executable).with_name("hg")
+SEED = 20150701
 STEPS = {"write", "flush", "close", "rename", "unlink", "truncate", "execute", "executemany", "link", "symlink"}
 PLACES = {"transaction", "revlog", "repair", "phases", "storage", "appendfile", "database", "stripping", "recording"}
 
@@ -31,9 +37,13 @@ def load(tmp_path, monkeypatch):
     """Open the repository of a name below the test's folder, as a process of its own would."""
     (tmp_path / "hgrc").write_text(
         "[extensions]\npushlog =\nstrip =\n[ui]\nrollback = yes\nquiet = yes\nusername = test\n"
+        f"ssh = {tmp_path}/ssh\n"
         "[devel]\ndefault-date = 1500000000 0\n[phases]\npublish = no\n"
     )
+    (tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(HG.parent), os.environ["PATH"]]))
     monkeypatch.setenv("USER", "alice")
     monkeypatch.setitem(os.environb, b"USER", b"alice")
 
@@ -205,3 +215,92 @@ def test_rollback(tmp_path, pushed):
     push(pushed)
     survive_every_kill(tmp_path, pushed, lambda: pushed("server").rollback())
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1]
+
+
+class Struck:
+    """One command of `hg`, run again and again from the same beginning, met by a fault at one of its system calls."""
+
+    def __init__(self, tmp_path, *command):
+        self._folder, self._argv = tmp_path, [str(HG), *command]
+        self._repositories = [each.parent.name for each in tmp_path.glob("*/.hg")]
+        for each in self._repositories:
+            shutil.copytree(tmp_path / each, tmp_path / "before" / each, symlinks=True)
+        self._calls = SystemCalls(log=tmp_path / "strace.log")
+
+    def calls(self, repository):
+        """Those of the undisturbed command that change a repository's files."""
+        here = f"{self._folder / repository}/.hg/"
+        return [call for call in self._calls.made(self._argv, self.run) if here in call.text]
+
+    def meet(self, call: SystemCall, fault="signal=KILL"):
+        """The command's exit status, begun anew and struck at this call."""
+        for each in self._repositories:
+            shutil.rmtree(self._folder / each)
+            shutil.copytree(self._folder / "before" / each, self._folder / each, symlinks=True)
+        return self.run(self._calls.struck(self._argv, at=call, fault=fault))
+
+    def run(self, argv=None):
+        return subprocess.run(
+            argv or self._argv, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        ).returncode
+
+
+COMMANDS = {
+    "push": ("server", "-R", "client", "push", "--force", "server"),
+    "pull": ("mirror", "-R", "mirror", "pull", "ssh://x/{folder}/server"),
+    "strip": ("server", "-R", "server", "strip", "--no-backup", "--rev", "1"),
+    "rollback": ("server", "-R", "server", "rollback"),
+}
+
+
+@pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_killed_at_a_system_call(tmp_path, pushed, name, share, capsys):
+    repository, *command = COMMANDS[name]
+    if repository == "mirror":
+        pushed("mirror", create=True)
+    struck = Struck(tmp_path, *(word.format(folder=tmp_path) for word in command))
+    calls = struck.calls(repository)
+    assert len(calls) > 10, "the command does not seem to write"
+    kills = 0
+    for call in calls if share is None else random.Random(SEED).sample(calls, share):
+        kills += struck.meet(call) == -signal.SIGKILL
+        reader = pushed(repository)
+        recorded(storage.Pushlog(reader))
+        if reader.svfs.exists(b"journal"):
+            reader.recover()
+        assert_agrees(pushed(repository))
+    with capsys.disabled():
+        print(f"\n{name}: killed at {kills} of {len(calls)} system calls")
+    assert kills
+
+
+@pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_a_full_disk_at_a_system_call_of_a_push(tmp_path, pushed, share, capsys):
+    repository, *command = COMMANDS["push"]
+    struck = Struck(tmp_path, *command)
+    calls = [call for call in struck.calls(repository) if call.name in ("openat", "write", "pwrite64", "mkdir")]
+    accepted = 0
+    chosen = calls if share is None else random.Random(SEED).sample(calls, share)
+    for call in chosen:
+        was_accepted = struck.meet(call, fault="error=ENOSPC") == 0
+        reader = pushed(repository)
+        if reader.svfs.exists(b"journal"):
+            reader.recover()
+        assert_agrees(pushed(repository))
+        assert not was_accepted or len(recorded(storage.Pushlog(pushed(repository)))) == 3
+        accepted += was_accepted
+    with capsys.disabled():
+        print(f"\npush: no space at {len(chosen)} of {len(calls)} system calls, accepted all the same {accepted} times")
+
+
+def test_a_push_whose_note_of_an_old_strip_cannot_be_removed_is_accepted(tmp_path, pushed):
+    storage.Pushlog(pushed("server")).write_note(3)
+    repository, *command = COMMANDS["push"]
+    struck = Struck(tmp_path, *command)
+    [removal] = [
+        call for call in struck.calls(repository) if "unlink" in call.name and "pushlog-strip.log" in call.text
+    ]
+    assert struck.meet(removal, fault="error=EIO") == 0
+    assert_agrees(pushed("server"))
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1, 2]
