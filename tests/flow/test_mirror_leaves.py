@@ -57,8 +57,9 @@ def delete_on_master(author: Author) -> None:
     shutil.rmtree(author.folder)
 
 
-@pytest.mark.parametrize("damaged", ["00changelog.i", "replicated.log"])
-@pytest.mark.parametrize("when", ["while it runs", "while it is down"])
+@pytest.mark.parametrize(
+    ("damaged", "when"), [("00changelog.i", "while it runs"), ("replicated.log", "while it is down")]
+)
 def test_a_repository_that_is_deleted_while_it_waits_for_its_repair_is_set_aside(
     bench: Bench, damaged: str, when: str
 ) -> None:
