@@ -19,7 +19,7 @@ from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record,
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.level import Level, before_first
 from hgext.vcsreplicator.mirror.notes import Notes
-from hgext.vcsreplicator.mirror.pool import Answered
+from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
 from hgext.vcsreplicator.mirror.sources import Sender as RealSender
@@ -231,6 +231,19 @@ def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(
     assert worker in bench.pool.killed
     bench.mirror.take(Answered(worker=worker, answer=None))
     assert bench.notes.detached()[0].note == "its worker hung"
+
+
+@pytest.mark.parametrize(("size", "lane"), [(600_000, Lane.LIGHT), (60_000_000, Lane.HEAVY)])
+def test_a_bundle_of_the_blob_store_waits_for_large_ones_only_if_it_is_large(
+    bench: Bench, size: int, lane: Lane
+) -> None:
+    chain = Chain("r")
+    created, pushed = chain.next(), chain.next()
+    bench.read(created)
+    bench.applied(created)
+    where = wire.Attachment(where=wire.Where.BLOB, name="0" * 64 + ".hg", size=size, sha256="0" * 64)
+    bench.records(bench.record(EVENTS, chain.repository, wire.encode(pushed, where)))
+    assert bench.pool.given[-1].lane is lane
 
 
 def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench: Bench) -> None:

@@ -113,7 +113,7 @@ class Books:
         if following.phase is Phase.LEAVING:
             return Lane.LIGHT
         if following.phase is not Phase.WAITING and (items := self._backlog.peek(following.id, events=1, size=0)):
-            return Lane.LIGHT if items[0].inline else Lane.HEAVY
+            return Lane.HEAVY if items[0].is_large(self._settings.batch_bytes) else Lane.LIGHT
         leftover = following.is_leftover and not self._is_backup
         return Lane.LIGHT if following.may_release or leftover else None
 

@@ -30,6 +30,13 @@ class Item:
         attachment = self.frame.header.attachment
         return attachment is None or attachment.where is Where.INLINE
 
+    def is_large(self, limit: int) -> bool:
+        """Whether the bundle must be fetched and has more bytes than `limit`."""
+        attachment = self.frame.header.attachment
+        return (
+            attachment is not None and not self.inline and (attachment.where is Where.MASTER or attachment.size > limit)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
