@@ -52,14 +52,16 @@ def root(tmp_path_factory):
 class Site:
     """An hgweb over one repository, called without a network."""
 
-    def __init__(self, folder, settings=""):
+    def __init__(self, folder, settings="", *, create=False):
         hgrc = folder.parent / f"{folder.name}.hgrc"
         hgrc.write_text("[extensions]\npushlog =\nstrip =\n" + settings)
         with environment_variable("HGRCPATH", str(hgrc)):
             user_interface = ui_module.ui.load()
             extensions.loadall(user_interface)
             extensions.populateui(user_interface)
-        self._application = hgweb_mod_inner.hgweb(factory.repository(user_interface, os.fsencode(folder)))
+        repository = factory.repository(user_interface, os.fsencode(folder), create=create)
+        self.repository = repository.unfiltered()
+        self._application = hgweb_mod_inner.hgweb(repository)
 
     def get(self, path, query="", **headers):
         """(status, headers, body); ``query`` is taken as it is."""

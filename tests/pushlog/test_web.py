@@ -14,11 +14,12 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mercurial import encoding
+from mercurial import context, encoding
 from mercurial.utils import cborutil
 from referencing import Registry, Resource
 
 from pushlog import database
+from pushlog.storage import Pushlog
 from tests.pushlog.conftest import Site
 
 # Mercurial leaves the files of its templates to the garbage collector
@@ -230,6 +231,76 @@ def test_hostile_users_are_text_in_feed_and_json(copy):
     feed = ElementTree.fromstring(site.get("/pushlog", "startID=0")[2])
     names = {element.text for element in feed.iter("{http://www.w3.org/2005/Atom}name")}
     assert {HOSTILE[0], HOSTILE[1]} <= names
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """A repository whose pushes are hostile in every text that a changeset has: author, description, branch, file name."""
+    monkeypatch.setattr(encoding, "fromlocal", lambda text: text)  # what a client sends is stored as it is
+    site = Site(tmp_path / "hostile", create=True)
+    repository = site.repository
+    parent = repository.nullid
+    texts = [*(text.encode() for text in HOSTILE), b"caf\xe9 \xff\xfe"]
+    for number, text in enumerate(texts):
+        name = b"docs/" + text.replace(b"\n", b"").replace(b"\r", b"").replace(b"\0", b"")[:200]
+        line = text.replace(b"\n", b" ").replace(b"\0", b"")[:100_000]
+
+        def file(repo, ctx, path, line=line):
+            return context.memfilectx(repo, ctx, path, line)
+
+        with repository.wlock(), repository.lock(), repository.transaction(b"test") as tr:
+            made = context.memctx(
+                repository,
+                (parent, repository.nullid),
+                text.replace(b"\0", b"") + b"\n\nmore",
+                [name],
+                file,
+                user=line,
+                date=(0, 0),
+                branch=b"branch " + line[:200],
+            )
+            parent = repository.commitctx(made)
+            user = text.decode("utf-8", "replace")
+            Pushlog(repository).session(tr).record(user, 1500000000 + number, (parent.hex(),))
+    monkeypatch.undo()
+    return Site(tmp_path / "hostile")
+
+
+@pytest.mark.parametrize("style", ["paper", "gitweb", "spartan", "monoblue", "coal"])
+def test_hostile_changesets_are_text_on_every_page(hostile, style):
+    status, _headers, body = hostile.get("/pushloghtml", f"startID=0&style={style}")
+    assert status == 200
+    assert len(body) < 1_000_000
+    page = Page()
+    page.feed(body.decode("utf-8", "replace"))
+    assert not [each for each in page.elements if {"onerror", "onclick", "style"} & each[1].keys()]
+    assert [each[1]["src"] for each in page.elements if each[0] == "script"] in (["/static/mercurial.js"], [])
+    assert not [each for each in page.elements if each[0] == "img" and not each[1]["src"].startswith("/static/")]
+    assert len([each for each in page.elements if each[1].get("class") == "pushuser"]) == len(HOSTILE) + 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_hostile_changesets_are_text_in_json(hostile, version):
+    status, _headers, body = hostile.get("/json-pushes", f"startID=0&full=1&version={version}")
+    assert status == 200
+    assert body.isascii()
+    assert b"<" not in body
+    check(body, version)
+    answer = json.loads(body)
+    pushes = answer["pushes"] if version == 2 else answer
+    for number, text in enumerate(HOSTILE, start=1):
+        [changeset] = pushes[str(number)]["changesets"]
+        assert changeset["desc"] == text.replace("\0", "").replace("\r", "") + "\n\nmore"  # Mercurial strips lines
+        assert pushes[str(number)]["user"] == text
+
+
+def test_hostile_changesets_are_text_in_the_feed(hostile):
+    status, _headers, body = hostile.get("/pushlog", "startID=0")
+    assert status == 200
+    feed = ElementTree.fromstring(body)
+    elements = {element.tag.rpartition("}")[2] for element in feed.iter()}
+    assert not elements & {"script", "img"}
+    assert len(list(feed.iter("{http://www.w3.org/2005/Atom}entry"))) == len(HOSTILE) + 1
 
 
 def test_a_user_that_is_not_utf_8_is_shown_somehow(copy):
