@@ -246,6 +246,35 @@ def test_a_bundle_of_the_blob_store_waits_for_large_ones_only_if_it_is_large(
     assert bench.pool.given[-1].lane is lane
 
 
+def test_a_deletion_whose_note_cannot_be_removed_is_told_and_the_note_goes_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    bench.records(bench.record(EVENTS, chain.repository, b"junk"))
+    failing = [Unavailable("the disk is full")] * 3
+    remove = bench.notes.rejoin
+
+    def rejoin(repository: str) -> None:
+        if failing:
+            raise failing.pop()
+        remove(repository)
+
+    monkeypatch.setattr(bench.notes, "rejoin", rejoin)
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(deleted), deleted=True))))
+    for _ in range(5):
+        worker = bench.pool.given[-1]
+        assert worker.busy.leave
+        if worker in bench.pool.workers:
+            bench.answer(worker, done=0, level=None, folder=None, serving=0)
+        bench.passes(2)
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, deleted.id, None)
+    assert bench.notes.detached() == []
+
+
 def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench: Bench) -> None:
     first, *_, last = Chain("r").take(40)
     bench.read(first)

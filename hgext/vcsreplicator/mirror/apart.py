@@ -221,6 +221,8 @@ class Apart(Books):
             self._let_go(following, following.deletion)
             if following.note is not None:
                 self._rejoin(following)
+            if following.note is not None:  # which could not be removed: again later, when nothing is left to do
+                self._rest(following, 1.0)
         else:
             self._detach(following, Reason.GAP, "it was set aside when it was not carried", offset=0)
 
