@@ -58,9 +58,8 @@ def _follow(
     positions = _patiently(stop, lambda: _positions(settings, events))
     told_before = _patiently(stop, lambda: read_whole(events, ACKS, stop))
     roster = _patiently(stop, lambda: read_whole(events, ROSTER, stop))
-    states = _patiently(
-        stop, lambda: read_whole(events, STATE, stop)
-    )  # only the newest: an older one may be wrong by now
+    # Of states only the newest: an older one may name a path that this mirror does not carry.
+    states = _patiently(stop, lambda: read_whole(events, STATE, stop))
     if positions is None or told_before is None or roster is None or states is None:
         return
     instance = instance_of(Path(settings.folder))
