@@ -66,6 +66,7 @@ def _measure(name: str, url: str, folder: Path) -> list[Row]:
 
 def _alone(log: Log, chain: Chain) -> float:
     reader = log.reader({(NOTICES, 0): log.ends(NOTICES)[0]})
+    reader.poll(0.2)  # connects
     began = time.perf_counter()
     try:
         send(log, [chain.next()])
