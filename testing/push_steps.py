@@ -11,6 +11,8 @@ import importlib
 import json
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 from mercurial import extensions
 
@@ -36,9 +38,9 @@ STEPS = (
 spent: dict[str, float] = {}
 
 
-def timed(step, function):
+def timed(step: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def run(*arguments, **keywords):
+    def run(*arguments: Any, **keywords: Any) -> Any:
         started = time.perf_counter()
         try:
             return function(*arguments, **keywords)
@@ -48,16 +50,16 @@ def timed(step, function):
     return run
 
 
-def write():
+def write() -> None:
     with open(os.environ["PUSH_STEPS"], "a", encoding="ascii") as file:
         file.write(json.dumps(spent) + "\n")
 
 
-def uisetup(ui):
+def uisetup(ui: Any) -> None:
     atexit.register(write)
 
 
-def extsetup(ui):
+def extsetup(ui: Any) -> None:
     started = time.perf_counter()
     found = [(step, *place(where, name)) for step, where, name in STEPS]
     spent[MODULES] = (time.perf_counter() - started) * 1000
@@ -69,9 +71,9 @@ def extsetup(ui):
             setattr(owner, last, timed(step, function))
 
 
-def place(where, name):
+def place(where: str, name: str) -> tuple[Any, str]:
     """The module or class that has the function, and the function's name in it."""
-    owner = importlib.import_module(where)
+    owner: Any = importlib.import_module(where)
     *outer, last = name.split(".")
     for part in outer:
         owner = getattr(owner, part)
