@@ -122,7 +122,7 @@ def rename(repo: Any, target: str | None, settings: Any) -> str:
     if path == old:
         raise error.Abort(f"this repository is {path} already".encode())
     if to != folder:
-        _refuse_taken(to)
+        _refuse_taken(to, root_of(settings, to))
         _refuse_immovable(folder, to, root)
     with repo.wlock(), repo.lock():
         intent = Intent(
@@ -320,12 +320,12 @@ def _known(level: Level | None) -> Level:
     return level
 
 
-def _refuse_taken(to: str) -> None:
+def _refuse_taken(to: str, root: str) -> None:
     """Raises Abort if there is something at `to`, or it is inside a repository, where nobody would find another."""
     if os.path.lexists(to):
         raise error.Abort(f"{to} exists".encode())
     above = os.path.dirname(to)
-    while above != os.path.dirname(above):
+    while len(above) >= len(root) and above != os.path.dirname(above):
         if os.path.isdir(os.path.join(above, ".hg")):
             raise error.Abort(f"{to} is inside the repository {above}".encode())
         above = os.path.dirname(above)
