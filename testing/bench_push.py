@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Added wall time of `hg push`: the relay running, mirrors paused, against bare Mercurial, rounds interleaved.
+"""Added wall time of `hg push` against bare Mercurial: the pushlog alone, and everything with the relay running and mirrors paused.
 
-Every push is one small changeset from a process of its own to a server process of its own, as over SSH, so what the server imports
+Rounds are interleaved. Every push is one small changeset from a process of its own to a server process of its own, as over SSH, so what the server imports
 counts. The rows of steps are pushes of their own, whose server writes down what each step takes (`push_steps`).
 """
 
@@ -43,7 +43,8 @@ SERVER = """\
 #!/bin/sh
 shift
 case "$*" in
-  *bare*) HGRCPATH={folder}/bare.hgrc ;;
+  */bare/*-pushlog*) HGRCPATH={folder}/pushlog.hgrc ;;
+  */bare/*) HGRCPATH={folder}/bare.hgrc ;;
   *outbox*) HGRCPATH={folder}/outbox.hgrc ;;
   *steps*) HGRCPATH={folder}/steps.hgrc ;;
   *) HGRCPATH={folder}/store.hgrc ;;
@@ -51,7 +52,8 @@ esac
 export HGRCPATH
 eval "exec $*"
 """
-VARIANTS = ("bare", "outbox", "store")
+VARIANTS = ("bare", "pushlog", "outbox", "store")
+REPLICATED = VARIANTS[2:]
 STEPS = "steps"  # durability = store, written down
 
 
@@ -73,7 +75,7 @@ class Bench:
     def prepare(self, name: str, variant: str, rounds: int, heads: int) -> None:
         """A repository with this many heads, and a clone with a changeset for each round."""
         hgrc = f"{variant}.hgrc"
-        where = f"{'bare' if variant == 'bare' else 'repos'}/{name}-{variant}"
+        where = _place(name, variant)
         self.hg("init", where, hgrc="client.hgrc" if heads else hgrc)
         if heads:
             _add_heads(self.folder / where, heads)
@@ -87,7 +89,7 @@ class Bench:
 
     def push(self, name: str, variant: str, number: int) -> float:
         """Pushes changeset `number` (from 1); milliseconds."""
-        where = f"{'bare' if variant == 'bare' else 'repos'}/{name}-{variant}"
+        where = _place(name, variant)
         target = f"ssh://x/{self.folder}/{where}"
         started = time.perf_counter()
         self.hg("-R", f"clone-{name}-{variant}", "push", "-q", "-f", "-r", f"desc('round {number}.')", target)
@@ -149,7 +151,8 @@ def _configure(bench: Bench) -> None:
     (folder / "server").chmod(0o755)
     (folder / "client.hgrc").write_text(f"[ui]\nssh = {folder}/server\nusername = bench\n[phases]\npublish = no\n")
     (folder / "bare.hgrc").write_text("")
-    for durability in VARIANTS[1:]:
+    (folder / "pushlog.hgrc").write_text("[extensions]\npushlog =\n")
+    for durability in REPLICATED:
         (folder / f"{durability}.hgrc").write_text(MASTER.format(folder=folder, durability=durability))
     steps = f"[extensions]\nsteps = {push_steps.__file__}\n"
     (folder / f"{STEPS}.hgrc").write_text(steps + MASTER.format(folder=folder, durability="store"))
@@ -223,6 +226,11 @@ def _add_heads(folder: Path, count: int) -> None:
         for number in range(count):
             repo.changelog.add(manifest, files, b"head %d" % number, tr, root, repo.nullid, b"bench", (0, 0))
         phases.advanceboundary(repo, tr, phases.public, [repo.changelog.node(rev) for rev in repo.changelog])
+
+
+def _place(name: str, variant: str) -> str:
+    """The folder of a variant's repository: below the replicated root if it is replicated."""
+    return f"{'bare' if variant in ('bare', 'pushlog') else 'repos'}/{name}-{variant}"
 
 
 def _environment() -> dict[str, str]:
