@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Added wall time of `hg push` against bare Mercurial: the pushlog alone, and everything with the relay running and mirrors paused.
 
-Rounds are interleaved. Every push is one small changeset from a process of its own to a server process of its own, as over SSH, so what the server imports
-counts. The rows of steps are pushes of their own, whose server writes down what each step takes (`push_steps`).
+Rounds are interleaved. Every push is one small changeset from a process of its own to a server process of its own, as over SSH, so
+what the server imports counts. The rows of steps are pushes of their own, whose server writes down what each step takes
+(`push_steps`).
 """
 
 import json
