@@ -11,14 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from hgext.vcsreplicator import wire
 from hgext.vcsreplicator.cluster.supervisor import die_with_parent
+from hgext.vcsreplicator.errors import Unavailable
 from hgext.vcsreplicator.event import Event
 from hgext.vcsreplicator.levels import Ack, Pending, State
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER_REQUESTS, STATE, Log, Message
@@ -27,6 +28,8 @@ from hgext.vcsreplicator.roster import Request, Verb
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain
 from testing.waiting import eventually
+
+T = TypeVar("T")
 
 _numbers = itertools.count()
 
@@ -37,9 +40,19 @@ def ask(log: Log, verb: Verb, mirror: str | None = None, **members: Any) -> None
     log.append([Message(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
 
 
+def patiently(action: Callable[[], T]) -> T:
+    """Does it again until the log is there: what every service does."""
+    while True:
+        try:
+            return action()
+        except Unavailable:
+            time.sleep(0.05)
+
+
 def send(log: Log, events: list[Event]) -> None:
-    """Writes events as the relay does."""
-    log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event)) for event in events])
+    """Writes events as the relay does: again, until the log has them."""
+    messages = [Message(topic=EVENTS, key=event.repository, value=wire.encode(event)) for event in events]
+    patiently(lambda: log.append(messages))
 
 
 class Aggregator:
@@ -115,16 +128,13 @@ class SimulatedMirror(threading.Thread):
                 while not self._done.is_set():
                     if self.hold.wait(0) and not self._done.wait(0.05):
                         continue
-                    touched = dict.fromkeys(filter(None, map(self._take, reader.poll(0.1, limit=5000))))
+                    records = patiently(lambda: reader.poll(0.1, limit=5000))
+                    touched = dict.fromkeys(filter(None, map(self._take, records)))
                     acks = [ack for repository in touched if (ack := self._ack(repository))]
-                    if acks:
-                        keys = (f"{self.name}/{ack.repository}" for ack in acks)
-                        log.append(
-                            [
-                                Message(topic=ACKS, key=key, value=to_json(ack))
-                                for key, ack in zip(keys, acks, strict=True)
-                            ]
-                        )
+                    messages = [
+                        Message(topic=ACKS, key=f"{self.name}/{ack.repository}", value=to_json(ack)) for ack in acks
+                    ]
+                    patiently(lambda: log.append(messages))  # noqa: B023
             finally:
                 reader.close()
 

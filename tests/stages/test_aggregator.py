@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.roster import Verb
 from hgext.vcsreplicator.service import EXIT_FENCED
 from hgext.vcsreplicator.shape import from_json
-from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, push_everywhere, send
+from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, patiently, push_everywhere, send
 from testing.chains import Chain
 from testing.checker import check, history, remembering_topics
+from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
 SOON = 60.0
@@ -101,6 +102,49 @@ def test_three_hundred_kills_lose_nothing_and_announce_nothing_early_or_twice(
     url: str, log: Log, tmp_path: Path
 ) -> None:
     die_at_random(url, log, tmp_path, kills=300, seed=2)
+
+
+def break_off(log: Log, kafka: Kafka, folder: Path, ways: list[str], seed: int) -> None:
+    """Ends the broker in each of these ways while pushes come in; one aggregator and its mirrors outlive them all."""
+    chance, chains = random.Random(seed), repositories(12)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ADD, "beta")
+    stop = threading.Event()
+
+    def pushes() -> None:
+        while not stop.is_set():
+            send(log, [chance.choice(chains).next()])
+            stop.wait(0.01)
+
+    traffic = threading.Thread(target=pushes)
+    with mirrors(kafka.url, "alpha", "beta"), Aggregator(kafka.url, folder) as aggregator:
+        aggregator.ready()
+        traffic.start()
+        try:
+            for way in ways:
+                time.sleep(chance.random())
+                getattr(kafka, way)()
+                kafka.start()
+        finally:
+            stop.set()
+            traffic.join()
+        eventually(lambda: patiently(lambda: all_noticed(log, chains)), timeout=SOON)
+        assert aggregator.process.poll() is None
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == report.events == sum(len(chain.events) for chain in chains)
+
+
+@pytest.mark.slow
+@pytest.mark.services
+@pytest.mark.timeout(1800)
+def test_a_broker_that_is_stopped_and_killed_again_and_again_costs_no_notice_and_repeats_none(
+    own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
+) -> None:
+    kafka = own_service(Kafka)
+    with open_log(kafka.url) as log:
+        log.create(remembering_topics(partitions=4))
+        break_off(log, kafka, tmp_path, ["kill", "stop"] * 10, seed=4)
 
 
 def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, log: Log, tmp_path: Path) -> None:
