@@ -24,7 +24,6 @@ for _key in (
     b"acknowledge-timeout",
     b"lock",
     b"refuse-when-stale",
-    b"refuse-when-stale",
 ):
     _configitem(settings.SECTION, _key, default=None)
 _configitem(settings.SECTION, b"snapshot-allow", default=list)
