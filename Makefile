@@ -28,6 +28,7 @@ $(VENV)/installed: requirements/install.txt pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes -r requirements/install.txt
 	PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q hgext pushlog hooks notifier
 	touch $@
 
 $(VENV)/installed-for-tests: $(VENV)/installed requirements/test.txt
