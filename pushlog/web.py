@@ -9,7 +9,7 @@ from typing import Any
 from mercurial import extensions, util
 from mercurial.hgweb import hgweb_mod_inner, webcommands, webutil
 
-from . import pushed
+from . import children, pushed
 from .lookup import Found, Lookup
 
 
@@ -20,6 +20,7 @@ def register() -> None:
         webcommands.__all__.append(command.__name__)
     extensions.wrapfunction(hgweb_mod_inner.requestcontext, "templater", templater)
     extensions.wrapfunction(webutil, "commonentry", pushed.entry)
+    extensions.wrapfunction(webutil, "children", children.children)
 
 
 _JSON_MEMBERS = b""",

@@ -90,7 +90,7 @@ def questions(repository: Path, pushes: int) -> Iterator[tuple[str, Callable[[],
     yield "fromchange=", lambda: get("/json-pushes", f"fromchange={older}")
     yield "startdate=", lambda: get("/json-pushes", f"startdate={1400000000 + 60 * (pushes - 11)}")
     yield "pushloghtml", lambda: get("/pushloghtml")
-    yield "json-rev", lambda: get(f"/json-rev/{older}")  # of an old one Mercurial itself looks for children to the tip
+    yield "json-rev", lambda: get(f"/json-rev/{node}")
     yield "hg log of one, plain", lambda: log("log", "-r", node, "-T", "{node}")
     yield "{pushid} of one", lambda: log("log", "-r", node, "-T", "{pushid}")
     yield "{pushid} of 100", lambda: log("log", "-l", "100", "-T", "{pushid}\n")

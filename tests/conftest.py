@@ -37,6 +37,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("services")
 
 
+@pytest.fixture
+def told(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
+    """What a test counted: `told(it)` is printed at the end of the run, also when all is well."""
+    return lambda counted: record_property("told", str(counted))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what the tests counted."""
+    for report in terminalreporter.getreports("passed"):
+        for name, text in report.user_properties:
+            if (report.when, name) == ("call", "told"):
+                terminalreporter.write_line(text)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def environment_of_tests() -> Iterator[None]:
     """The same for whoever runs the tests: no settings of a user reach Mercurial, no credentials reach a real account."""

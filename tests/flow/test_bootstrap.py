@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -206,8 +206,8 @@ def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench) -> None:
         bench.wait_served(*authors)
 
 
-def fill_many(bench: Bench, count: int) -> None:
-    """Many repositories, pushes that go on, and a kill in the middle; prints how it went."""
+def fill_many(bench: Bench, count: int) -> str:
+    """Many repositories, pushes that go on, and a kill in the middle; how it went."""
     authors = repositories(bench, count)
     wait_known(bench, authors)
     began = time.monotonic()
@@ -220,10 +220,12 @@ def fill_many(bench: Bench, count: int) -> None:
     assert bench.notes() == []
     assert outcomes(bench) == {Outcome.EQUAL}
     pushed = sum(author.seq for author in authors) - 4 * count
-    print(f"{count} repositories in {seconds:.0f} s, killed once, {pushed} pushes meanwhile")
+    return f"{count} repositories in {seconds:.0f} s, killed once, {pushed} pushes meanwhile"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_thousand_repositories_are_copied_while_pushes_go_on_and_through_a_kill(bench: Bench) -> None:
-    fill_many(bench, 1000)
+def test_a_thousand_repositories_are_copied_while_pushes_go_on_and_through_a_kill(
+    bench: Bench, told: Callable[[object], None]
+) -> None:
+    told(fill_many(bench, 1000))

@@ -2,6 +2,7 @@
 """Everything is killed at random under load, and every promise is kept: see `testing/campaign.py`."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -15,10 +16,13 @@ SEED = int(os.environ.get("VCSREPLICATOR_TEST_SEED", "20260"))
 LOGS = pytest.mark.parametrize("log", ["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
 
 
-def keeps_every_promise(plan: Plan, folder: Path) -> None:
-    """A campaign without a violation; prints what happened."""
+Told = Callable[[object], None]
+
+
+def keeps_every_promise(plan: Plan, folder: Path, told: Told) -> None:
+    """A campaign without a violation; tells what happened."""
     result = run(plan, folder)
-    print(result)
+    told(result)
     assert not result.violations, str(result)
     assert result.kills.total() == plan.kills
     assert result.pushes
@@ -28,13 +32,13 @@ def keeps_every_promise(plan: Plan, folder: Path) -> None:
 @pytest.mark.timeout(900)
 @LOGS
 def test_whatever_is_killed_every_push_is_told_once_in_order_and_in_time(
-    log: Literal["sqlite", "kafka"], tmp_path: Path
+    log: Literal["sqlite", "kafka"], tmp_path: Path, told: Told
 ) -> None:
-    keeps_every_promise(Plan(log=log, kills=25, seconds=25, seed=SEED), tmp_path)
+    keeps_every_promise(Plan(log=log, kills=25, seconds=25, seed=SEED), tmp_path, told)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @LOGS
-def test_three_hundred_kills_under_load(log: Literal["sqlite", "kafka"], tmp_path: Path) -> None:
-    keeps_every_promise(Plan(log=log, kills=300, seconds=600, seed=SEED), tmp_path)
+def test_three_hundred_kills_under_load(log: Literal["sqlite", "kafka"], tmp_path: Path, told: Told) -> None:
+    keeps_every_promise(Plan(log=log, kills=300, seconds=600, seed=SEED), tmp_path, told)

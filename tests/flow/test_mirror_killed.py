@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -151,18 +151,18 @@ def test_readers_and_workers_killed_at_random_lose_nothing(bench: Bench) -> None
     kill_at_random(bench, 18)
 
 
-def campaign(folder: Path, kills: int) -> None:
-    """Half of the kills at lines of a worker, half at moments that chance chooses; prints what was killed how often."""
+def campaign(folder: Path, kills: int) -> str:
+    """Half of the kills at lines of a worker, half at moments that chance chooses; what was killed how often."""
     with Bench(folder / "lines") as bench:
         at_lines = strike_everywhere(bench, kills // 2)
     with Bench(folder / "moments") as bench:
         readers, workers = kill_at_random(bench, kills - at_lines)
-    print(
-        f"{at_lines + readers + workers} kills: workers at a line {at_lines}, workers {workers}, readers {readers}; all equal"
-    )
+    return f"{at_lines + readers + workers} kills: workers at a line {at_lines}, workers {workers}, readers {readers}; all equal"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_readers_and_workers_killed_five_hundred_times_lose_nothing(tmp_path: Path) -> None:
-    campaign(tmp_path, 500)
+def test_readers_and_workers_killed_five_hundred_times_lose_nothing(
+    tmp_path: Path, told: Callable[[object], None]
+) -> None:
+    told(campaign(tmp_path, 500))

@@ -294,18 +294,18 @@ def judge(site, before, after, *, accepted, what):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.timeout(1800)
-def test_a_kill_anywhere_loses_and_invents_nothing(site, scenario):
+def test_a_kill_anywhere_loses_and_invents_nothing(site, scenario, told):
     struck, tried, places = kills(site, scenario, 15)
-    print(f"{scenario}: {struck} kills, drawn from {places}")
+    told(f"{scenario}: {struck} kills, drawn from {places}")
     assert struck > tried * 0.6  # no two runs are quite alike
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.timeout(14400)
-def test_a_thousand_kills_lose_and_invent_nothing(site, scenario):
+def test_a_thousand_kills_lose_and_invent_nothing(site, scenario, told):
     struck, tried, places = kills(site, scenario, MANY or None)
-    print(f"{scenario}: {struck} kills, of {places}")
+    told(f"{scenario}: {struck} kills, of {places}")
     assert struck > tried * 0.8
 
 
@@ -338,5 +338,5 @@ def test_a_full_disk_loses_and_invents_nothing(site):
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.timeout(3600)
-def test_a_full_disk_at_any_write_loses_and_invents_nothing(site, scenario):
-    print(f"{scenario}: no space at {full_disks(site, scenario, None)} system calls")
+def test_a_full_disk_at_any_write_loses_and_invents_nothing(site, scenario, told):
+    told(f"{scenario}: no space at {full_disks(site, scenario, None)} system calls")

@@ -255,7 +255,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_killed_at_a_system_call(tmp_path, pushed, name, share, capsys):
+def test_killed_at_a_system_call(tmp_path, pushed, name, share, told):
     repository, *command = COMMANDS[name]
     if repository == "mirror":
         pushed("mirror", create=True)
@@ -270,13 +270,12 @@ def test_killed_at_a_system_call(tmp_path, pushed, name, share, capsys):
         if reader.svfs.exists(b"journal"):
             reader.recover()
         assert_agrees(pushed(repository))
-    with capsys.disabled():
-        print(f"\n{name}: killed at {kills} of {len(calls)} system calls")
+    told(f"{name}: killed at {kills} of {len(calls)} system calls")
     assert kills
 
 
 @pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_a_full_disk_at_a_system_call_of_a_push(tmp_path, pushed, share, capsys):
+def test_a_full_disk_at_a_system_call_of_a_push(tmp_path, pushed, share, told):
     repository, *command = COMMANDS["push"]
     struck = Struck(tmp_path, *command)
     calls = [call for call in struck.calls(repository) if call.name in ("openat", "write", "pwrite64", "mkdir")]
@@ -290,8 +289,7 @@ def test_a_full_disk_at_a_system_call_of_a_push(tmp_path, pushed, share, capsys)
         assert_agrees(pushed(repository))
         assert not was_accepted or len(recorded(storage.Pushlog(pushed(repository)))) == 3
         accepted += was_accepted
-    with capsys.disabled():
-        print(f"\npush: no space at {len(chosen)} of {len(calls)} system calls, accepted all the same {accepted} times")
+    told(f"push: no space at {len(chosen)} of {len(calls)} system calls, accepted all the same {accepted} times")
 
 
 def test_a_push_whose_note_of_an_old_strip_cannot_be_removed_is_accepted(tmp_path, pushed):
