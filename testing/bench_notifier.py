@@ -50,7 +50,7 @@ PATIENCE = 600.0
 def rows() -> list[Row]:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
-        return [*pulse(), *sns(), *webhooks(), *lines(), *failing_endpoints()]
+        return [*pulse(), *beside_trouble(), *sns(), *webhooks(), *lines(), *failing_endpoints()]
     finally:
         structlog.reset_defaults()
 
@@ -62,10 +62,10 @@ def fresh_log() -> Iterator[tuple[Log, Path]]:
 
 
 @contextmanager
-def at_work(log: Log, folder: Path, settings: DestinationSettings) -> Iterator[None]:
-    """A notifier with this destination, named `it`, for the length of a block."""
+def at_work(log: Log, folder: Path, settings: DestinationSettings, **others: DestinationSettings) -> Iterator[None]:
+    """A notifier with this destination, named `it`, and others, for the length of a block."""
     stop, ready = threading.Event(), threading.Event()
-    whole = NotifierSettings(public=PUBLIC, destinations={"it": settings}, state=str(folder / "notifier.db"))
+    whole = NotifierSettings(public=PUBLIC, destinations={"it": settings, **others}, state=str(folder / "notifier.db"))
     thread = threading.Thread(target=lambda: publisher.run(whole, log, stop=stop, ready=ready.set))
     thread.start()
     ready.wait()
@@ -99,11 +99,11 @@ def drain_rate(name: str, settings: DestinationSettings, count: int, *, repeat: 
 
 
 def settled(log: Log) -> None:
-    eventually(lambda: log.stored(group("it"), NOTICES).get(0) == log.ends(NOTICES)[0], every=0.005)
+    eventually(lambda: log.stored(group("it"), NOTICES).get(0) == log.ends(NOTICES)[0], timeout=PATIENCE, every=0.005)
 
 
 def delivered(deliveries: Deliveries, count: int) -> None:
-    eventually(lambda: deliveries.counts().get("delivered", 0) == count, every=0.005)
+    eventually(lambda: deliveries.counts().get("delivered", 0) == count, timeout=PATIENCE, every=0.005)
 
 
 def pulse() -> Iterator[Row]:
@@ -115,6 +115,31 @@ def pulse() -> Iterator[Row]:
         with fresh_log() as (log, folder), at_work(log, folder, settings):
             samples = [one_by_one(log, number) for number in range(1, 101)]
         yield Row(name="Pulse, one push alone: notice to position stored", unit="ms", samples=samples)
+
+
+def beside_trouble() -> Iterator[Row]:
+    """One destination's latency while the broker of another hangs and a webhook's endpoint never answers."""
+    hang = threading.Event()
+    with RabbitMQ() as broker, RabbitMQ() as other, Endpoint(always(Reply(hang=hang))) as endpoint:
+        receivers = [PulseReceiver(broker, "v2"), PulseReceiver(other, "v2")]
+        it, sick = [PulseSettings(url=each.url, exchange=each.exchange) for each in receivers]
+        for receiver in receivers:
+            receiver.close()
+        found = {}
+        for name, trouble in (("the others well", False), ("one other hangs, one never answers", True)):
+            with fresh_log() as (log, folder):
+                wanted = {"one": Subscription(url=endpoint.url, timeout=1.0)} if trouble else {}
+                if trouble:
+                    other.pause()
+                with at_work(log, folder, it, sick=sick, hooks=webhook_settings(folder, wanted)):
+                    one_by_one(log, 1)
+                    found[name] = [one_by_one(log, number) for number in range(2, 102)]
+                    if trouble:
+                        hang.set()
+                        other.resume()
+        baseline = statistics.median(found["the others well"])
+        for name, samples in found.items():
+            yield Row(name=f"Pulse, one push alone, {name}", unit="ms", samples=samples, baseline=baseline)
 
 
 def one_by_one(log: Log, number: int) -> float:

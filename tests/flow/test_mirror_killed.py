@@ -103,7 +103,7 @@ def strike_everywhere(bench: Bench, count: int) -> int:
 
 
 def test_a_worker_killed_at_a_line_leaves_nothing_half_done(bench: Bench) -> None:
-    strike_everywhere(bench, 24)
+    strike_everywhere(bench, 10)
 
 
 def test_a_deletion_killed_at_a_line_is_finished(bench: Bench) -> None:
@@ -148,7 +148,7 @@ def kill_at_random(bench: Bench, kills: int) -> tuple[int, int]:
 
 
 def test_readers_and_workers_killed_at_random_lose_nothing(bench: Bench) -> None:
-    kill_at_random(bench, 18)
+    kill_at_random(bench, 32)
 
 
 def campaign(folder: Path, kills: int) -> str:
