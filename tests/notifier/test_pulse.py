@@ -10,7 +10,7 @@ import kombu
 import pytest
 
 from hgext.vcsreplicator.clock import SystemClock
-from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.errors import Rejected, Unavailable
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import Log
 from notifier.delivery import Delivery
