@@ -20,13 +20,15 @@ import os
 from typing import Any
 
 CLIENTS = (b"unbundle", b"serve", b"push")  # beginnings of the names of transactions that clients open; "pushkey" too
+OUTWARD = b"push-response"  # somebody on the server pushed from here to elsewhere
 BOOKMARKS = b"bookmarks"  # the name where a client moves a bookmark by the old command; the server's own is "bookmark"
 USUAL = b"this repository is read-only for maintenance; please push again later"
 
 
 def refuse(ui: Any, repo: Any, txnname: bytes = b"", namespace: bytes = b"", **_arguments: Any) -> bool:
     """A `pretxnopen` and `prepushkey` hook."""
-    if not namespace and txnname != BOOKMARKS and not txnname.startswith(CLIENTS):
+    is_client = txnname == BOOKMARKS or (txnname.startswith(CLIENTS) and not txnname.startswith(OUTWARD))
+    if not namespace and not is_client:
         return False
     message = _message(ui, repo)
     if message is None:

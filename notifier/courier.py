@@ -106,6 +106,8 @@ class Courier:
         DOWN.labels(self.name).set(1)
         self.started.set()
         stored = self.log.stored(group(self.name), NOTICES).get(0)
+        if stored is not None:  # Kafka forgets what nobody stores for a week
+            self.log.acknowledge(group(self.name), NOTICES, {0: stored})
         condition = {
             "paused": False,
             "position": stored,

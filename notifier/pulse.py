@@ -317,10 +317,10 @@ class Pulse:
         for each in tags:
             if each in self._unconfirmed:
                 number, _ = self._unconfirmed.pop(each)
-                returned = self._ids.pop(each) in self._returned
+                identifier = self._ids.pop(each)
+                returned = identifier in self._returned
+                self._returned.discard(identifier)  # the next attempt may find a queue
                 self._outcomes.append(Outcome(number=number, error=_UNROUTABLE if returned else error))
-        if not self._unconfirmed:
-            self._returned.clear()
 
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
         """Comes before the confirmation of the same message."""

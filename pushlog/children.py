@@ -2,13 +2,14 @@
 """The children of a changeset in hgweb's pages, at a cost that does not grow with the history.
 
 Mercurial asks every later changeset for its parents, at every page. A process that serves pages remembers instead who is whose
-child: four bytes a changeset for the repositories asked of last. The first question reads all parents, later ones those of what
-was added since.
+child: eight bytes a changeset for the repositories asked of last. The first question reads all parents, later ones those of what
+was added since; after a change of the repository the nodes are compared, for a strip may have come between.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from array import array
 from typing import Any
 
@@ -16,12 +17,13 @@ from mercurial import context, util
 from mercurial.node import nullrev
 
 _KEPT = 16  # repositories
+_ENOUGH = 4  # bytes of a node
 _known: Any = util.lrucachedict(_KEPT)
 _lock = threading.Lock()
 
 
 class Children:
-    """Who is whose child in one changelog, hidden changesets included; for several threads."""
+    """Who is whose child in a repository, hidden changesets included; for several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,23 +38,31 @@ class Children:
                 self._forget()
                 raise
             first = self._first[revision]
-            return [first, *self._others.get(revision, ())] if first else []
+            found = [first, *self._others.get(revision, ())] if first else []
+        return [each for each in found if each < len(changelog)]
 
     def _forget(self) -> None:
         self._first = array("i")  # by revision; 0 for none, as revision 0 is nobody's child
         self._others: dict[int, list[int]] = {}
-        self._tip = b""
+        self._nodes = bytearray()  # the beginning of each node
+        # changelogs that were found to tell the same, each with its length and tip then
+        self._same: Any = weakref.WeakKeyDictionary()
 
     def _follow(self, changelog: Any) -> None:
-        known, length = len(self._first), len(changelog)
-        if known > length or (known and changelog.node(known - 1) != self._tip):
-            self._forget()
-            known = 0
-        if known == length:
+        node, length = changelog.node, len(changelog)
+        state = length, node(length - 1)
+        if self._same.get(changelog) != state:
+            known = b"".join(node(revision)[:_ENOUGH] for revision in range(min(length, len(self._first))))
+            if not self._nodes.startswith(known):  # stripped, perhaps added again in another order
+                self._forget()
+            self._same[changelog] = state
+        known_length = len(self._first)
+        if length <= known_length:
             return
-        self._first.frombytes(bytes(self._first.itemsize * (length - known)))
+        self._first.frombytes(bytes(self._first.itemsize * (length - known_length)))
         first, parents = self._first, changelog.parentrevs
-        for revision in range(known, length):
+        for revision in range(known_length, length):
+            self._nodes += node(revision)[:_ENOUGH]
             for parent in parents(revision):
                 if parent == nullrev:
                     continue
@@ -60,7 +70,6 @@ class Children:
                     self._others.setdefault(parent, []).append(revision)
                 else:
                     first[parent] = revision
-        self._tip = changelog.node(length - 1)
 
 
 def children(orig: Any, ctx: Any, hide: int | None = None) -> Any:

@@ -237,6 +237,10 @@ class Aggregation:
         """The mirrors that this repository's notices wait for, by the path it has now."""
         return repository.gating(self.roster)
 
+    def renew(self) -> None:
+        """The next batch stores every position, also those that did not move."""
+        self._passed = dict(self.positions)
+
     # Inside
 
     def _pass(self, record: Record) -> None:
@@ -347,6 +351,7 @@ class Aggregation:
             try:
                 return self._step(repository, now, limit)
             except UnknownEvent:  # stored by a newer aggregator: it waits for that one, and all behind it do
+                repository.is_stored_newer = True
                 return True
             except MalformedEvent:
                 for broken in repository.broken():

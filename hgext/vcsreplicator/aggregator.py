@@ -43,6 +43,7 @@ POLL = 0.2
 """Longest wait for a record in seconds: how soon a wish to stop is noticed."""
 
 READ_LIMIT, READS = 500, 4
+RENEW_INTERVAL = 3600.0  # seconds; Kafka forgets a position that nobody stores for a week
 """Records of one read, and reads before what they brought is decided and committed."""
 
 LOAD_LIMIT = 5000
@@ -125,6 +126,7 @@ class Session:
             raise
         self._first = clock.monotonic()
         self._beaten = -settings.beat
+        self._renewed = self._first
         self._alarms: dict[Alarm, float] = {}
 
     def __enter__(self) -> "Session":
@@ -198,6 +200,9 @@ class Session:
         """A sign of life, which also finds out whether somebody took over; then a look at who does not give any."""
         core, time = self.core, self._clock.now()
         self._beaten = now
+        if now - self._renewed >= RENEW_INTERVAL:
+            self._renewed = now
+            core.renew()
         beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held)
         self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
         HELD.set(core.held)

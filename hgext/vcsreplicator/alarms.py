@@ -79,5 +79,9 @@ def survey(core: Aggregation) -> Waiting:
             applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
             mirrors[mirror.name].lag += sum(held.seq > applied for held in repository.queue)
             mirrors[mirror.name].held += sum(held.seq > serving for held in repository.queue)
-    newer = [repository.newer for repository in core.repositories.values() if repository.newer]
+    newer = [
+        repository.newer + (len(repository.queue) if repository.is_stored_newer else 0)
+        for repository in core.repositories.values()
+        if repository.newer or repository.is_stored_newer
+    ]
     return Waiting(mirrors=mirrors, alone=alone, repositories=repositories, newer=newer)

@@ -81,7 +81,7 @@ class Repository:
     `newer` counts the records since the first event of a newer version: kept in the log for whoever understands it.
     """
 
-    __slots__ = ("_gating", "acks", "id", "newer", "queue", "released", "state")
+    __slots__ = ("_gating", "acks", "id", "is_stored_newer", "newer", "queue", "released", "state")
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -90,6 +90,7 @@ class Repository:
         self.queue: deque[Held] = deque()
         self.released = 0
         self.newer = 0
+        self.is_stored_newer = False
         self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
 
     def add(self, held: Held) -> None:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from .errors import MalformedEvent
 from .path import Rules, check_rules
+from .shape import to_json
 
 KEY = "roster"
 RECENT = 50
@@ -33,6 +34,8 @@ RECENT = 50
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _IDENTIFIER = re.compile(r"[0-9a-f]{32}\Z")
+# The roster keeps requests, and is one record.
+_REQUEST_LIMIT = 16 * 1024
 _RESERVED = frozenset({"aggregator", KEY})
 
 
@@ -221,6 +224,8 @@ def _problem(request: Request) -> str | None:
     """What is wrong with the request in itself."""
     if not request.id or len(request.id) > 100 or not request.who.strip():
         return "a request needs an id of at most 100 characters, and who asks"
+    if len(to_json(request)) > _REQUEST_LIMIT:
+        return f"a request has at most {_REQUEST_LIMIT // 1024} KiB"
     if request.verb is Verb.ALLOW_EMPTY:
         return None if request.allow is not None else "allow-empty: expected yes or no"
     name = request.mirror or ""

@@ -56,6 +56,19 @@ The one who finishes leaves no lock of its own in what it moved.
   ls: cannot access 'repos/four/.hg/wlock': No such file or directory
   [2]
 
+A strip that the relay carries out, where no extension is loaded, is told to the pushlog too.
+
+  $ hgm init -q repos/cut
+  $ hg clone -q ssh://x/$TESTTMP/repos/cut cut
+  $ for text in a b; do echo $text > cut/file; hg -R cut commit -q -A -m $text; hg -R cut push -q; done
+  $ dying master.quiet -R repos/cut strip -q --no-backup 1
+  [1]
+  $ finish
+  $ hgm -R repos/cut verifypushlog
+  pushlog entry has no nodes: #2
+  pushlog contains all 1 changesets across 2 pushes
+  $ hg -R cut push -q
+
 A note that cannot be read, and a repository that cannot be opened, hold up no other.
 
   $ hgm init -q repos/a
@@ -71,6 +84,7 @@ A note that cannot be read, and a repository that cannot be opened, hold up no o
   $TESTTMP/repos/a: renamed not finished: repository requires features unknown to this Mercurial: unheard-of
   $ ls repos
   a
+  cut
   four
   zz
 

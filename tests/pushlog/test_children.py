@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from mercurial import context, repair
+from mercurial import bundle2, context, exchange, repair
 from mercurial.node import nullid
 
 from pushlog.children import Children
@@ -51,6 +51,20 @@ def test_they_are_mercurials_own_while_the_history_grows_and_is_cut(repo, seed):
         repair.strip(repo.ui, repo, [repo.changelog.node(chance.randrange(len(repo.changelog)))], backup=False)
         if len(repo.changelog) and chance.random() < 0.5:
             agrees(known, repo)
+
+
+def test_a_strip_that_was_added_again_in_another_order_is_noticed(repo, tmp_path):
+    with repo.lock():
+        for parent in (-1, 0, 0, 1):  # 1 and 2 are children of 0, 3 is one of 1
+            parents = [repo.changelog.node(parent), nullid]
+            repo.commitctx(context.memctx(repo, parents, b"%d" % len(repo), [], None, user=b"dana", date=b"0 0"))
+    known, tip = Children(), repo.changelog.tip()
+    agrees(known, repo)
+    backup = repair.strip(repo.ui, repo, [repo.changelog.node(1)])
+    with repo.vfs(backup, b"rb") as file, repo.lock(), repo.transaction(b"unbundle") as tr:
+        bundle2.applybundle(repo, exchange.readbundle(repo.ui, file, backup), tr, b"unbundle", b"")
+    assert (len(repo.changelog), repo.changelog.tip()) == (4, tip)
+    agrees(known, Site(tmp_path / "random").repository)
 
 
 def test_a_page_names_the_children_that_mercurial_would_name(site):

@@ -140,14 +140,15 @@ def assert_agrees(repository):
     assert list(log.sound_facts()) or seen == []
 
 
-def survive_every_kill(tmp_path, load, work, *, folder="server"):
+def survive_kills(tmp_path, load, work, stride, *, folder="server"):
+    """Killed before its first changing call, and every `stride`-th from there on."""
     folders = [each.parent.name for each in tmp_path.glob("*/.hg")]
     for each in folders:
         shutil.copytree(tmp_path / each, tmp_path / "before" / each, symlinks=True)
-    step = 0
+    step = 1 - stride
     was_killed = True
     while was_killed:
-        step += 1
+        step += stride
         for each in folders:
             shutil.rmtree(tmp_path / each)
             shutil.copytree(tmp_path / "before" / each, tmp_path / each, symlinks=True)
@@ -160,25 +161,31 @@ def survive_every_kill(tmp_path, load, work, *, folder="server"):
     assert step > 20, "the work does not seem to write"
 
 
-def test_push(tmp_path, pushed):
-    survive_every_kill(tmp_path, pushed, lambda: push(pushed))
+@pytest.fixture(params=[3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"])
+def stride(request):
+    """Of how many changing calls one is a kill."""
+    return request.param
+
+
+def test_push(tmp_path, pushed, stride):
+    survive_kills(tmp_path, pushed, lambda: push(pushed), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1, 2]
 
 
-def test_first_push(tmp_path, pushed):
+def test_first_push(tmp_path, pushed, stride):
     shutil.rmtree(tmp_path / "server")
     pushed("server", create=True)
-    survive_every_kill(tmp_path, pushed, lambda: push(pushed))
+    survive_kills(tmp_path, pushed, lambda: push(pushed), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [5]
 
 
-def test_first_push_to_an_adopted_database(tmp_path, pushed):
+def test_first_push_to_an_adopted_database(tmp_path, pushed, stride):
     os.unlink(tmp_path / "server" / ".hg" / "store" / "pushlog.log")
-    survive_every_kill(tmp_path, pushed, lambda: push(pushed))
+    survive_kills(tmp_path, pushed, lambda: push(pushed), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1, 2]
 
 
-def test_pull(tmp_path, pushed):
+def test_pull(tmp_path, pushed, stride):
     push(pushed)
 
     def pull():
@@ -190,11 +197,11 @@ def test_pull(tmp_path, pushed):
         exchange.pull(local, remote)
 
     pushed("mirror", create=True)
-    survive_every_kill(tmp_path, pushed, pull, folder="mirror")
+    survive_kills(tmp_path, pushed, pull, stride, folder="mirror")
     assert recorded(storage.Pushlog(pushed("mirror"))) == recorded(storage.Pushlog(pushed("server")))
 
 
-def test_strip_in_the_middle(tmp_path, pushed):
+def test_strip_in_the_middle(tmp_path, pushed, stride):
     """The branch with d and e is saved and comes back under other numbers."""
     side = pushed("client")
     with side.wlock(), side.lock():
@@ -207,13 +214,13 @@ def test_strip_in_the_middle(tmp_path, pushed):
         with server.wlock(), server.lock():
             repair.strip(server.ui, server, [server[2].node()], backup=False)
 
-    survive_every_kill(tmp_path, pushed, strip)
+    survive_kills(tmp_path, pushed, strip, stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
 
 
-def test_rollback(tmp_path, pushed):
+def test_rollback(tmp_path, pushed, stride):
     push(pushed)
-    survive_every_kill(tmp_path, pushed, lambda: pushed("server").rollback())
+    survive_kills(tmp_path, pushed, lambda: pushed("server").rollback(), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1]
 
 

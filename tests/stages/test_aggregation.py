@@ -383,6 +383,9 @@ def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytes
     hands.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
     assert hands.commit() == [1, 1]
     assert hands.errors == []
+    hands.core.heard["alpha"] = hands.now
+    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 2, "repositories": 1})
     Upgrade(monkeypatch)
     hands.restart()
     assert hands.commit() == [2, 3]
@@ -416,6 +419,15 @@ def test_a_position_is_stored_with_the_records_it_passes_and_not_again() -> None
     hands.core.decide(hands.now)
     batch = hands.core.batch()
     assert (batch.notices, batch.positions) == (2, {})
+
+
+def test_positions_that_rest_are_stored_again_when_asked_for() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.core.batch()
+    assert hands.core.batch().positions == {}
+    hands.core.renew()
+    assert hands.core.batch().positions == {(EVENTS, 0): 2, (ROSTER_REQUESTS, 0): 0}
 
 
 def test_a_heartbeat_passes_without_a_trace() -> None:

@@ -46,6 +46,16 @@ def test_events_of_a_catch_up_reader_hold_no_position() -> None:
     assert not backlog.untracked("a")
 
 
+def test_what_catches_up_does_not_count_against_the_stream() -> None:
+    backlog = Backlog({0: 9})
+    backlog.add("a", item(2, size=1000), tracked=False)
+    backlog.add("b", item(9, size=10))
+    assert (backlog.bytes, backlog.tracked_bytes) == (1010, 10)
+    backlog.finish("a", 1)
+    backlog.finish("b", 1)
+    assert (backlog.bytes, backlog.tracked_bytes) == (0, 0)
+
+
 def test_peek_takes_at_least_one_and_then_what_fits() -> None:
     backlog = Backlog({0: 0})
     for offset in range(4):

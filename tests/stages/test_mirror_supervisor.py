@@ -41,7 +41,7 @@ class Pool:
         self.killed: list[Any] = []
 
     def idle(self, lane: object) -> Any:
-        return SimpleNamespace(lane=lane, busy=None, since=0.0, is_apart=False)
+        return SimpleNamespace(lane=lane, busy=None, since=0.0, is_apart=False, is_killed=False)
 
     def give(self, worker: Any, task: object) -> None:
         worker.busy = task

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What an operator's request makes of the roster, and which mirrors gate."""
 
+from dataclasses import replace
+
 import pytest
 
 from hgext.vcsreplicator import roster as rosters
@@ -52,6 +54,19 @@ def test_a_mirror_added_inactive_gates_nothing_until_it_joins() -> None:
     roster = decided(Roster(), request(Verb.ADD, inactive=True))
     assert rosters.gating(roster, REPOSITORY, "x") == ()
     assert rosters.gating(decided(roster, request(Verb.JOIN)), REPOSITORY, "x") == ("alpha",)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"reason": "é" * 5000},
+        {"who": "d" * 20_000},
+        {"rules": Rules(include=tuple(f"path:{n:0100}" for n in range(200)))},
+    ],
+)
+def test_a_request_that_would_fill_the_roster_is_refused(members: dict[str, object]) -> None:
+    one = replace(request(Verb.RULES, rules=Rules()), **members)  # type: ignore[arg-type]
+    assert refused(with_alpha(MirrorState.ACTIVE), one) == "a request has at most 16 KiB"
 
 
 MOVES = {

@@ -25,7 +25,7 @@ from mercurial.utils import stringutil
 
 from .. import outbox
 from ..event import Changes, Event, Marker, MarkerNode, PushEntry, Settings, Tip, Type
-from ..outbox import End, Entry, Level, Needs, Outbox
+from ..outbox import RECORD_LIMIT, End, Entry, Level, Needs, Outbox
 from ..shape import to_json
 from ..value import Value
 from . import durability, observe
@@ -315,8 +315,13 @@ class _Known:
 
 
 def fitting(entry: Entry) -> Entry:
-    """The entry, if one record of the log can hold its event; else without the markers' descriptions; else Abort."""
+    """The entry, if one record of the log can hold its event; else without the markers' descriptions; else Abort.
+
+    Abort also if the outbox could not read it back: a marker may carry any number of notes.
+    """
     event = entry.event
+    if len(to_json(entry)) > RECORD_LIMIT:
+        raise _too_large(event.changes, b"push it in parts")
     if len(to_json(event)) <= EVENT_LIMIT:
         return entry
     bare = [

@@ -18,6 +18,8 @@ from typing import Any
 from mercurial import error, repair, util
 from mercurial.node import bin, hex
 
+from pushlog import stripping
+
 from .. import outbox
 from ..digest import START, node_set
 from ..event import Changes, Type
@@ -125,6 +127,10 @@ def rename(repo: Any, target: str | None, settings: Any) -> str:
         _refuse_taken(to, root_of(settings, to))
         _refuse_immovable(folder, to, root)
     with repo.wlock(), repo.lock():
+        if old == repo.replication_path:
+            _level_first(repo)
+        level = Outbox(repo.svfs).level()  # as of the lock: a push may have been under way
+        assert level is not None
         intent = Intent(
             kind=Type.RENAMED.value,
             repository=level.repository,
@@ -289,7 +295,8 @@ def _finish_strip(repo: Any, intent: Intent, *, announced: bool) -> None:
             util.tryunlink(bundle)
         left = [bin(node) for node in intent.roots if has(bin(node))]
         if left:
-            repair.strip(repo.ui, repo, left)
+            # Who finishes may be the relay, where no extension is loaded that would tell the pushlog.
+            stripping.strip(repair.strip, repo.ui, repo, left)
             repo.invalidateall()
     if not announced:
         _announce_strip(repo, intent)

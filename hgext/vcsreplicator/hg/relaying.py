@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's port to Mercurial: bundles, recovery, first events, and what a kill interrupted."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 
-from mercurial import error
+from mercurial import configitems, error
 from mercurial.utils import stringutil
+
+import pushlog
 
 from ..errors import MalformedEvent, Refused
 from ..outbox import Outbox
@@ -21,6 +24,9 @@ class Repositories(OfFolders):
 
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
         super().__init__(skip_hgrc=True)
+        configitems.loadconfigtable(
+            self._ui, b"pushlog", pushlog.configtable
+        )  # a strip that is finished here concerns it
         self._settings = Settings(
             role=Role.MASTER,
             roots={os.path.realpath(folder): prefix for folder, prefix in roots.items()},
@@ -76,11 +82,12 @@ class Repositories(OfFolders):
             return
         repo = self.open(intent.folder)
         master.set_up(repo, self._settings)
-        try:
-            lock = repo.lock(wait=False)
-        except error.LockError:
-            return
-        with lock:
+        with contextlib.ExitStack() as locks:
+            try:
+                locks.enter_context(repo.wlock(wait=False))
+                locks.enter_context(repo.lock(wait=False))
+            except error.LockError:
+                return
             if intents.read(root, intent.path) != intent:
                 return
             if repo.svfs.exists(b"journal"):

@@ -69,7 +69,11 @@ def _send_deleted(sender: Sender, root: str) -> None:
     folder = os.path.join(root, creation.NOTES, creation.DELETED)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         gone = os.path.join(folder, name)
-        box = Outbox(Store(os.path.join(gone, ".hg", "store")))
+        store = os.path.join(gone, ".hg", "store")
+        if not os.path.isdir(store):  # the rest of one whose removal was interrupted
+            shutil.rmtree(gone, ignore_errors=True)
+            continue
+        box = Outbox(Store(store))
         with box.sending(wait=False) as alone:
             if alone and box.has_unsent():
                 sender.send(gone, box)

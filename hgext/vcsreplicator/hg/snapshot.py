@@ -102,6 +102,9 @@ def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
     offer.register()  # over SSH a client must know the commands it sends
     ui = ui.copy()
     ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
+    if ui.config(b"ui", b"ssh") == b"ssh":  # nobody chose options: a master that vanished would be waited for for ever
+        alive = b"ssh -o ServerAliveCountMax=3 -o ServerAliveInterval=%d" % max(1, int(timeout) // 3)
+        ui.setconfig(b"ui", b"ssh", alive, b"vcsreplicator")
     try:
         peer = factory.peer(ui, {}, url.encode())
         try:

@@ -90,7 +90,8 @@ def lower_watermark(repo: Any, length: int) -> None:
     if former is None or former.length <= length:
         return
     tip = hex(repo.unfiltered().changelog.node(length - 1)).decode() if length else NULL_NODE
-    write_watermark(repo, seq=former.seq, length=length, tip=tip, push_id=former.push_id)
+    shown = read_bookmarks(repo)  # those here now may be of events that are not released
+    write_watermark(repo, seq=former.seq, length=length, tip=tip, push_id=former.push_id, bookmarks=shown)
 
 
 def read_bookmarks(repo: Any) -> bytes:

@@ -14,7 +14,7 @@ class Backlog:
     """
 
     def __init__(self, positions: Mapping[int, int]) -> None:
-        self.bytes = 0
+        self.bytes = self.tracked_bytes = 0
         self._next = dict(positions)
         self._open: dict[int, dict[int, None]] = {partition: {} for partition in positions}
         self._queues: dict[str, deque[tuple[Item, bool]]] = {}
@@ -29,6 +29,7 @@ class Backlog:
         if tracked:
             self._next[item.partition] = item.offset + 1
             self._open[item.partition][item.offset] = None
+            self.tracked_bytes += item.size
         self._queues.setdefault(repository, deque()).append((item, tracked))
         self._sizes[repository] = self._sizes.get(repository, 0) + item.size
         self.bytes += item.size
@@ -56,6 +57,7 @@ class Backlog:
             item, tracked = queue.popleft()
             if tracked:
                 del self._open[item.partition][item.offset]
+                self.tracked_bytes -= item.size
             self._sizes[repository] -= item.size
             self.bytes -= item.size
         if queue is not None and not queue:

@@ -60,9 +60,11 @@ class Namesakes:
             return
         log.warning("waits for a mirror of the same name to be silent", instance=former.instance)
         stop.wait(_PATIENCE * self._settings.beat_interval)
-        reader = self._log.reader({(ACKS, 0): self._position})
+        reader, end = self._log.reader({(ACKS, 0): self._position}), self._log.ends(ACKS)[0]
         try:
             other = self._newest(reader)
+            while other is None and self._position < end and not stop.is_set():
+                other = self._newest(reader)
         finally:
             reader.close()
         if other is not None and not stop.is_set():

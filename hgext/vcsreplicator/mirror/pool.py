@@ -66,7 +66,7 @@ class Worker:
         self.tasks = 0
         self.busy: object | None = None
         self.since = 0.0
-        self.is_apart = False
+        self.is_apart = self.is_killed = False
         self.pipe, theirs = Pipe()
         command = [sys.executable, "-m", WORKER, str(theirs.fileno())]
         nice = _lower_priority if lane is Lane.HEAVY else None
@@ -122,7 +122,8 @@ class Pool:
             self._end(worker)
 
     def kill(self, worker: Worker) -> None:
-        """Ends a worker in the middle of its task, which is told as died."""
+        """Ends a worker in the middle of its task, which is told as died; one that hangs in the disk dies when that answers."""
+        worker.is_killed = True
         worker.process.kill()
 
     def close(self, patience: float) -> None:

@@ -107,7 +107,7 @@ class Supervisor(Intake):
                 self._detach(following, Reason.SLOW, f"one task takes more than {self._settings.slow_after:g} s")
             if worker.lane is Lane.LIGHT and sum(each.is_apart for each in self.pool.workers) < APART_LIMIT:
                 worker.is_apart = True
-            if worker.is_apart and now - worker.since > self._settings.hung_after:
+            if worker.is_apart and not worker.is_killed and now - worker.since > self._settings.hung_after:
                 log.error(
                     "worker killed", seconds=round(now - worker.since), repository=following.id if following else None
                 )
@@ -232,12 +232,12 @@ class Supervisor(Intake):
                 self._left(following)
 
     def _hold_back(self) -> None:
-        """The stream is read no further while as much is in memory as may be."""
+        """The stream is read no further while as much of it is in memory as may be; what catches up has bounds of its own."""
         if self.reader is None:
             return
-        if self._backlog.bytes >= self._settings.buffer_bytes:
+        if self._backlog.tracked_bytes >= self._settings.buffer_bytes:
             self.reader.may_read.clear()
-        elif self._backlog.bytes < self._settings.buffer_bytes // 2:
+        elif self._backlog.tracked_bytes < self._settings.buffer_bytes // 2:
             self.reader.may_read.set()
 
     def _tick(self) -> None:
