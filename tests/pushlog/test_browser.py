@@ -8,6 +8,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
+from testing.waiting import eventually
 from tests.pushlog.conftest import HG, environment
 
 POLICY = "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; form-action 'self'"
@@ -69,6 +70,7 @@ def test_the_form_searches_and_keeps_what_was_typed(browser, address):
         field.clear()
         field.send_keys(value)
     browser.find_element(By.CSS_SELECTOR, ".pushlogform input[type=submit]").click()
+    eventually(lambda: texts(browser, ".pushlogquery"), "the answer")
     assert texts(browser, ".pushid a") == ["#13", "#10"]
     assert texts(browser, ".pushlogquery") == [
         "Changes pushed after 2016-01-01, before 2016-06-30, by user landing@example.com"
@@ -79,8 +81,8 @@ def test_the_form_searches_and_keeps_what_was_typed(browser, address):
 def test_page_links_lead_to_older_pushes_and_a_push_has_an_address(browser, address):
     browser.get(f"{address}/pushloghtml")
     browser.find_element(By.LINK_TEXT, "Next").click()
-    assert texts(browser, ".pushid a") == ["#4", "#3", "#2", "#1"]
+    eventually(lambda: texts(browser, ".pushid a") == ["#4", "#3", "#2", "#1"], "the older page")
     browser.find_element(By.LINK_TEXT, "#3").click()
-    assert texts(browser, ".pushid a") == ["#3"]
+    eventually(lambda: texts(browser, ".pushid a") == ["#3"], "the page of one push")
     browser.find_element(By.LINK_TEXT, "converted from git").click()
-    assert "/rev/899299d5bc0e" in browser.current_url
+    eventually(lambda: "/rev/899299d5bc0e" in browser.current_url, "the changeset's page")
