@@ -21,13 +21,14 @@ demo: venv
 
 venv: $(VENV)/installed
 
-# The packages that every user needs, each with its hash, then this project, editable.
+# The packages that every user needs, each with its hash, then this project, editable: as a plain path, which halves the
+# time that Python takes to start against setuptools' import finder.
 $(VENV)/installed: requirements/install.txt pyproject.toml setup.py
 	echo "installing into $(VENV)"
 	PYTHON=$(PYTHON) $(INSTALL) python
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes -r requirements/install.txt
-	PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation -e .
+	PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	$(BIN)/python -m compileall -q hgext pushlog hooks notifier
 	touch $@
 
