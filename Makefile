@@ -8,6 +8,9 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # Most tests wait for processes: two at a time, whoever is done takes from the other.
 AT_ONCE := -n 2 --dist worksteal
+# A loaded machine gets a second look at tests of real processes, three in all; each is told, with how it failed at first.
+# Never a second look: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
+SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 PURE := -m "not slow and not services and not processes" --hypothesis-profile=quick tests/words tests/stages tests/house
 INSTALL := testing/install_debian.sh
 # What `make check` types strictly: all but the Mercurial border and the tests.
@@ -38,7 +41,7 @@ $(VENV)/installed-for-tests: $(VENV)/installed requirements/test.txt
 
 test: $(VENV)/installed-for-tests
 	$(INSTALL) services
-	$(PYTEST) $(AT_ONCE) -m "not slow" $(TESTS)
+	$(PYTEST) $(AT_ONCE) $(SECOND_LOOK) -m "not slow" $(TESTS)
 
 test-all: $(VENV)/installed-for-tests
 	$(INSTALL) services

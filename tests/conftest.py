@@ -27,14 +27,18 @@ from testing.services.rabbitmq import RabbitMQ
 settings.register_profile("quick", max_examples=10)
 
 SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}
+# What decides by itself, without another process or a clock: it fails for a reason.
+PURE = {"words", "stages", "house"}
 AnyService = TypeVar("AnyService", bound=Service)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever uses a service is marked so: `-m "not services"` runs the rest."""
+    """Marks whoever uses a service (`-m "not services"` runs the rest), and whoever gets no second look from `make test`."""
     for item in items:
         if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("services")
+        if item.get_closest_marker("hunt") or PURE & set(item.path.parts):
+            item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 @pytest.fixture

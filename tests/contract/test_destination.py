@@ -200,6 +200,7 @@ def kill_points(steps: PythonSteps, command: list[str], every: int) -> list[int]
     return first_visits(taken)[::every]
 
 
+@pytest.mark.hunt
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @every_kind()
@@ -207,6 +208,7 @@ def test_killed_at_every_step_it_repeats_and_never_skips(receiver: Receiver, tmp
     survive_kills(receiver, tmp_path, every=1)
 
 
+@pytest.mark.hunt
 @every_kind("jsonlines", "webhook")
 def test_killed_at_a_few_steps_it_repeats_and_never_skips(receiver: Receiver, tmp_path: Path) -> None:
     survive_kills(receiver, tmp_path, every=60)

@@ -10,6 +10,8 @@ import pytest
 
 from testing.campaign import Plan, run
 
+pytestmark = pytest.mark.hunt
+
 SEED = int(os.environ.get("VCSREPLICATOR_TEST_SEED", "20260"))
 
 

@@ -20,6 +20,8 @@ from testing.faults import PythonSteps, first_visits
 from testing.mirroring import Bench
 from testing.services.cache import CHECKOUT
 
+pytestmark = pytest.mark.hunt
+
 WATCHED = ("vcsreplicator/hg/", "pushlog/", "mercurial/transaction.py", "mercurial/repair.py")
 TEMPLATE = "{rev} {node} {phase} {obsolete} {bookmarks} {pushid} {pushuser}\n"
 

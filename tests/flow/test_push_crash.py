@@ -38,6 +38,8 @@ from hgext.vcsreplicator.relay_sending import Sender
 from pushlog import api
 from testing.faults import PythonSteps, SystemCall, SystemCalls, first_visits
 
+pytestmark = pytest.mark.hunt
+
 HG = str(Path(sys.executable).with_name("hg"))
 FILES = ("hgext/vcsreplicator/", "pushlog/", "mercurial/transaction.py", "mercurial/repair.py")
 SEED = 20261120

@@ -24,6 +24,8 @@ from mercurial.repo import factory
 from pushlog import checking, database, storage, wire
 from testing.faults import SystemCall, SystemCalls
 
+pytestmark = pytest.mark.hunt
+
 initialization.init()
 
 HG = Path(sys.executable).with_name("hg")
