@@ -7,9 +7,10 @@ Every function returns one line for each disagreement, and nothing if all is wel
 import contextlib
 import difflib
 import os
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +22,7 @@ from hgext.vcsreplicator.shape import from_json
 from testing.checker import everything
 from testing.cluster import Cluster
 from testing.developer import Developer
+from testing.waiting import PATIENCE
 
 NODES = ("log", "--hidden", "-r", "all()", "-T", "{rev} {node} {phase} {obsolete}\\n")
 BOOKMARKS = ("bookmarks", "-T", "{bookmark} {node}\\n")
@@ -49,6 +51,18 @@ def unsettled(cluster: Cluster, log: Log, names: Iterable[str]) -> list[str]:
             elif ack.digest != level.digest:
                 found.append(f"{name}: the digest of {mirror['name']} is another")
     return found
+
+
+def settle(cluster: Cluster, log: Log, names: Sequence[str], *, timeout: float = PATIENCE) -> None:
+    """Waits until nothing is unsettled; AssertionError with what still is once `timeout` seconds are over."""
+    end = time.monotonic() + timeout
+    while left := unsettled(cluster, log, names):
+        if time.monotonic() > end:
+            shown = "\n".join(left[:20])
+            raise AssertionError(
+                f"not settled after {timeout:.0f} s, {len(left)} of {len(names)} repositories × sides:\n{shown}"
+            )
+        time.sleep(0.5)
 
 
 class Examiner:

@@ -60,7 +60,18 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            error.add_note(self.account())
         self.close()
+
+    def account(self) -> str:
+        """Of each service whether it runs, and what it wrote last: what a failed test wants to know."""
+        parts = []
+        for role, process in self._processes.items():
+            code = process.poll()
+            state = "runs" if code is None else f"ended with {code}"
+            parts.append(f"{role} {state}; its last words:\n{self.output(role)[-1500:]}")
+        return "\n".join(parts)
 
     @property
     def roles(self) -> list[str]:
