@@ -9,6 +9,7 @@ import base64
 import json
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -137,6 +138,7 @@ class _Shift:
         self.window = Window(courier.settings.patience)
         [self.read_to] = reader.positions().values()
         self.stored = self.read_to
+        self.untaken: deque[Record] = deque()
         self.replays: list[Replay] = []
         self.skipped = state.skipped(self.name, self.read_to)
         self.asked_at = self.told_at = self.stored_at = float("-inf")
@@ -158,29 +160,37 @@ class _Shift:
 
     def read(self) -> None:
         """Notices into the window, as many as it has room for; waits for the next only when nothing else is to be done."""
-        wait = 0.0 if self.window.in_flight or self.replays else self._idle_time()
+        more = self.window.room and any(replay.goes_on for replay in self.replays)
+        wait = 0.0 if self.window.in_flight or more else self._idle_time()
         if not self.window.room or self.clock.monotonic() < self.log_until:
             self.courier.stop.wait(wait)
             return
         try:
-            records = self.reader.poll(wait, limit=min(BATCH, self.window.room))
-            for record in records:
-                self.take(record)
+            self._read_live(wait)
             for replay in list(self.replays):
                 self._read_replay(replay)
             self.log_failures = 0
-        except Expired:
-            self._skip_expired()
         except Unavailable as error:
             self._log_trouble(error)
+
+    def _read_live(self, wait: float) -> None:
+        """The next records; what could not be taken, as its reject could not be kept, comes first at the next call."""
+        try:
+            if not self.untaken:
+                self.untaken.extend(self.reader.poll(wait, limit=min(BATCH, self.window.room)))
+        except Expired:
+            self._skip_expired()
+        while self.untaken:
+            self.take(self.untaken[0])
+            self.untaken.popleft()
 
     def take(self, record: Record) -> None:
         """One record: its messages, of the types this destination takes, or a reject if it is no notice."""
         try:
             found = [message for message in self.messages_of(record) if message.id not in self.skipped]
         except Rejected as error:
-            log_line.error("notice rejected", offset=record.offset, reason=str(error))
             self._keep(str(error), record.value or b"", record.offset, record.key)
+            log_line.error("notice rejected", offset=record.offset, reason=str(error))
             found = []
         self.window.take(record.offset, found)
         self.read_to = record.offset + 1
@@ -236,10 +246,19 @@ class _Shift:
         elif self.window.refuse(outcome.number, now, chance):
             log_line.warning("delivery refused", **fields)
         else:
-            log_line.error("delivery rejected", **fields)
-            self._reject(delivery.message, str(error))
-            REJECTED.labels(self.name).inc()
-            self.window.settle(outcome.number)
+            self._give_up(delivery, str(error))
+
+    def _give_up(self, delivery: Delivery, reason: str) -> None:
+        """Kept as a reject, then settled; while the log cannot keep it, it is tried again."""
+        try:
+            self._reject(delivery.message, reason)
+        except Unavailable as error:
+            self._log_trouble(error)
+            self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
+            return
+        log_line.error("delivery rejected", message=delivery.message.id, attempt=delivery.attempt, reason=reason)
+        REJECTED.labels(self.name).inc()
+        self.window.settle(delivery.number)
 
     def _confirmed(self, delivery: Delivery) -> None:
         DELIVERED.labels(self.name).inc()
@@ -313,15 +332,15 @@ class _Shift:
 
     def _read_replay(self, replay: Replay) -> None:
         """Some more of a replay into the window; done once all of it is settled."""
+        replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
         for record in replay.records(self.window.room):
             for message in self._readable(record):
                 replay.numbers.add(self.window.take_replay(replay.marked(message)))
                 replay.count += 1
-        replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
         if replay.finished:
-            replay.close()
-            self.replays.remove(replay)
             self._done(replay.request, f"sent {replay.count} messages again")
+            self.replays.remove(replay)
+            replay.close()
 
     def _readable(self, record: Record) -> list[Message]:
         try:
@@ -381,10 +400,10 @@ class _Shift:
         """The log dropped notices before we sent them: nothing can bring them back, so say it loudly and go on."""
         beginning = self.log.beginnings(NOTICES)[0]
         reason = f"notices {self.read_to} to {beginning - 1} left the log before they were delivered to {self.name}"
-        log_line.error("notices lost", reason=reason)
         self._keep(reason, b"", self.read_to, None)
-        self.reader.close()
-        self.reader = self.log.reader({(NOTICES, 0): beginning})
+        log_line.error("notices lost", reason=reason)
+        old, self.reader = self.reader, self.log.reader({(NOTICES, 0): beginning})
+        old.close()
         self.window.take(beginning - 1, [])
         self.read_to = beginning
 

@@ -4,7 +4,7 @@
 import datetime
 from dataclasses import replace
 
-from hgext.vcsreplicator.errors import MalformedEvent
+from hgext.vcsreplicator.errors import Expired, MalformedEvent
 from hgext.vcsreplicator.levels import Notice
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.shape import from_json
@@ -19,13 +19,15 @@ class Replay:
     """One request at work: reads from the beginning of the log to where it ended when the replay began.
 
     The argument is `repository` (wire path or id) and `since_time` (seconds since the epoch, of the change) or `since_push` (the
-    first push id). Killed in the middle, all of it is sent again.
+    first push id). Killed in the middle, all of it is sent again. What the log dropped meanwhile is left out; the live stream neither
+    waits for a replay nor goes back.
     """
 
     def __init__(self, request: Request, log: Log) -> None:
         self.request = request
         self.numbers: set[int] = set()
         self.count = 0
+        self._log = log
         self._end = log.ends(NOTICES)[0]
         self._position = log.beginnings(NOTICES)[0]
         self._reader = log.reader({(NOTICES, 0): self._position})
@@ -34,9 +36,13 @@ class Replay:
 
     def records(self, room: int) -> list[Record]:
         """Some more records that were asked for."""
-        if self._position >= self._end or not room:
+        if not self.goes_on or not room:
             return []
-        found = self._reader.poll(0.2, limit=min(BATCH, room))
+        try:
+            found = self._reader.poll(0.2, limit=min(BATCH, room))
+        except Expired:
+            self._begin_again()
+            return []
         if found:
             self._position = found[-1].offset + 1
         else:
@@ -48,6 +54,11 @@ class Replay:
         return replace(message, replay=self._mark)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether there is more to read now: one that is stuck leaves the room in the window to the live stream."""
+        return self._position < self._end and len(self.numbers) < BATCH
+
+    @property
     def finished(self) -> bool:
         """Whether everything was read and settled."""
         return self._position >= self._end and not self.numbers
@@ -55,6 +66,12 @@ class Replay:
     def close(self) -> None:
         """Free the reader."""
         self._reader.close()
+
+    def _begin_again(self) -> None:
+        """The log dropped what was to be read next: on with the oldest it has."""
+        self._position = max(self._position, self._log.beginnings(NOTICES)[0])
+        old, self._reader = self._reader, self._log.reader({(NOTICES, 0): self._position})
+        old.close()
 
     def _wanted(self, record: Record) -> bool:
         try:

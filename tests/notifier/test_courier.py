@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The loop of one destination turn by turn, on a log in memory and a clock moved by hand: logs that are away, replays that wait."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.errors import Expired, Rejected, Unavailable
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Message, Record
+from notifier import replay
+from notifier.courier import Courier, _Shift, group
+from notifier.settings import NotifierSettings
+from notifier.state import Kind, State
+from testing.clock import HandClock
+from testing.memorylog import MemoryLog, MemoryReader
+from testing.notices import publish_pushes, with_topics
+from testing.notifying import PUBLIC, Scripted
+
+
+class Log(MemoryLog):
+    """Keeps no rejects while `errors_away`; `waits` is how long each reading of notices was ready to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors_away = False
+        self.beginning = 0
+        self.waits: list[float] = []
+
+    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        if self.errors_away and any(message.topic == ERRORS for message in messages):
+            raise Unavailable("the log is away")
+        return super().append(messages, timeout=timeout)
+
+    def beginnings(self, topic: str) -> dict[int, int]:
+        return {0: self.beginning}
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        return Reader(self, positions)
+
+
+class Reader(MemoryReader):
+    def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
+        log = self._log
+        assert isinstance(log, Log)
+        log.waits.append(timeout)
+        if min(self.positions().values()) < log.beginning:
+            raise Expired("gone")
+        return super().poll(0, limit=limit)
+
+
+class Turns:
+    """A destination named `it`, whose turns the test takes one by one."""
+
+    def __init__(self, folder: Path, destination: Scripted) -> None:
+        self.log, self.clock, self.destination = Log(), HandClock(), destination
+        with_topics(self.log)
+        settings = NotifierSettings(public=PUBLIC, destinations={"it": destination}, state=str(folder / "notifier.db"))
+        self.state = State(settings.state)
+        self.courier = Courier(
+            "it", destination, settings, self.log, self.clock, stop=threading.Event(), chance=lambda: 0.5
+        )
+        self.shift = self.begin()
+
+    def begin(self) -> _Shift:
+        """As after a restart."""
+        reader = self.log.reader({(NOTICES, 0): self.courier._first_position()})
+        return _Shift(self.courier, self.destination, self.state, reader)
+
+    def take(self, turns: int = 1) -> None:
+        for _ in range(turns):
+            self.clock.advance(1.0)
+            self.shift.obey()
+            self.shift.read()
+            self.shift.begin()
+            self.shift.collect(0)
+            self.shift.store_position()
+
+    @property
+    def position(self) -> int:
+        return self.log.stored(group("it"), NOTICES)[0]
+
+    def ask(self, kind: Kind, **argument: object) -> int:
+        return self.state.ask("it", kind, argument, who="dana", now=self.clock.now())
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> Iterator[Turns]:
+    made = Turns(tmp_path, Scripted())
+    with closing(made.state):
+        yield made
+
+
+def test_notices_behind_a_malformed_one_wait_until_its_reject_is_kept(turns: Turns) -> None:
+    turns.log.append([Message(topic=NOTICES, key="x", value=b"no notice")])
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.log.errors_away = True
+    turns.take(5)
+    publish_pushes(turns.log, "x", 4, 4)
+    turns.take(5)
+    assert (turns.position, turns.destination.got) == (0, [])
+    turns.log.errors_away = False
+    turns.take(10)
+    assert turns.destination.told("x") == [1, 2, 3, 4]
+    assert (turns.position, len(turns.log.records(ERRORS))) == (5, 1)
+
+
+def test_message_that_is_refused_is_not_settled_until_its_reject_is_kept(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Rejected("no") if message.sequence == 1 else None
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.log.errors_away = True
+    turns.take(20)
+    assert (turns.position, turns.destination.got) == (0, [])
+    turns.log.errors_away = False
+    turns.take(20)
+    assert turns.destination.told("x") == [2]
+    assert (turns.position, len(turns.log.records(ERRORS))) == (2, 1)
+
+
+def test_notices_lost_to_retention_are_passed_only_once_that_is_kept(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.log.beginning, turns.log.errors_away = 2, True
+    turns.take(5)
+    assert turns.position == 0
+    turns.log.errors_away = False
+    turns.take(10)
+    assert turns.destination.told("x") == [3]
+    assert len(turns.log.records(ERRORS)) == 1
+
+
+def test_replay_that_waits_for_its_destination_lets_the_loop_rest(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(3)
+    turns.destination.down = Unavailable("away")
+    turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(5)
+    turns.shift.window.down(turns.clock.monotonic(), 0.5)
+    turns.log.waits.clear()
+    turns.shift.read()
+    assert turns.log.waits[0] > 0
+
+
+def test_replay_of_a_paused_destination_lets_the_loop_rest(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(3)
+    turns.ask(Kind.PAUSE)
+    turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(5)
+    turns.log.waits.clear()
+    turns.shift.read()
+    assert turns.log.waits[0] > 0
+
+
+def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "BATCH", 5)
+    publish_pushes(turns.log, "x", 1, 50)
+    turns.take(60)
+    turns.destination.answer = lambda message: Unavailable("no") if message.replay else None
+    turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(50)
+    assert turns.shift.window.waiting <= 10
+    publish_pushes(turns.log, "x", 51, 51)
+    turns.take(3)
+    assert turns.destination.told("x")[-1] == 51
+    turns.destination.answer = lambda message: None
+    turns.take(100)
+    again = [message.sequence for message in turns.destination.got if message.replay]
+    assert again == list(range(1, 51))
+
+
+def test_replay_that_the_log_forgets_in_the_middle_does_not_move_the_live_stream(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "BATCH", 2)
+    publish_pushes(turns.log, "x", 1, 10)
+    turns.take(12)
+    number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(1)
+    turns.log.beginning = 6
+    turns.take(30)
+    assert turns.position == 10
+    live = [message.sequence for message in turns.destination.got if not message.replay]
+    again = [message.sequence for message in turns.destination.got if message.replay]
+    assert live == list(range(1, 11))
+    assert again == [1, 2, 7, 8, 9, 10]
+    assert turns.state.request(number).result == "sent 6 messages again"
+    assert turns.log.records(ERRORS) == []
+
+
+def test_replay_cut_short_by_a_restart_is_sent_whole_in_order_and_marked(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 4)
+    turns.take(6)
+    number = turns.ask(Kind.REPLAY, repository="x", since_push=2)
+    turns.destination.answer = lambda message: Unavailable("no") if message.replay else None
+    turns.take(5)
+    assert turns.state.request(number).done_at is None
+    turns.shift = turns.begin()
+    turns.destination.answer = lambda message: None
+    turns.take(10)
+    again = [(m.sequence, (m.replay or "").split()[0]) for m in turns.destination.got[4:]]
+    assert again == [(2, "dana"), (3, "dana"), (4, "dana")]
+    assert turns.position == 4
+
+
+def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(4)
+    number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
+
+    def full(*arguments: object, **more: object) -> None:
+        raise Unavailable("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(turns.state, "done", full)
+        turns.take(10)
+    turns.take(10)
+    assert turns.state.request(number).result == "sent 2 messages again"
+    assert len(turns.destination.got) == 4
