@@ -6,12 +6,12 @@ Rules of this file: one thread; the position is stored only after what is before
 """
 
 import base64
+import contextlib
 import json
 import random
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 
 import structlog
@@ -82,25 +82,29 @@ class Courier:
     started: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Works until `stop`. Raises BadConfig if log or state are wrong; Unavailable when they or the destination's own files are.
+        """Works until `stop`. Raises BadConfig if the log is wrong; Unavailable when it, the state or the destination is away.
 
         What is wrong with one destination stops no other: it is told, and tried again.
         """
         try:
             destination = self.settings.open(self.name, self.clock)
-        except BadConfig as error:
+        except (BadConfig, Unavailable) as error:
             self._tell_trouble(error)
             raise Unavailable(str(error)) from error
-        try:
-            state = State(self.notifier.state)
+        with contextlib.ExitStack() as opened:
+            opened.callback(destination.close)
+            state = opened.enter_context(contextlib.closing(self._state()))
             reader = self.log.reader({(NOTICES, 0): self._first_position()})
-            try:
-                _Shift(self, destination, state, reader).work()
-            finally:
-                reader.close()
-                state.close()
-        finally:
-            destination.close()
+            shift = _Shift(self, destination, state, reader)
+            opened.callback(lambda: shift.reader.close())  # it may be another one by then
+            shift.work()
+
+    def _state(self) -> State:
+        """Its own connection; what was right at start is waited for."""
+        try:
+            return State(self.notifier.state)
+        except BadConfig as error:
+            raise Unavailable(str(error)) from error
 
     def _tell_trouble(self, error: ReplicationError) -> None:
         """A destination that cannot even begin, for `vcsreplicator destination list` and monitoring."""
@@ -117,7 +121,7 @@ class Courier:
             "oldest_age": 0.0,
             "trouble": str(error),
         }
-        with closing(State(self.notifier.state)) as state:
+        with contextlib.closing(self._state()) as state:
             state.tell(self.name, condition, now=self.clock.now())
 
     def _first_position(self) -> int:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hgext.vcsreplicator import shape
-from hgext.vcsreplicator.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.errors import BadConfig, MalformedEvent, Unavailable
 
+from .database import open_database
 from .fairness import Item
 from .message import Message, to_text
-from .state import own
 from .subscription import Subscription
 
 NOWHERE = ":memory:"
@@ -161,18 +161,13 @@ class Ended:
 
 
 class Deliveries:
-    """The database at `path`, created when missing; each thread opens its own. Trouble is Unavailable."""
+    """The database at `path`, created when missing; each thread opens its own.
+
+    Raises BadConfig or Unavailable; once open, Unavailable.
+    """
 
     def __init__(self, path: str) -> None:
-        try:
-            if path != NOWHERE:
-                own(path)
-            self._db = sqlite3.connect(path, timeout=10, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-        except (OSError, sqlite3.Error) as error:
-            raise BadConfig(f"database: {path}: cannot be used: {error}") from error
+        self._db = open_database(path, "database", _SCHEMA)
 
     def close(self) -> None:
         """Free the database."""
@@ -187,12 +182,12 @@ class Deliveries:
                 id=number,
                 name=name,
                 origin=origin,
-                subscription=shape.from_json(Subscription, content.encode()),
+                subscription=_subscription(name, content),
                 created_at=created_at,
                 paused_reason=paused,
                 failing_since=failing,
             )
-            for number, name, origin, content, created_at, paused, failing in self._run(_SUBSCRIPTIONS)
+            for number, name, origin, content, created_at, paused, failing in self._rows(_SUBSCRIPTIONS)
         ]
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
@@ -250,11 +245,11 @@ class Deliveries:
 
     def history(self, limit: int) -> list[tuple[float, str, str, str]]:
         """(time, subscription, what, who), newest first."""
-        return self._run(_READ_HISTORY, (limit,)).fetchall()
+        return self._rows(_READ_HISTORY, (limit,))
 
     def last_change(self) -> int:
         """Grows with everything that somebody changed: subscriptions, pauses, redeliveries."""
-        [(number,)] = self._run(_LAST_HISTORY)
+        [(number,)] = self._rows(_LAST_HISTORY)
         return int(number)
 
     # -- deliveries
@@ -275,7 +270,7 @@ class Deliveries:
         replay = message.replay or ""
         columns = (message.id, replay, message.repository, message.repo_url, message.type.value)
         self._run(_ADD_MESSAGE, (*columns, message.sequence, message.previous, to_text(message.envelope)))
-        [(number,)] = self._run(_NUMBER, (message.id, replay))
+        [(number,)] = self._rows(_NUMBER, (message.id, replay))
         for each in wanting:
             cursor = self._run(_ADD_DELIVERY, (each.id, number, now, now))
             if cursor.rowcount:
@@ -284,14 +279,14 @@ class Deliveries:
 
     def queued(self) -> list[Item]:
         """Everything that waits, in the order of its arrival."""
-        return [Item(*row) for row in self._run(_QUEUED)]
+        return [Item(*row) for row in self._rows(_QUEUED)]
 
     def outgoing(self, number: int) -> Outgoing | None:
         """What to send, if that delivery still waits."""
-        row = self._run(_REQUEST, (number,)).fetchone()
-        if row is None:
+        rows = self._rows(_REQUEST, (number,))
+        if not rows:
             return None
-        number, subscription, attempt, message_id, replay, previous, sequence, body = row
+        number, subscription, attempt, message_id, replay, previous, sequence, body = rows[0]
         return Outgoing(
             id=number,
             subscription=subscription,
@@ -325,17 +320,17 @@ class Deliveries:
 
     def newest(self, *, state: str | None = None, subscription: str | None = None, limit: int = 50) -> "list[Json]":
         """Newest first, without bodies."""
-        rows = self._run(_LIST, (state, state, subscription, subscription, limit))
+        rows = self._rows(_LIST, (state, state, subscription, subscription, limit))
         return [{name: value for name, value in _as_json(row).items() if name != "body"} for row in rows]
 
     def show(self, number: int) -> "Json | None":
         """One delivery with its body."""
-        row = self._run(_SHOW, (number,)).fetchone()
-        return None if row is None else _as_json(row)
+        rows = self._rows(_SHOW, (number,))
+        return _as_json(rows[0]) if rows else None
 
     def counts(self) -> dict[str, int]:
         """Deliveries by state."""
-        return dict(self._run(_COUNTS).fetchall())
+        return dict(self._rows(_COUNTS))
 
     def purge(self, *, delivered_before: float, failed_before: float) -> int:
         """Removes some of what is too old to be of interest; returns how many deliveries."""
@@ -359,11 +354,24 @@ class Deliveries:
                 self._db.rollback()
             raise
 
+    def _rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise Unavailable(f"deliveries: {error}") from error
+
     def _run(self, statement: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
         try:
             return self._db.execute(statement, arguments)
         except sqlite3.Error as error:
             raise Unavailable(f"deliveries: {error}") from error
+
+
+def _subscription(name: str, content: str) -> Subscription:
+    try:
+        return shape.from_json(Subscription, content.encode())
+    except MalformedEvent as error:  # of another release; no message is wrong because of it
+        raise Unavailable(f"subscription {name}: {error}; remove it and add it again") from error
 
 
 Json = dict[str, Any]

@@ -8,7 +8,9 @@ itself for ever; an operator may pause it, or skip a message.
 
 import contextlib
 import fcntl
+import itertools
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 
@@ -20,6 +22,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.retry import Backoff
 
 from .courier import Courier
+from .database import own, trouble
 from .settings import NotifierSettings, read
 from .state import State
 
@@ -41,24 +44,39 @@ def run(
 ) -> None:
     """Delivers until `stop` is set, then drains for at most some seconds and returns.
 
-    Calls `ready` once every destination has connected or failed to. Raises BadConfig for what only an operator can change.
+    Calls `ready` once every destination has connected or failed to. A state that waiting may heal (a full disk, a lock) is waited
+    for; raises BadConfig for what only an operator can change.
     """
-    clock = clock or SystemClock()
-    State(settings.state).close()  # made before threads open it
-    with _alone(settings.state):
-        _run(settings, log, stop=stop, ready=ready, clock=clock)
+    with contextlib.ExitStack() as held:
+        for attempt in itertools.count(1):
+            try:
+                held.enter_context(_alone(settings.state))
+                State(settings.state).close()  # made before threads open it
+                break
+            except Unavailable as error:
+                delay = Backoff(first=0.2, longest=30.0).delay(attempt, random.random())
+                log_line.error("state unavailable", reason=str(error), retry_in=round(delay, 1))
+                held.close()
+                if stop.wait(delay):
+                    return
+        _run(settings, log, stop=stop, ready=ready, clock=clock or SystemClock())
 
 
 @contextlib.contextmanager
 def _alone(state: str) -> Iterator[None]:
     """The state is this process's alone: two notifiers would repeat each other and cut each other's files."""
-    lock = os.open(f"{state}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        own(f"{state}.lock")
+        lock = os.open(f"{state}.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        os.close(lock)
-        raise BadConfig(f"notifier.state: another notifier works with {state} already") from error
+        raise trouble(error, f"notifier.state: {state}.lock") from error
     try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadConfig(f"notifier.state: another notifier works with {state} already") from error
+        except OSError as error:
+            raise Unavailable(f"notifier.state: {state}.lock: cannot be locked: {error.strerror}") from error
         yield
     finally:
         os.close(lock)

@@ -19,8 +19,8 @@ class Replay:
     """One request at work: reads from the beginning of the log to where it ended when the replay began.
 
     The argument is `repository` (wire path or id) and `since_time` (seconds since the epoch, of the change) or `since_push` (the
-    first push id). Killed in the middle, all of it is sent again. What the log dropped meanwhile is left out; the live stream neither
-    waits for a replay nor goes back.
+    first push id). Killed in the middle, all of it is sent again. What the log dropped meanwhile is left out; the live stream
+    neither waits for a replay nor goes back.
     """
 
     def __init__(self, request: Request, log: Log) -> None:

@@ -8,6 +8,7 @@ state = "/var/lib/vcsreplicator/notifier.db"    requests of operators and their 
 type = "pulse"                                  which destination; the other keys are its own (docs/destinations.md)
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,11 +45,28 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
         raise BadConfig(f"{file}: notifier.state: expected a path, got {state!r}")
     if "public" not in tables:
         raise BadConfig(f"{file}: section [public] is missing: it says which repositories may be told, and their URLs")
-    return NotifierSettings(
-        public=_read(PublicSettings, tables["public"], f"{file}: public"),
-        destinations={name: _destination(name, table, f"{file}: notifier.{name}") for name, table in section.items()},
-        state=state,
-    )
+    public = _read(PublicSettings, tables["public"], f"{file}: public")
+    found = {name: _destination(name, table, f"{file}: notifier.{name}") for name, table in section.items()}
+    _check_files(found, state, file)
+    return NotifierSettings(public=public, destinations=found, state=state)
+
+
+_ALONE = ("database", "file")
+"""Settings that name a file which its destination alone may write."""
+
+
+def _check_files(destinations: Mapping[str, DestinationSettings], state: str, file: str) -> None:
+    """Two that write one file would cut each other's lines, or deliver each other's messages."""
+    seen = {os.path.realpath(state): "notifier.state"}
+    for name, settings in destinations.items():
+        for key in _ALONE:
+            path = getattr(settings, key, None)
+            if path is not None:
+                where = seen.setdefault(os.path.realpath(path), f"notifier.{name}.{key}")
+                if where != f"notifier.{name}.{key}":
+                    raise BadConfig(
+                        f"{file}: notifier.{name}.{key}: expected a file of its own, {where} has {path} too"
+                    )
 
 
 def _destination(name: str, table: Any, where: str) -> DestinationSettings:

@@ -3,19 +3,19 @@
 
 A request (pause, resume, skip, replay) is a row that names who asked and when; the daemon carries it out and writes the result
 into the same row, so the table is also the record. A request whose daemon is killed in the middle is carried out again.
-All SQL of this database is in this file; trouble with it is Unavailable, wrong at opening it is BadConfig.
+All SQL of this database is in this file.
 """
 
 import enum
 import json
-import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hgext.vcsreplicator.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.errors import Unavailable
+
+from .database import open_database
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -52,22 +52,6 @@ _TELL = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
 _CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
 
 
-def own(path: str) -> None:
-    """Makes the file if it is missing, for the owner of its folder. Raises OSError."""
-    folder = Path(path).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    except FileExistsError:
-        return
-    try:
-        if os.geteuid() == 0:
-            owner = folder.stat()
-            os.fchown(made, owner.st_uid, owner.st_gid)
-    finally:
-        os.close(made)
-
-
 class Kind(enum.StrEnum):
     """What an operator may ask of a destination."""
 
@@ -92,19 +76,10 @@ class Request:
 
 
 class State:
-    """The database, created when missing; each thread opens its own.
-
-    An administrator's command may be the first to need it: made by root it belongs to the folder's owner, the notifier.
-    """
+    """The database, created when missing; each thread opens its own. Raises BadConfig or Unavailable; once open, Unavailable."""
 
     def __init__(self, path: str) -> None:
-        try:
-            own(path)
-            self._db = sqlite3.connect(path, timeout=10, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.executescript(_SCHEMA)
-        except (OSError, sqlite3.Error) as error:
-            raise BadConfig(f"notifier.state: {path}: cannot be used: {error}") from error
+        self._db = open_database(path, "notifier.state", _SCHEMA)
 
     def ask(self, destination: str, kind: Kind, argument: Mapping[str, Any], *, who: str, now: float) -> int:
         """Records the request and returns its number; durable on return."""
@@ -114,15 +89,16 @@ class State:
 
     def open_requests(self, destination: str) -> list[Request]:
         """What is asked and not done, oldest first."""
-        return [_request(row) for row in self._run(_OPEN, (destination,))]
+        return [_request(row) for row in self._rows(_OPEN, (destination,))]
 
     def request(self, number: int) -> Request:
         """One request by its number."""
-        return _request(self._run(_ONE, (number,)).fetchone())
+        [row] = self._rows(_ONE, (number,))
+        return _request(row)
 
     def requests(self, limit: int) -> list[Request]:
         """The newest requests of all destinations, newest first."""
-        return [_request(row) for row in self._run(_ALL, (limit,))]
+        return [_request(row) for row in self._rows(_ALL, (limit,))]
 
     def done(
         self, number: int, result: str, *, now: float, skipped: str | None = None, skipped_offset: int | None = None
@@ -132,12 +108,11 @@ class State:
 
     def skipped(self, destination: str, position: int) -> set[str]:
         """Ids of the messages that were skipped, of notices from this position on: not to be sent after a restart either."""
-        return {message for (message,) in self._run(_SKIPPED, (destination, position))}
+        return {message for (message,) in self._rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:
         """Whether the last word about this destination was to pause."""
-        row = self._run(_LAST_PAUSE, (destination,)).fetchone()
-        return row is not None and row[0] == Kind.PAUSE
+        return self._rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
     def tell(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
         """How a destination is, for `vcsreplicator destination list`."""
@@ -145,11 +120,17 @@ class State:
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """What was told last of each destination, with its `time`."""
-        return {name: {**json.loads(content), "time": time} for name, time, content in self._run(_CONDITIONS)}
+        return {name: {**json.loads(content), "time": time} for name, time, content in self._rows(_CONDITIONS)}
 
     def close(self) -> None:
         """Free the database."""
         self._db.close()
+
+    def _rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise Unavailable(f"notifier.state: {error}") from error
 
     def _run(self, statement: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.streams import Stream
 
 from .deliveries import Deliveries, StoredSubscription
@@ -75,8 +75,9 @@ class Webhooks:
         self._deliveries = Deliveries(settings.database)
         try:
             self._deliveries.follow_file(settings.subscriptions or {}, now=clock.now())
-        except Unavailable as error:
-            raise BadConfig(f"database: {error}") from error
+        except ReplicationError:
+            self._deliveries.close()
+            raise
         self._batch: list[Delivery] = []
         self._seen_change = -1
         self._subscriptions: list[StoredSubscription] = []

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The notifier's databases: what waiting heals is waited for, what only an operator can change ends the start with one line."""
+
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.log import NOTICES
+from notifier import database, publisher, state
+from notifier.database import trouble
+from notifier.deliveries import Deliveries
+from notifier.settings import NotifierSettings, read
+from notifier.state import State
+from testing.memorylog import MemoryLog
+from testing.notices import publish_pushes, with_topics
+from testing.notifying import PUBLIC, Notifier, Scripted
+
+OPENERS = pytest.mark.parametrize("opened", [State, Deliveries])
+
+
+def sqlite_error(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (sqlite_error(sqlite3.SQLITE_FULL), Unavailable),
+        (sqlite_error(sqlite3.SQLITE_IOERR_WRITE), Unavailable),
+        (sqlite_error(sqlite3.SQLITE_BUSY), Unavailable),
+        (sqlite_error(sqlite3.SQLITE_NOMEM), Unavailable),
+        (sqlite_error(sqlite3.SQLITE_READONLY_DIRECTORY), BadConfig),
+        (sqlite_error(sqlite3.SQLITE_CANTOPEN_ISDIR), BadConfig),
+        (sqlite_error(sqlite3.SQLITE_PERM), BadConfig),
+        (OSError(errno.ENOSPC, "No space left on device"), Unavailable),
+        (OSError(errno.EIO, "Input/output error"), Unavailable),
+        (OSError(errno.EMFILE, "Too many open files"), Unavailable),
+        (PermissionError(errno.EACCES, "Permission denied"), BadConfig),
+        (OSError(errno.EROFS, "Read-only file system"), BadConfig),
+    ],
+    ids=str,
+)
+def test_error_of_a_database_says_whose_turn_it_is(
+    error: OSError | sqlite3.Error, kind: type[ReplicationError]
+) -> None:
+    found = trouble(error, "notifier.state: /s.db")
+    assert type(found) is kind
+    assert str(found).startswith("notifier.state: /s.db: cannot be used: ")
+
+
+@OPENERS
+def test_file_that_is_no_database_is_for_the_operator(tmp_path: Path, opened: Callable[[str], Any]) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("no database at all, but long enough to be looked at as one" * 10)
+    with pytest.raises(BadConfig, match=r"notes\.txt: cannot be used: file is not a database"):
+        opened(str(file))
+
+
+@OPENERS
+def test_folder_in_the_place_of_the_database_is_for_the_operator(tmp_path: Path, opened: Callable[[str], Any]) -> None:
+    with pytest.raises(BadConfig, match="unable to open database file"):
+        opened(str(tmp_path))
+
+
+@OPENERS
+def test_database_locked_at_start_is_waited_for(
+    tmp_path: Path, opened: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "PATIENCE", 0.01)
+    file = tmp_path / "it.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Unavailable, match="database is locked"):
+            opened(str(file))
+
+
+def test_full_disk_at_start_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notifier, refusals, real = Notifier(with_topics(MemoryLog()), tmp_path), [1, 2], database.own
+
+    def own(path: str) -> None:
+        if refusals:
+            refusals.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path)
+
+    monkeypatch.setattr(publisher, "own", own)
+    monkeypatch.setattr(database, "own", own)
+    destination = Scripted()
+    notifier.start(it=destination)
+    publish_pushes(notifier.log, "x", 1, 1)
+    notifier.settled("it")
+    notifier.stop()
+    notifier.state.close()
+    assert (destination.told("x"), refusals) == ([1], [])
+
+
+def test_notifier_that_waits_for_its_state_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+
+    def full(path: str) -> State:
+        stop.set()
+        raise Unavailable("notifier.state: full")
+
+    monkeypatch.setattr(publisher, "State", full)
+    settings = NotifierSettings(public=PUBLIC, destinations={"it": Scripted()}, state=str(tmp_path / "s.db"))
+    publisher.run(settings, MemoryLog(), stop=stop, ready=lambda: pytest.fail("it is not ready"))
+
+
+def test_lock_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "s.db.lock").mkdir()
+    settings = NotifierSettings(public=PUBLIC, destinations={"it": Scripted()}, state=str(tmp_path / "s.db"))
+    with pytest.raises(BadConfig, match=r"^notifier\.state: .*s\.db\.lock: cannot be used: Is a directory$"):
+        publisher.run(settings, MemoryLog(), stop=threading.Event(), ready=lambda: None)
+
+
+def test_lock_made_by_root_belongs_to_the_owner_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda file, user, group: given.append((user, group)))
+    with publisher._alone(str(tmp_path / "s.db")):
+        assert given == [(tmp_path.stat().st_uid, tmp_path.stat().st_gid)]
+
+
+def test_destination_whose_own_disk_is_full_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state cannot be opened again after a restart of its own; the others have theirs open."""
+    log = with_topics(MemoryLog())
+    notifier, real = Notifier(log, tmp_path), state.open_database
+    full = threading.Event()
+
+    def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
+        if full.is_set() and threading.current_thread().name == "notifier-sick":
+            raise BadConfig(f"{key}: {path}: cannot be used: readonly")
+        return real(path, key, schema)
+
+    monkeypatch.setattr(state, "open_database", open_database)
+    crash = [ZeroDivisionError("bug")]
+
+    def answer(message: object) -> None:
+        if crash:
+            full.set()
+            raise crash.pop()
+
+    sick, other = Scripted(answer=answer), Scripted()
+    notifier.start(sick=sick, other=other)
+    publish_pushes(log, "x", 1, 2)
+    notifier.settled("other")
+    assert full.wait(60)
+    publish_pushes(log, "x", 3, 3)
+    notifier.settled("other")
+    full.clear()
+    notifier.settled("sick")
+    notifier.stop()
+    notifier.state.close()
+    assert notifier.error is None
+    assert sick.told("x") == other.told("x") == [1, 2, 3]
+    assert log.ends(NOTICES)[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("sections", "complaint"),
+    [
+        (
+            {"a": {"type": "jsonlines", "file": "/f"}, "b": {"type": "jsonlines", "file": "/x/../f"}},
+            r"^f\.toml: notifier\.b\.file: expected a file of its own, notifier\.a\.file has /x/\.\./f too$",
+        ),
+        (
+            {"a": {"type": "webhook", "database": "/d.db"}, "b": {"type": "webhook", "database": "/d.db"}},
+            r"notifier\.b\.database: expected a file of its own, notifier\.a\.database has /d\.db too$",
+        ),
+        (
+            {"state": "/d.db", "a": {"type": "webhook", "database": "/d.db"}},
+            r"notifier\.a\.database: expected a file of its own, notifier\.state has /d\.db too$",
+        ),
+    ],
+)
+def test_two_destinations_never_share_a_file(sections: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadConfig, match=complaint):
+        read({"public": {"urls": {}}, "notifier": sections}, "f.toml")
