@@ -243,6 +243,10 @@ class Deliveries:
         """Notes since when an endpoint fails; None: it does not."""
         self._run(_FAILING, (since, subscription))
 
+    def note(self, name: str, what: str, *, now: float) -> None:
+        """A line of ours in the history of a subscription."""
+        self._run(_HISTORY, (now, name, what, "vcsreplicator"))
+
     def history(self, limit: int) -> list[tuple[float, str, str, str]]:
         """(time, subscription, what, who), newest first."""
         return self._rows(_READ_HISTORY, (limit,))
@@ -254,14 +258,11 @@ class Deliveries:
 
     # -- deliveries
 
-    def enqueue(
-        self, messages: Sequence[Message], subscriptions: Sequence[StoredSubscription], now: float
-    ) -> list[Item]:
-        """Rows for every subscription that wants a message, all or none; returns the new ones. Durable on return."""
+    def enqueue(self, wanted: Sequence[tuple[Message, Sequence[StoredSubscription]]], now: float) -> list[Item]:
+        """Rows for each message and those that want it, all or none; returns the new ones. Durable on return."""
         items: list[Item] = []
         with self._writing():
-            for message in messages:
-                wanting = [each for each in subscriptions if each.subscription.wants(message)]
+            for message, wanting in wanted:
                 if wanting:
                     items += self._enqueue(message, wanting, now)
         return items

@@ -5,19 +5,12 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 from urllib.parse import urlsplit
 
-import jmespath
-import structlog
-from jmespath.exceptions import JMESPathError
-
 from .destination import DOCUMENTED
+from .filter import check_filter, matches
 from .message import Message
 from .secret import Secret
-
-log_line = structlog.get_logger()
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _RESERVED = ("webhook-", "vcsreplicator-", "host", "content-length", "transfer-encoding", "connection")
@@ -63,24 +56,8 @@ class Subscription:
             if not _TOKEN.match(name) or name.lower().startswith(_RESERVED) or not value.isprintable():
                 raise ValueError(f"headers.{name}: not allowed")
         if self.filter is not None:
-            try:
-                _compiled(self.filter)
-            except JMESPathError as error:
-                raise ValueError(f"filter: not a JMESPath expression: {str(error).splitlines()[0]}") from error
+            check_filter(self.filter)
 
     def wants(self, message: Message) -> bool:
-        """Whether this message is to be sent there; an expression that fails on it does not want it."""
-        if message.type.value not in self.types:
-            return False
-        if self.filter is None:
-            return True
-        try:
-            return bool(_compiled(self.filter).search(message.envelope))
-        except JMESPathError as error:
-            log_line.warning("filter failed", url=self.url, filter=self.filter, message=message.id, reason=str(error))
-            return False
-
-
-@cache
-def _compiled(expression: str) -> Any:
-    return jmespath.compile(expression)
+        """Whether this message is to be sent there. Raises FilterFailed."""
+        return message.type.value in self.types and (self.filter is None or matches(self.filter, message.envelope))

@@ -9,6 +9,9 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
+from prometheus_client import Counter
+
 from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.streams import Stream
@@ -16,12 +19,20 @@ from hgext.vcsreplicator.streams import Stream
 from .deliveries import Deliveries, StoredSubscription
 from .delivery import PATIENCE, Delivery, Patience
 from .destination import Destination, Outcome
+from .filter import FilterFailed
+from .message import Message
 from .subscription import Subscription
 from .webhook_dispatcher import Dispatcher
 from .webhook_request import Network
 
 ALL_TYPES = tuple(stream.value for stream in Stream)
 DAY = 86400.0
+
+FILTER_FAILED = Counter(
+    "vcsreplicator_notifier_filter_failures", "Messages on which a filter failed", ["destination", "subscription"]
+)
+
+log_line = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +82,7 @@ class Webhooks:
     """The destination `webhook`: accepts messages by writing rows; its dispatcher delivers them."""
 
     def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
-        self.clock = clock
+        self.name, self.clock = name, clock
         self._deliveries = Deliveries(settings.database)
         try:
             self._deliveries.follow_file(settings.subscriptions or {}, now=clock.now())
@@ -79,6 +90,7 @@ class Webhooks:
             self._deliveries.close()
             raise
         self._batch: list[Delivery] = []
+        self._told: set[tuple[int, str | None]] = set()
         self._seen_change = -1
         self._subscriptions: list[StoredSubscription] = []
         self._dispatcher = Dispatcher(name, settings, clock)
@@ -96,9 +108,10 @@ class Webhooks:
         batch, self._batch = self._batch, []
         if not batch:
             return []
-        messages = [delivery.message for delivery in batch]
         try:
-            items = self._deliveries.enqueue(messages, self._current(), self.clock.now())
+            current = self._current()
+            wanted = [(delivery.message, self._wanting(delivery.message, current)) for delivery in batch]
+            items = self._deliveries.enqueue(wanted, self.clock.now())
         except ReplicationError as error:
             return [Outcome(number=delivery.number, error=error) for delivery in batch]
         self._dispatcher.take(items)
@@ -107,6 +120,22 @@ class Webhooks:
     def close(self) -> None:
         self._dispatcher.stop()
         self._deliveries.close()
+
+    def _wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
+        """Those that want the message; one whose filter fails on it does not, which is counted, and told once in its history."""
+        found = []
+        for each in subscriptions:
+            try:
+                if each.subscription.wants(message):
+                    found.append(each)
+            except FilterFailed as error:
+                FILTER_FAILED.labels(self.name, each.name).inc()
+                log_line.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
+                if (each.id, each.subscription.filter) not in self._told:
+                    what = f"filter failed on {message.id}, which is not sent: {error}"
+                    self._deliveries.note(each.name, what, now=self.clock.now())
+                    self._told.add((each.id, each.subscription.filter))
+        return found
 
     def _current(self) -> list[StoredSubscription]:
         """The subscriptions as they are now, read again when somebody changed something."""

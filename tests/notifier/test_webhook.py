@@ -16,7 +16,7 @@ from notifier.deliveries import Deliveries
 from notifier.delivery import Delivery
 from notifier.message import messages
 from notifier.subscription import Order, Subscription
-from notifier.webhook import WebhookSettings
+from notifier.webhook import FILTER_FAILED, WebhookSettings
 from testing.clock import HandClock
 from testing.endpoint import Endpoint, Reply, Request
 from testing.notices import a_notice, an_event, publish, publish_pushes
@@ -241,6 +241,19 @@ def test_filter_that_cannot_be_applied_to_a_message_does_not_want_it(
         publish(log, a_notice(an_event("x", 1, type=Type.CREATED)), a_notice(an_event("x", 2)))
         eventually(lambda: states(deliveries) == {"delivered": 1})
         assert endpoint.told == [("x", 2)]
+
+
+@pytest.mark.parametrize("broken", ["contains(data.repo_url, `1`)", "|".join(["[@, @]"] * 60)])
+def test_filter_that_breaks_on_a_message_hurts_its_subscription_alone_and_is_shown(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries, broken: str
+) -> None:
+    with Endpoint() as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint, filter=broken), "b": to(endpoint)}))
+        publish_pushes(log, "x", 1, 3)
+        eventually(lambda: states(deliveries) == {"delivered": 3})
+        told = [(name, what[:13]) for _, name, what, _ in deliveries.history(10) if not what.startswith("added")]
+        assert told == [("a", "filter failed")]
+        assert FILTER_FAILED.labels("hooks", "a")._value.get() >= 3
 
 
 def test_hanging_endpoint_does_not_delay_the_others(
