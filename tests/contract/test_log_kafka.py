@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What only the log on Kafka promises: an encrypted and authenticated way in, topics as documented, stock group offsets."""
 
+import gc
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +13,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource
 
 from hgext.vcsreplicator.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.log import EVENTS, NOTICES, Log, Message, topics
+from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, Log, Message, topics
+from hgext.vcsreplicator.log.kafka import KafkaLog
+from hgext.vcsreplicator.log.kafka_options import parse
 from hgext.vcsreplicator.log.opening import open_log
 from testing.services.kafka import Kafka
 from testing.services.process import free_port
@@ -132,10 +136,36 @@ def test_stock_clients_see_the_positions_of_a_group(kafka: Kafka, log: Log, uniq
     consumer.close()
 
 
-def test_an_outage_leaves_no_threads_behind() -> None:
-    with open_log("kafka://127.0.0.1:1?bootstrap_timeout_ms=50") as log:
-        before = threading.active_count()
-        for _ in range(5):
-            with pytest.raises(Unavailable):
-                log.partitions(EVENTS)
-        assert threading.active_count() == before
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """The address of a server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def attempts(url: str) -> Iterator[Callable[[], object]]:
+    """What each kind of client is opened for, on a log that was reached before."""
+    log = KafkaLog(parse(url))
+    yield lambda: log.partitions(ERRORS)
+    log._partitions.update({EVENTS: 1, NOTICES: 1})
+    reader = log.reader({(EVENTS, 0): 0})
+    yield lambda: reader.poll(0.01)
+    yield lambda: log.append([Message(topic=NOTICES, key="x", value=b"1")])
+    yield lambda: log.new_producer(transactional_id="single")
+
+
+@pytest.mark.parametrize("way", ["away", "mute", "mute over TLS"])
+def test_an_outage_leaves_no_threads_and_no_sockets_behind(way: str, mute: str) -> None:
+    server = "127.0.0.1:1" if way == "away" else mute
+    protocol = "SSL" if way == "mute over TLS" else "PLAINTEXT"
+    open_files = Path("/proc/self/fd")
+    for attempt in attempts(f"kafka://{server}?bootstrap_timeout_ms=20&security_protocol={protocol}"):
+        before = threading.active_count(), len(list(open_files.iterdir()))
+        gc.disable()  # nothing waits for a collection
+        try:
+            for _ in range(10):
+                with pytest.raises(Unavailable, match="no answer; are the brokers up and reachable"):
+                    attempt()
+            assert (threading.active_count(), len(list(open_files.iterdir()))) == before
+        finally:
+            gc.enable()

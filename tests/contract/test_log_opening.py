@@ -11,6 +11,7 @@ from hgext.vcsreplicator.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.log.kafka import KafkaLog
 from hgext.vcsreplicator.log.kafka_options import parse
 from hgext.vcsreplicator.log.opening import open_log
+from testing.certificates import certificate
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +51,35 @@ def test_a_url_that_cannot_be_right_is_refused_in_one_line(url: str, expected: s
     with pytest.raises(BadConfig, match=expected) as caught:
         open_log(url)
     assert "\n" not in str(caught.value)
+
+
+def test_certificates_that_cannot_be_used_are_named_in_one_line(tmp_path: Path) -> None:
+    good, words = certificate(tmp_path, "good", "IP:127.0.0.1"), tmp_path / "words.pem"
+    other = certificate(tmp_path, "other", "IP:127.0.0.1")
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "rsa", "-aes128", "-passout", "pass:s3cret", "-in", str(good.with_suffix(".key"))]
+    subprocess.run([*command, "-out", str(locked)], check=True, capture_output=True)
+    words.write_text("no certificate\n")
+    parse(f"kafka://host:9092?ssl_cafile={good}&ssl_certfile={good}&ssl_keyfile={good.with_suffix('.key')}")
+    parse(f"kafka://host:9092?ssl_certfile={good}&ssl_keyfile={locked}&ssl_password=s3cret")
+    for options, expected in {
+        f"ssl_cafile={words}": f"option ssl_cafile: cannot use {words}: ",
+        f"ssl_crlfile={words}": f"option ssl_crlfile: cannot use {words}: ",
+        f"ssl_certfile={words}": f"option ssl_certfile: cannot use {words}: ",
+        f"ssl_certfile={good}&ssl_keyfile={other.with_suffix('.key')}": "cannot use .*good.pem and .*other.key: .*MISMATCH",
+        f"ssl_certfile={good}&ssl_keyfile={locked}": "cannot use .*good.pem and .*locked.key: ",
+    }.items():
+        with pytest.raises(BadConfig, match=expected) as caught:
+            open_log(f"kafka://host:9092?security_protocol=SSL&{options}")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_certificate_that_vanishes_later_is_waited_for_and_named(tmp_path: Path) -> None:
+    authority = certificate(tmp_path, "authority", "IP:127.0.0.1")
+    with open_log(f"kafka://127.0.0.1:1?security_protocol=SSL&ssl_cafile={authority}&bootstrap_timeout_ms=50") as log:
+        authority.unlink()
+        with pytest.raises(Unavailable, match=f"option ssl_cafile: cannot use {authority}: "):
+            log.partitions("events")
 
 
 def test_a_kafka_url_names_brokers_and_any_property_of_the_client(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ..errors import BadConfig, ReplicationError, Unavailable
 from . import DAY, LARGEST, Message, Positions, Reader, Topic, Transactor, check_message, partition_of
-from .kafka_clients import close_producer, new_admin, rim, warm
+from .kafka_clients import Admin, close_producer, connect, rim, warm
 from .kafka_options import Options
 from .kafka_reader import KafkaReader
 from .kafka_transactor import OWNERS, KafkaTransactor
@@ -189,18 +189,17 @@ class KafkaLog:
     def new_producer(self, **ours: Any) -> KafkaProducer:
         """A producer that keeps order, loses nothing, and knows the topics used so far."""
         with rim(self.options, "connect"):
-            producer = KafkaProducer(
-                **self.options.of(
-                    KafkaProducer,
-                    acks="all",
-                    enable_idempotence=True,
-                    allow_auto_create_topics=False,
-                    linger_ms=0,
-                    max_request_size=LARGEST + EXTRA,
-                    delivery_timeout_ms=3_600_000,  # who waits decides when to give up, and drops the producer whole
-                    metrics_enabled=False,
-                    **ours,
-                )
+            producer = connect(
+                self.options,
+                KafkaProducer,
+                acks="all",
+                enable_idempotence=True,
+                allow_auto_create_topics=False,
+                linger_ms=0,
+                max_request_size=LARGEST + EXTRA,
+                delivery_timeout_ms=3_600_000,  # who waits decides when to give up, and drops the producer whole
+                metrics_enabled=False,
+                **ours,
             )
             warm(producer, [self.full(topic) for topic in list(self._partitions)])
             return producer
@@ -229,7 +228,7 @@ class KafkaLog:
         try:
             with rim(self.options, doing):
                 if self._admin is None:
-                    self._admin = new_admin(self.options)
+                    self._admin = connect(self.options, Admin)
                 return question(self._admin)
         except ReplicationError as error:
             if not isinstance(error.__cause__, kafka_errors.UnstableOffsetCommitError):

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The clients of kafka-python as the log needs them: foreign exceptions become ours, and everything waits with a deadline.
 
-This file alone reaches behind the public face of the library, where that has no deadline (`wait`), no end (`close_producer`,
-`new_admin`), a slow start (`warm`) or an answer from before a commit (`Admin`).
+This file alone reaches behind the public face of the library, where that has no deadline (`wait`, `Connections`), no end
+(`close_producer`, `connect`), a slow start (`warm`) or an answer from before a commit (`Admin`).
 """
 
 import logging
+import ssl
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import create_connection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from ..errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
-from .kafka_options import Options
+from .kafka_options import Options, check_certificates
+
+T = TypeVar("T")
 
 # During an outage the client writes lines by the dozen, even to a pusher's terminal; what matters is in our exceptions.
 if logging.getLogger("kafka").level == logging.NOTSET:
@@ -35,39 +43,86 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
             yield group, request
 
 
-def new_admin(options: Options) -> KafkaAdminClient:
-    """An admin client. One that does not get through would leave its thread behind, and keep the reason to itself."""
-    networks: list[KafkaNetClient] = []
-    reasons: list[Exception] = []
+class Connections(KafkaConnectionManager):  # type: ignore[misc]
+    """The connections of one client: a handshake ends in time like everything else, and why the newest attempt failed is kept."""
 
-    def network(**settings: Any) -> KafkaNetClient:
-        client = KafkaNetClient(**settings)
-        networks.append(client)
-        connect = client._manager.get_connection
+    failure: Exception | None = None
 
-        def watched(*arguments: Any, **named: Any) -> Any:
-            connection = connect(*arguments, **named)
-            connection.init_future.add_errback(reasons.append)
-            return connection
+    async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
+        await super()._connect(node, conn, **settings)
+        if conn.init_future.failed():
+            self.failure = conn.init_future.exception
 
-        client._manager.get_connection = watched
-        return client
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        options, proxy = self.config["socket_options"], self.config["proxy_url"]
+        try:
+            sock = await create_connection(
+                self._net, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at
+            )
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # they hold the sockets that were refused
+            raise
+        try:
+            if not self.ssl_enabled:
+                return KafkaTCPTransport(self._net, sock, host=node.host)
+            tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
+            transport = KafkaSSLTransport(self._net, sock, host=node.host, **tls)
+            sock = transport._sock
+            await self._handshake(sock, timeout_at)
+            return transport
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, OSError | kafka_errors.KafkaTimeoutError):
+                raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
+            raise
+
+    async def _handshake(self, sock: ssl.SSLSocket, timeout_at: float | None) -> None:
+        while True:
+            try:
+                return sock.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._net.wait_read(sock, timeout_at=timeout_at)
+            except ssl.SSLWantWriteError:
+                await self._net.wait_write(sock, timeout_at=timeout_at)
+
+
+class Network(KafkaNetClient):  # type: ignore[misc]
+    """What a client talks through. Closing it ends its thread first, then closes every socket."""
+
+    def __init__(self, **settings: Any) -> None:
+        net = NetworkSelector(**settings)
+        super().__init__(net=net, manager=Connections(net, **settings))
+
+    def close(self, node_id: Any = None) -> None:
+        if node_id is None:
+            self._net.stop()
+        super().close(node_id)
+
+
+def connect(options: Options, kind: type[T], **ours: Any) -> T:
+    """A client that has found its brokers. One that has not leaves neither thread nor socket behind, and says why."""
+    try:
+        check_certificates(options.properties)
+    except BadConfig as error:  # good once: perhaps they are being renewed
+        raise Unavailable(str(error)) from error
+    networks: list[Network] = []
+
+    def network(**settings: Any) -> Network:
+        networks.append(Network(**settings))
+        return networks[-1]
 
     try:
-        return Admin(**options.of(KafkaAdminClient, kafka_client=network))
+        return kind(**options.of(kind, kafka_client=network, **ours))
     except BaseException as error:
+        failures = [failed._manager.failure for failed in networks]
         for failed in networks:
             with suppress(Exception):
                 failed.close()
-            failed._manager._net.stop()
-        if isinstance(error, TIMEOUTS) and reasons:
-            raise reasons[-1] from error
+        if isinstance(error, TIMEOUTS) and any(failures):
+            raise failures[-1] from error
         raise
     finally:
-        reasons.clear()
-        for opened in networks:
-            with suppress(AttributeError):
-                del opened._manager.get_connection
+        networks.clear()
 
 
 def warm(producer: KafkaProducer, topics: Sequence[str]) -> None:
@@ -108,7 +163,7 @@ def rim(options: Options, doing: str) -> Iterator[None]:
         raise Rejected(f"{where}: message too large for the broker (max.message.bytes): {error}") from error
     except kafka_errors.InvalidRecordError as error:
         raise Rejected(f"{where}: the broker refuses the record; a compacted topic needs a key: {error}") from error
-    except (kafka_errors.KafkaConfigurationError, FileNotFoundError, PermissionError) as error:
+    except kafka_errors.KafkaConfigurationError as error:
         raise BadConfig(f"{where}: {error}") from error
     except Exception as error:
         raise Unavailable(f"{where}: {_reason(error, options)}") from error

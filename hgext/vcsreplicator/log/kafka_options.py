@@ -4,7 +4,8 @@
 Properties on which the promises of the log rest are not for sale: naming one of them is refused.
 """
 
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,13 +94,38 @@ def parse(url: str) -> Options:
         if name in given:
             raise BadConfig(f"log: option {name}: expected once, got twice")
         given[name] = text
-    return Options(
+    options = Options(
         servers=servers,
         prefix=_prefix(given.pop("topic_prefix", "")),
         replication=_count("replication-factor", given.pop("replication_factor", None)),
         in_sync=_count("min-insync-replicas", given.pop("min_insync_replicas", None)),
         properties=dict(_property(name, text) for name, text in given.items()),
     )
+    check_certificates(options.properties)
+    return options
+
+
+def check_certificates(properties: Mapping[str, Any]) -> None:
+    """Raise BadConfig naming the file that cannot be read, or is no certificate or key: the client would only say "no answer"."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority, revoked, own = (properties.get(name) for name in ("ssl_cafile", "ssl_crlfile", "ssl_certfile"))
+    key = properties.get("ssl_keyfile")
+    password = properties.get("ssl_password") or ""  # without one, OpenSSL would ask the terminal
+    if authority:
+        _load("ssl_cafile", authority, lambda: context.load_verify_locations(authority))
+    if revoked:
+        _load("ssl_crlfile", revoked, lambda: context.load_verify_locations(revoked))
+    if own:
+        names, files = ("ssl_certfile and ssl_keyfile", f"{own} and {key}") if key else ("ssl_certfile", own)
+        _load(names, files, lambda: context.load_cert_chain(own, key, password))
+
+
+def _load(names: str, files: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:  # of which SSLError is one
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise BadConfig(f"log: option {names}: cannot use {files}: {reason}") from error
 
 
 def _server(text: str) -> str:

@@ -13,7 +13,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from ..errors import ReplicationError
 from . import Record
-from .kafka_clients import rim
+from .kafka_clients import connect, rim
 
 if TYPE_CHECKING:
     from .kafka import KafkaLog
@@ -116,16 +116,15 @@ class KafkaReader:
         return at
 
     def _connect(self) -> KafkaConsumer:
-        consumer = KafkaConsumer(
-            **self._log.options.of(
-                KafkaConsumer,
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level="read_committed",
-                allow_auto_create_topics=False,
-                metrics_enabled=False,
-            )
+        consumer: KafkaConsumer = connect(
+            self._log.options,
+            KafkaConsumer,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
         )
         self._consumer = consumer
         self._looked, self._behind = time.monotonic(), {}
