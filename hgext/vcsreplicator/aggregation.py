@@ -309,7 +309,7 @@ class Aggregation:
         repository.add(Held.arrived(event, record, now))
         self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
         self._touched[repository.id] = repository
-        if self._behind and (arrival is Arrival.ADOPTED or event.type is Type.RENAMED):
+        if self._behind and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
             self._survey()
         return Outcome.TAKEN
 
@@ -342,7 +342,7 @@ class Aggregation:
         if found.queue:
             self._touched[repository] = found
         behind = self._behind.get(mirror)
-        if behind and repository in behind and found.level(mirror) >= behind[repository]:
+        if behind and repository in behind and found.is_level(mirror, behind[repository]):
             del behind[repository]
 
     def _advance(self, repository: Repository, now: float, limit: int | None) -> bool:
@@ -413,10 +413,10 @@ class Aggregation:
     def _lagging(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
         for repository in self.repositories.values():
             state = repository.state
-            if state is None or (state.deleted and state.noticed == state.seq):
+            if state is None or state.deleted:
                 continue
             follows = mirror.carries(state.path) and repository.id not in mirror.deactivated
-            if follows and repository.level(mirror.name) < state.released:
+            if follows and not repository.is_level(mirror.name, state.released):
                 yield repository.id, state.released
 
     def _promote(self, now: float) -> None:

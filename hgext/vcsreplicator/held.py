@@ -160,10 +160,10 @@ class Repository:
         ack = self.acks.get(mirror)
         return ack if ack and self.state and ack.incarnation == self.state.incarnation else None
 
-    def level(self, mirror: str) -> int:
-        """The sequence up to which the mirror serves."""
+    def is_level(self, mirror: str, released: int) -> bool:
+        """Whether the mirror serves what was released, or was filled beyond it and serves it with whatever is released next."""
         ack = self.ack(mirror)
-        return ack.serving if ack else 0
+        return released <= (max(ack.serving, ack.applied - 1) if ack else 0)
 
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[Held]:
         """What can be released now, in order; each is released before the next is asked for."""

@@ -25,7 +25,7 @@ from hgext.vcsreplicator.log import (
     check_message,
 )
 from hgext.vcsreplicator.path import Rules
-from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Request, Roster, Verb
+from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Request, Role, Roster, Verb
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain, pushed
 
@@ -574,6 +574,60 @@ def test_what_is_released_after_the_joining_does_not_delay_it() -> None:
     hands.commit()
     assert hands.state(chain).released == 2
     assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+
+
+def test_a_repository_that_is_deleted_meanwhile_does_not_keep_a_backup_joining() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 2))
+    hands.commit()
+    hands.ask(Verb.ADD, "beta", role=Role.BACKUP)
+    hands.commit()
+    hands.event(chain.next(Type.DELETED))
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == [3]
+    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+
+
+def test_a_deletion_that_waits_for_another_mirror_does_not_keep_a_mirror_joining() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2), chain.next(Type.DELETED))
+    hands.ack(chain.ack("alpha", 2))
+    assert hands.commit() == [1, 2]
+    hands.ask(Verb.ADD, "beta")
+    hands.commit()
+    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 3))
+    assert hands.commit() == [3]
+
+
+def test_a_repository_renamed_out_of_its_rules_does_not_keep_a_mirror_joining() -> None:
+    hands, chain = Hands("alpha"), Chain("kept/x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 2))
+    hands.commit()
+    hands.ask(Verb.ADD, "beta", rules=Rules(include=("re:kept/",)))
+    hands.commit()
+    hands.event(chain.next(Type.RENAMED, path="left/x", detail={"from": "kept/x"}))
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == [3]
+    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+
+
+def test_a_mirror_filled_beyond_what_is_released_replaces_the_only_one_that_was_there() -> None:
+    """It cannot show an earlier event than the one that it was filled at, and nothing is released before it gates."""
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.ack(chain.ack("alpha", 1))
+    assert hands.commit() == [1]
+    hands.ask(Verb.DEACTIVATE, "alpha")
+    hands.ask(Verb.ADD, "beta")
+    hands.commit()
+    hands.ack(chain.ack("beta", 3, 0))
+    hands.commit()
+    assert hands.state(chain).released == 3
+    hands.ack(chain.ack("beta", 3))
+    assert hands.commit() == [2, 3]
 
 
 def test_a_mirror_that_joins_an_empty_installation_is_active_at_once() -> None:
