@@ -34,7 +34,10 @@ from .streams import streams
 
 SERVICE = "aggregator"
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of notices in one transaction after which the next one begins: what a log takes within its patience."""
+"""Bytes in one transaction after which the next one begins: what a log takes within its patience."""
+
+MESSAGE_BYTES = 256
+"""What a message counts for beside its value: its key and its part of the work."""
 
 VALUE_KEPT = 64 * 1024
 """Bytes of a refused record that its ErrorRecord keeps."""
@@ -78,6 +81,10 @@ class _Output:
     size: int = 0
     errors: int = 0
 
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self.size += len(message.value or b"") + MESSAGE_BYTES
+
 
 class Aggregation:
     """All repositories, levels and the roster of one installation; used by one thread.
@@ -114,14 +121,18 @@ class Aggregation:
         found.add(Held.stored(int(place), value))
         self._touched[repository] = found
 
-    def loaded(self, now: float) -> None:
+    def loaded(self) -> None:
         """Everything stored was taken, acks included: what was decided before counts from here on."""
         for repository in self.repositories.values():
             repository.loaded()
-        stored, self._stored_newer = self._stored_newer, []
-        for record in sorted(stored, key=lambda record: record.offset):
-            self._take_newer(record, now)
+        self._stored_newer.sort(key=lambda record: record.offset, reverse=True)
         self._survey()
+
+    def reread(self, now: float) -> bool:
+        """Takes what an older aggregator kept until a batch is full or all is taken; whether some is left. All of it before `event`."""
+        while self._stored_newer and not self.full:
+            self._take_newer(self._stored_newer.pop(), now)
+        return bool(self._stored_newer)
 
     # Input
 
@@ -258,6 +269,7 @@ class Aggregation:
         if frame.header.event is None:
             return Outcome.NOTHING
         self._moved = True
+        self._output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
         return self._arrive(frame.event, record, now)
 
     def _refuse(self, record: Record, error: Rejected, now: float) -> Outcome:
@@ -269,8 +281,7 @@ class Aggregation:
         """For whoever understands it; those behind it wait as well, because their order and their chain depend on it."""
         repository.newer += 1
         self._moved = True
-        self._output.messages.append(Message(topic=PENDING, key=_key_kept(record), value=record.value))
-        self._output.size += len(record.value or b"")
+        self._output.add(Message(topic=PENDING, key=_key_kept(record), value=record.value))
 
     def _take_newer(self, record: Record, now: float) -> None:
         """What an older aggregator kept; once more if it is still not understood, or stands behind one that is not."""
@@ -285,7 +296,7 @@ class Aggregation:
             return
         except Rejected as error:
             self._refuse(record, error, now)
-        self._output.messages.append(Message(topic=PENDING, key=_key_kept(record), value=None))
+        self._output.add(Message(topic=PENDING, key=_key_kept(record), value=None))
 
     def _arrive(self, event: Event, record: Record, now: float) -> Outcome:
         if record.key != event.repository:
@@ -376,9 +387,7 @@ class Aggregation:
         last = dict(state.streams or {})
         previous = {stream.value: last.get(stream.value) for stream in streams(event)}
         notice = Notice(event=event, time=now, roster=self.roster.version, acks=proof, previous=previous)
-        value = shape.to_json(notice)
-        self._output.messages.append(Message(topic=NOTICES, key=repository.id, value=value))
-        self._output.size += len(value)
+        self._output.add(Message(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
         self._bury(repository, held)
         self._output.dirty[repository.id] = repository
         repository.announced(held, self.roster.version, {**last, **dict.fromkeys(previous, event.id)} or None)
@@ -387,7 +396,7 @@ class Aggregation:
     def _bury(self, repository: Repository, held: Held) -> None:
         """The pending record is needed no more; one that was never written needs no tombstone."""
         if held.written:
-            self._output.messages.append(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
+            self._output.add(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
 
     def _set_aside(self, repository: Repository, broken: Held, now: float) -> None:
         key, value = f"{repository.id}/{broken.seq}", broken.value or b""
@@ -400,7 +409,7 @@ class Aggregation:
         """Every version is a record of its own, because decisions name it; later ones in the same batch follow it."""
         changed = roster.version != self.roster.version
         self.roster, self._output.roster = roster, True
-        self._output.messages.append(Message(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
+        self._output.add(Message(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
         if changed:
             self._touched.update((name, found) for name, found in self.repositories.items() if found.queue)
             self._survey()
@@ -427,7 +436,7 @@ class Aggregation:
         """The levels of a removed mirror: it may come back empty."""
         for repository in self.repositories.values():
             if repository.acks.pop(mirror, None) is not None:
-                self._output.messages.append(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
+                self._output.add(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         self.heard.pop(mirror, None)
 
     # Errors
@@ -460,7 +469,7 @@ class Aggregation:
             value=base64.b64encode(value[:VALUE_KEPT]).decode("ascii"),
             repository=repository,
         )
-        self._output.messages.append(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
+        self._output.add(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
         self._output.errors += 1
 
 

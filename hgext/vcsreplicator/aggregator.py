@@ -115,16 +115,18 @@ class Session:
         self._settings, self._log, self._clock = settings, log, clock
         self._transactor = log.transactor(IDENTITY)
         self._reader: Reader | None = None
+        self._first = clock.monotonic()
         try:
             began = clock.monotonic()
             self.core, acks = _load(log, clock)
+            while self.core.reread(clock.now()):
+                self.commit()
             self._reader = log.reader({**self.core.positions, **acks})
             took = round(clock.monotonic() - began, 3)
             log_line.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
         except BaseException:
             self.close()
             raise
-        self._first = clock.monotonic()
         self._beaten = -settings.beat
         self._renewed = self._first
         self._alarms: dict[Alarm, float] = {}
@@ -151,7 +153,7 @@ class Session:
         more = True
         while more:
             more = core.decide(self._clock.now(), limit=settings.batch)
-            if core.urgent:
+            if core.urgent or core.full:
                 self.commit()
         now = self._clock.monotonic()
         if not was_waiting:
@@ -191,10 +193,10 @@ class Session:
                 EVENTS_TOTAL.labels(outcome=outcome.value).inc()
                 if outcome is Outcome.UNKNOWN:
                     log_line.error("event of a newer version, its repository waits", repository=record.key)
-                if core.full:
-                    self.commit()
             elif record.topic == ROSTER_REQUESTS:
                 log_line.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
+            if core.full:
+                self.commit()
 
     def _beat(self, now: float) -> None:
         """A sign of life, which also finds out whether somebody took over; then a look at who does not give any."""
@@ -241,7 +243,7 @@ def _load(log: Log, clock: Clock) -> tuple[Aggregation, dict[TopicPartition, int
     acks: dict[TopicPartition, int] = {}
     for record in _whole(log, (ACKS,), acks):
         core.ack(record, clock.now())
-    core.loaded(clock.now())
+    core.loaded()
     return core, acks
 
 

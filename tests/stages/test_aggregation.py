@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator import wire
+from hgext.vcsreplicator import aggregation, wire
 from hgext.vcsreplicator.aggregation import Aggregation, Outcome
 from hgext.vcsreplicator.alarms import alarms, survey
 from hgext.vcsreplicator.event import Bookmark, Changes, Event, Heartbeat, Type
@@ -39,13 +39,14 @@ class Hands:
         self.topics: dict[str, dict[str | None, bytes]] = {topic: {} for topic in (STATE, PENDING, ROSTER)}
         self.notices: list[Notice] = []
         self.errors: list[ErrorRecord] = []
+        self.transactions: list[int] = []
         self.acks: dict[str | None, Ack] = {}
         self.positions = dict(START)
         self.now = 1000.0
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
         self.core = Aggregation(roster, self.positions)
-        self.core.loaded(self.now)
+        self.core.loaded()
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
 
     def record(self, topic: str, key: str | None, value: bytes | None) -> Record:
@@ -77,10 +78,15 @@ class Hands:
         more = True
         while more:
             more = self.core.decide(self.now)
-            batch = self.core.batch()
-            self.positions.update(batch.positions)
-            self._write(batch.messages)
+            self.write()
         return [notice.event.seq for notice in self.notices[before:]]
+
+    def write(self) -> None:
+        """One transaction."""
+        batch = self.core.batch()
+        self.transactions.append(len(batch.messages))
+        self.positions.update(batch.positions)
+        self._write(batch.messages)
 
     def restart(self) -> None:
         """Another aggregation from what was written."""
@@ -92,7 +98,9 @@ class Hands:
         for value in self.topics[STATE].values():
             self.core.load_state(from_json(State, value))
         self.ack(*acks)
-        self.core.loaded(self.now)
+        self.core.loaded()
+        while self.core.reread(self.now):
+            self.write()
 
     def state(self, chain: Chain) -> State:
         return from_json(State, self.topics[STATE][chain.repository])
@@ -389,6 +397,30 @@ def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytes
     Upgrade(monkeypatch)
     hands.restart()
     assert hands.commit() == [2, 3]
+
+
+def test_what_was_kept_for_a_newer_aggregator_is_taken_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aggregation, "BATCH_BYTES", 20_000)
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(chain.next(version=2), *chain.take(199))
+    hands.commit()
+    Upgrade(monkeypatch)
+    hands.transactions.clear()
+    hands.restart()
+    hands.ack(chain.ack("alpha", 200))
+    assert hands.commit() == list(range(1, 201))
+    assert max(hands.transactions) < 60
+    assert (hands.topics[PENDING], hands.errors) == ({}, [])
+
+
+def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregation, "BATCH_BYTES", 20_000)
+    hands = Hands("alpha")
+    for _ in range(20):
+        hands.core.event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
+    assert hands.core.full
 
 
 def test_events_of_a_newer_version_raise_an_alarm() -> None:
