@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import click
-from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from .. import bootstrap, mirror
 from ..config import Config
@@ -24,8 +23,10 @@ from ..log import Log
 from ..log.opening import open_log
 from ..path import Rules
 from ..roster import Request, Role, Verb
+from .display import console, visible
 from .options import with_config
-from .roster import RULE, ask, who
+from .requests import who
+from .roster import RULE, ask
 
 EVERY = 10.0
 
@@ -103,7 +104,7 @@ class _Display:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._console = Console(stderr=True)
+        self._console = console(stderr=True)
         self._began, self._printed = time.monotonic(), float("-inf")
         self._bars = Bars(
             TextColumn("copying"),
@@ -130,7 +131,7 @@ class _Display:
             click.echo(json.dumps({"event": type(event).__name__.lower(), **asdict(event)}))
         elif isinstance(event, bootstrap.Trouble):
             then = "given up" if event.is_final else "will be tried again"
-            self._console.print(f"[yellow]{escape(event.path)}[/]: {escape(event.note)} ({then})", highlight=False)
+            self._console.print(Text.assemble((visible(event.path), "yellow"), f": {visible(event.note)} ({then})"))
         else:
             self._measure(event)
 
@@ -142,4 +143,4 @@ class _Display:
         is_last = event.present + event.failed == event.total
         if not self._console.is_terminal and (is_last or now - self._printed >= EVERY):
             self._printed = now
-            self._console.print(f"{event.present} of {event.total} repositories, {size}", highlight=False)
+            self._console.print(f"{event.present} of {event.total} repositories, {size}")

@@ -3,14 +3,14 @@
 
 import json
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ..config import Config
 from ..errors import Refused
+from .display import console, table
 from .options import with_config
 from .requests import open_deliveries, when, who
 
@@ -40,13 +40,15 @@ def list_(
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    table = Table("id", "subscription", "state", "attempts", "next", "type", "repository", "error", box=None)
-    for row in rows:
-        due = when(row["mature_at"]) if row["state"] == "queued" else ""
-        head = (str(row["id"]), row["subscription"], row["state"], str(row["attempt"]), due, row["type"])
-        table.add_row(*head, escape(row["repo_url"]), escape(row["error"] or ""))
-    Console().print(table)
+    headings = ("id", "subscription", "state", "attempts", "next", "type", "repository", "error")
+    console().print(table(headings, map(_cells, rows)))
     click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no deliveries")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    due = when(row["mature_at"]) if row["state"] == "queued" else ""
+    head = (str(row["id"]), row["subscription"], row["state"], str(row["attempt"]), due, row["type"])
+    return (*head, row["repo_url"], row["error"] or "")
 
 
 @command.command()

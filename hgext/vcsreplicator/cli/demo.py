@@ -19,8 +19,7 @@ from pathlib import Path
 
 import click
 import rich
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from ..cluster import layout as plan
 from ..cluster import scenario
@@ -28,6 +27,7 @@ from ..cluster.supervisor import Supervisor
 from ..errors import BadConfig
 from ..log import ROSTER_REQUESTS, Log, Message, topics
 from ..log.opening import open_log
+from .display import console, table
 
 
 @click.command()
@@ -167,16 +167,16 @@ def _show(layout: plan.Layout) -> None:
 
 def _timeline(count: int, output: str, moments: list[scenario.Moment], delivered: float) -> None:
     remote = [line.removeprefix("remote: ") for line in output.splitlines() if line.startswith("remote: ")]
-    table = Table(box=None, show_header=False, padding=(0, 1))
     moments = [*moments, scenario.Moment(time=delivered, what="notice delivered (JSON lines)")]
     start = next(moment.time for moment in moments if moment.what == "committed on the master")
-    for moment in sorted(moments, key=lambda moment: moment.time):
-        table.add_row(f"{(moment.time - start) * 1000:7.1f} ms", moment.what)
-    console = Console()
-    console.print(f"\n[bold]push of {count} changeset{'s' if count > 1 else ''}[/bold]")
+    in_order = sorted(moments, key=lambda moment: moment.time)
+    timeline = table(("", ""), [(f"{(moment.time - start) * 1000:7.1f} ms", moment.what) for moment in in_order])
+    timeline.show_header = False
+    screen = console()
+    screen.print(Text(f"\npush of {count} changeset{'s' if count > 1 else ''}", "bold"))
     for line in remote:
-        console.print(f"  remote: {line}", highlight=False)
-    console.print(table)
+        screen.print(f"  remote: {line}")
+    screen.print(timeline)
 
 
 def _tell(file: Path | None, layout: plan.Layout, pids: dict[str, int | None]) -> None:

@@ -2,16 +2,16 @@
 """`vcsreplicator destination`: how destinations are, and pause, resume, skip; who asked is recorded."""
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ..config import Config
 from ..errors import Refused
+from .display import console, table
 from .options import with_config
 from .requests import ask, when
 
@@ -40,15 +40,16 @@ def list_(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    table = Table("destination", "state", "position", "waiting", "oldest", "told", box=None)
-    for name, row in rows.items():
-        if row is None:
-            table.add_row(name, "never ran")
-            continue
-        what = "paused" if row["paused"] else f"in trouble: {row['trouble']}" if row["trouble"] else "delivering"
-        age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
-        table.add_row(name, escape(what), str(row["position"]), str(row["waiting"]), age, when(row["time"]))
-    Console().print(table)
+    headings = ("destination", "state", "position", "waiting", "oldest", "told")
+    console().print(table(headings, [_cells(name, row) for name, row in rows.items()]))
+
+
+def _cells(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if row is None:
+        return name, "never ran"
+    what = "paused" if row["paused"] else f"in trouble: {row['trouble']}" if row["trouble"] else "delivering"
+    age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
+    return name, what, str(row["position"]), str(row["waiting"]), age, when(row["time"])
 
 
 @command.command()
@@ -95,9 +96,7 @@ def requests(config: Config, last: int) -> None:
     if Path(path).exists():
         with closing(State(path)) as state:
             found = state.requests(last)
-    table = Table("asked", "who", "destination", "what", "result", box=None)
-    for each in found:
-        table.add_row(
-            when(each.asked_at), each.who, each.destination, each.kind.value, escape(each.result or "waiting")
-        )
-    Console().print(table)
+    rows = [
+        (when(each.asked_at), each.who, each.destination, each.kind.value, each.result or "waiting") for each in found
+    ]
+    console().print(table(("asked", "who", "destination", "what", "result"), rows))

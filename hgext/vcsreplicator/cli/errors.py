@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator errors`: what could never work, and why."""
 
-import datetime
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from ..config import Config
 from ..levels import ErrorRecord
 from ..log import ERRORS, Log
 from ..shape import from_json, plain
+from .display import console, table
 from .options import log_of, with_config
+from .requests import when
 
 
 @click.command()
@@ -29,12 +28,16 @@ def command(config: Config, last: int, as_json: bool) -> None:
     if not records:
         click.echo("no errors")
         return
-    table = Table("when", "service", "from", "reason", box=None)
-    for record in records:
-        when = datetime.datetime.fromtimestamp(record.time, datetime.UTC)
-        place = f"{record.topic}/{record.partition}@{record.offset}"
-        table.add_row(f"{when:%Y-%m-%d %H:%M:%S}", record.destination or record.service, place, record.reason)
-    Console().print(table)
+    rows = [
+        (
+            when(record.time),
+            record.destination or record.service,
+            f"{record.topic}/{record.partition}@{record.offset}",
+            record.reason,
+        )
+        for record in records
+    ]
+    console().print(table(("when", "service", "from", "reason"), rows))
 
 
 def _newest(log: Log, count: int) -> list[ErrorRecord]:

@@ -5,19 +5,14 @@ A change is a request in the log, which the aggregator decides; the verb waits f
 makes them wait is shown first and done with `--yes`.
 """
 
-import datetime
 import functools
-import getpass
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from .. import roster as rosters
@@ -29,7 +24,9 @@ from ..path import Rules
 from ..roster import Decision, Mirror, Request, Role, Roster, Verb
 from ..shape import from_json, plain, to_json
 from ..status import Follower, Picture
+from .display import console, table
 from .options import log_of, with_config
+from .requests import when, who
 
 RULE = "path:EXACT or re:EXPRESSION"
 
@@ -83,11 +80,10 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain(roster), indent=2))
         return
-    console = Console()
-    console.print(_mirrors(picture, roster))
-    console.print(f"version {roster.version}; without a gating mirror notices {_empty(roster.allow_empty)}")
+    console().print(_mirrors(picture, roster))
+    click.echo(f"version {roster.version}; without a gating mirror notices {_empty(roster.allow_empty)}")
     if decisions:
-        console.print(_decisions(roster))
+        console().print(_decisions(roster))
 
 
 @command.command()
@@ -160,10 +156,6 @@ def allow_empty(picture: Picture, reason: str, answer: str) -> Request:
 
 def _request(verb: Verb, reason: str, **members: Any) -> Request:
     return Request(id=secrets.token_hex(8), verb=verb, who=who(), time=time.time(), reason=reason, **members)
-
-
-def who() -> str:
-    return f"{os.environ.get('SUDO_USER') or getpass.getuser()}@{os.uname().nodename}"
 
 
 def _picture(log: Log) -> Picture:
@@ -255,23 +247,28 @@ def _empty(allowed: bool) -> str:
 
 
 def _mirrors(picture: Picture, roster: Roster) -> Table:
-    table = Table("mirror", "state", "role", "rules", "deactivated for", "behind", "holds", box=None)
-    for mirror in roster.mirrors:
-        held = sum(
-            max(0, state.seq - max(state.noticed, _serving(picture, mirror.name, state)))
-            for state in picture.waiting()
-            if mirror.gates(state.repository, state.path)
-        )
-        table.add_row(
+    rows = [
+        (
             mirror.name,
             mirror.state.value,
             mirror.role.value,
-            escape(_rules(mirror)),
-            escape(", ".join(_path(picture, name) for name in mirror.deactivated)),
+            _rules(mirror),
+            ", ".join(_path(picture, name) for name in mirror.deactivated),
             str(picture.behind(mirror.name)),
-            str(held),
+            str(_held(picture, mirror)),
         )
-    return table
+        for mirror in roster.mirrors
+    ]
+    return table(("mirror", "state", "role", "rules", "deactivated for", "behind", "holds"), rows)
+
+
+def _held(picture: Picture, mirror: Mirror) -> int:
+    """How many notices wait for this mirror."""
+    return sum(
+        max(0, state.seq - max(state.noticed, _serving(picture, mirror.name, state)))
+        for state in picture.waiting()
+        if mirror.gates(state.repository, state.path)
+    )
 
 
 def _rules(mirror: Mirror) -> str:
@@ -286,11 +283,10 @@ def _path(picture: Picture, repository: str) -> str:
 
 
 def _decisions(roster: Roster) -> Table:
-    table = Table("when", "version", "who", "what", "reason", "refused", box=None)
+    rows = []
     for decision in roster.recent:
         request = decision.request
-        when = datetime.datetime.fromtimestamp(decision.time, datetime.UTC)
         what = " ".join(word for word in (request.verb.value, request.mirror, request.repository) if word)
-        row = (escape(text) for text in (request.who, what, request.reason, decision.refusal or ""))
-        table.add_row(f"{when:%Y-%m-%d %H:%M:%S}", str(decision.version), *row)
-    return table
+        told = (request.who, what, request.reason, decision.refusal or "")
+        rows.append((when(decision.time), str(decision.version), *told))
+    return table(("when", "version", "who", "what", "reason", "refused"), rows)

@@ -6,13 +6,11 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ..config import Config
 from ..errors import Refused
 from ..shape import plain
+from .display import console, table
 from .options import with_config
 from .requests import open_deliveries, when, who
 
@@ -36,14 +34,13 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([plain(each) for each in found], indent=2))
         return
-    table = Table("name", "state", "url", "types", "filter", "from", box=None)
+    rows = []
     for each in found:
         failing = f"failing since {when(each.failing_since)}" if each.failing_since else "active"
         state = f"paused: {each.paused_reason}" if each.paused_reason else failing
         wanted = each.subscription
-        types = " ".join(wanted.types)
-        table.add_row(each.name, escape(state), escape(wanted.url), types, escape(wanted.filter or ""), each.origin)
-    Console().print(table)
+        rows.append((each.name, state, wanted.url, " ".join(wanted.types), wanted.filter or "", each.origin))
+    console().print(table(("name", "state", "url", "types", "filter", "from"), rows))
 
 
 @command.command()
@@ -133,10 +130,8 @@ def history(config: Config, destination: str | None, last: int) -> None:
     """Show who changed what, pauses of our own included."""
     with open_deliveries(config, destination) as deliveries:
         rows = deliveries.history(last)
-    table = Table("when", "what about", "what", "who", box=None)
-    for time_, name, what, person in rows:
-        table.add_row(when(time_), name, escape(what), person)
-    Console().print(table)
+    lines = [(when(time_), name, what, person) for time_, name, what, person in rows]
+    console().print(table(("when", "what about", "what", "who"), lines))
 
 
 def _known(found: bool, name: str) -> None:

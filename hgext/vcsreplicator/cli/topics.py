@@ -4,11 +4,10 @@
 import json
 
 import click
-import rich
-from rich.table import Table
 
 from ..config import Config
 from ..log import DAY, Log, topics
+from .display import console, table
 from .options import log_of, with_config
 
 
@@ -38,10 +37,8 @@ def list_(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    table = Table("topic", "partitions", "first", "end", box=None)
-    for row in rows:
-        table.add_row(str(row["topic"]), str(row["partitions"]), str(row["first"]), str(row["end"]))
-    rich.print(table)
+    headings = ("topic", "partitions", "first", "end")
+    console().print(table(headings, [[str(row[heading]) for heading in headings] for row in rows]))
 
 
 def _row(log: Log, topic: str) -> dict[str, object]:

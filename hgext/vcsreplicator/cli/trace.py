@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from .. import wire
 from ..config import Config
@@ -17,6 +15,7 @@ from ..levels import Notice, State
 from ..log import EVENTS, NOTICES, Log, Record, partition_of
 from ..shape import from_json
 from ..status import Follower, Picture
+from .display import console, table, visible
 from .options import log_of, with_config
 
 
@@ -92,17 +91,9 @@ def _show(picture: Picture, state: State, event: Event, record: Record, notice: 
     def line(at: float | None, what: str) -> None:
         lines.append((at, what))
 
-    def row(at: float | None, what: str) -> None:
-        when = "" if at is None else f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-        table.add_row(when, "" if at is None else f"{1000 * (at - event.time):.0f} ms", what)
-
-    table = Table("when (UTC)", "after", "what", box=None)
     push = event.changes.push
-    console = Console(highlight=False)
-    console.print(
-        f"{event.path}  event {event.seq} ({event.type}), id {event.id}"
-        + (f", push {push.id} by {push.user}" if push else "")
-    )
+    by = f", push {push.id} by {push.user}" if push else ""
+    click.echo(visible(f"{event.path}  event {event.seq} ({event.type}), id {event.id}{by}"))
     line(event.time, "committed on the master")
     line(record.time, f"in the log: {EVENTS}, partition {record.partition}, offset {record.offset}")
     proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
@@ -120,10 +111,14 @@ def _show(picture: Picture, state: State, event: Event, record: Record, notice: 
         late = time.time() - event.time
         line(None, f"no notice yet, {late:.0f} s after the commit (released {state.released}, noticed {state.noticed})")
     # What has no time is what is missing: it comes last.
-    for at, what in sorted(lines, key=lambda item: (item[0] is None, item[0] or 0.0)):
-        row(at, what)
-    console.print(table)
+    in_order = sorted(lines, key=lambda item: (item[0] is None, item[0] or 0.0))
+    rows = [(_instant(at), "" if at is None else f"{1000 * (at - event.time):.0f} ms", what) for at, what in in_order]
+    console().print(table(("when (UTC)", "after", "what"), rows))
     for group, lag in sorted(picture.groups.items()):
         if notice:
             done = "delivered" if picture.ends[NOTICES] - lag > notice[1].offset else "not yet delivered"
-            console.print(f"{group.removeprefix('notifier-')}: {done}")
+            click.echo(f"{group.removeprefix('notifier-')}: {done}")
+
+
+def _instant(at: float | None) -> str:
+    return "" if at is None else f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]

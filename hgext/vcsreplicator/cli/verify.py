@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from .. import verify
 from ..comparison import Outcome, Verdict
@@ -21,6 +20,7 @@ from ..log.opening import open_log
 from ..mirror import MirrorSettings
 from ..service import configure_logging, serve
 from ..shape import plain
+from .display import console, visible
 from .options import with_config
 
 ALARMS = (Outcome.DIFFERS, Outcome.AHEAD, Outcome.MISSING)
@@ -71,7 +71,7 @@ def _local(config: Config) -> list[str]:
 def _once(
     mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings, paths: tuple[str, ...], *, as_json: bool
 ) -> int:
-    stop, seen, console = threading.Event(), dict.fromkeys(Outcome, 0), Console()
+    stop, seen, output = threading.Event(), dict.fromkeys(Outcome, 0), console()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
 
@@ -80,9 +80,8 @@ def _once(
         if as_json:
             click.echo(json.dumps(plain(verdict)))
         elif verdict.outcome is not Outcome.EQUAL:
-            style = STYLES.get(verdict.outcome, "red")
-            where = f"{verdict.mirror} {escape(verdict.path)}"
-            console.print(f"{where}: [{style}]{verdict.outcome.value}[/] {escape(verdict.note)}", highlight=False)
+            where, style = f"{verdict.mirror} {visible(verdict.path)}: ", STYLES.get(verdict.outcome, "red")
+            output.print(Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}"))
 
     for settings in mirrors:
         verify.compare(settings, log, options, told=tell, stop=stop, paths=paths)

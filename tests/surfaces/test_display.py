@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What people read: every name whole and as it is, whatever a library that colours text would make of it."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.display import table, visible
+from hgext.vcsreplicator.levels import AggregatorBeat, Beat, ErrorRecord, Reason, State
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, Log, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.path import Rules
+from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.shape import to_json
+from notifier.deliveries import Deliveries
+from notifier.subscription import Subscription
+from testing.chains import Chain
+
+NAMES = ["[red]repo[/]", "[/bold]", "group/:smile:", "a/" + "long-name" * 12]
+
+
+def put(log: Log, topic: str, key: str, value: object) -> None:
+    log.append([Message(topic=topic, key=key, value=to_json(value))])
+
+
+def installed(log: Log, name: str) -> None:
+    """One repository of this name, of which a mirror says something."""
+    chain = Chain(name)
+    event = chain.next()
+    log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    state = State(
+        repository=event.repository,
+        incarnation=event.incarnation,
+        path=name,
+        generation=1,
+        seq=1,
+        event=event.id,
+        digest=event.digest,
+        released=0,
+        noticed=0,
+        roster=1,
+    )
+    put(log, STATE, event.repository, state)
+    put(log, STATE, "aggregator", AggregatorBeat(time=0.0, roster=1, held=1))
+    ack = replace(chain.ack("alpha", 1), detached=Reason.CORRUPT, note=f"bad {name}")
+    put(log, ACKS, f"alpha/{event.repository}", ack)
+    put(log, ACKS, "alpha", Beat(mirror="alpha", time=0.0, positions={}, version="1"))
+    mirror = Mirror(
+        name="alpha",
+        state=MirrorState.ACTIVE,
+        rules=Rules(exclude=(f"path:{name}x",)),
+        deactivated=(event.repository,),
+    )
+    put(log, ROSTER, KEY, Roster(mirrors=(mirror,)))
+    reject = ErrorRecord(
+        time=0.0, service="notifier", reason=f"no {name}", topic=EVENTS, partition=0, offset=0, key=None, value=""
+    )
+    put(log, ERRORS, "x", reject)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "x.toml").write_text(
+        f'log = "sqlite://{tmp_path}/log.db"\n[public.urls]\n"" = "https://hg.example/"\n'
+        f'[notifier]\nstate = "{tmp_path}/notifier.db"\n'
+        f'[notifier.hooks]\ntype = "webhook"\ndatabase = "{tmp_path}/deliveries.db"\n'
+    )
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+    return tmp_path
+
+
+def said(folder: Path, *words: str) -> str:
+    result = CliRunner().invoke(program, [*words, "--config", str(folder / "x.toml")])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("status",), "{}"),
+        (("check",), "{}"),
+        (("trace", "{}"), "bad {}"),
+        (("roster", "list"), "-path:{}x"),
+        (("errors",), "no {}"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_a_name_is_printed_whole_and_as_it_is(folder: Path, words: tuple[str, ...], wanted: str, name: str) -> None:
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        installed(log, name)
+    assert wanted.format(name) in said(folder, *(word.format(name) for word in words))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_subscription_is_printed_whole_and_as_it_is(folder: Path, name: str) -> None:
+    deliveries = Deliveries(str(folder / "deliveries.db"))
+    deliveries.add(name, Subscription(url=f"https://ci.example/{name}"), origin="command", who=f"{name}@host", now=0.0)
+    deliveries.close()
+    assert f"https://ci.example/{name}" in said(folder, "subscription", "list")
+    assert f"{name}@host" in said(folder, "subscription", "history")
+
+
+def test_on_80_columns_a_long_name_is_folded_not_cut() -> None:
+    name, output = "group/" + "x" * 150, io.StringIO()
+    Console(file=output, width=80).print(table(("repository", "behind"), [(name, "3")]))
+    lines = output.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(line.split()[0] for line in lines[1:]) == name
+
+
+def test_what_would_move_the_cursor_is_written_out() -> None:
+    assert visible("Zoë\x1b[2J\r\nroot") == "Zoë\\x1b[2J\\r\\nroot"
