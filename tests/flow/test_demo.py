@@ -83,6 +83,17 @@ def test_what_it_tells_programs_has_every_member(tmp_path: Path) -> None:
     assert running_in(tmp_path / "repos") == []
 
 
+def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    subprocess.run([*DEMO, "--dir", str(tmp_path), "--prepare", "--ready", str(ready)], check=True, capture_output=True)
+    (tmp_path / "json.py").write_text("raise SystemExit('taken from the current folder')\n")
+    aggregator = about(ready)["services"]["aggregator"]
+    program = aggregator["argv"][: aggregator["argv"].index("aggregator")]
+    asked = [*program, "aggregator", "--config", "nowhere.toml"]
+    done = subprocess.run(asked, env=aggregator["env"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "vcsreplicator: nowhere.toml: cannot be read: No such file or directory"
+
+
 def test_a_service_that_dies_is_started_again_and_the_file_says_so(tmp_path: Path) -> None:
     with staying(tmp_path) as (_, ready):
         before = about(ready)["services"]["aggregator"]["pid"]

@@ -99,7 +99,8 @@ def prepare(options: Options, *, topic_arn: str | None = None, bucket: str | Non
 
 
 def _with_services(layout: Layout, folder: Path, names: list[str]) -> Layout:
-    program = (sys.executable, "-m", "hgext.vcsreplicator.cli")
+    # -P: no module comes from the current folder, whatever lies there.
+    program = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli")
     config = ("--config", str(layout.config))
     on_master, on_mirror = layout.master_env, _environment(folder, "mirror.hgrc")
 
