@@ -4,7 +4,7 @@
 Compacted topics are read whole once and then followed, so a watched picture costs what has changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -18,12 +18,23 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 AGGREGATOR = "aggregator"
+DESTINATION = "notifier-"
+"""What the groups of destinations begin with."""
+
 SILENT = 60.0
+STANDING = 3600.0
+"""Seconds without progress that an operator is told of; with a destination, after which it is critical."""
+
+NAMED = 3
 
 
 @dataclass(slots=True, kw_only=True)
 class Picture:
-    """The present, as far as the log tells; times in seconds since the epoch."""
+    """The present, as far as the log tells; times in seconds since the epoch.
+
+    `moved` says when each state was written; `groups` how many notices each destination lacks, `oldest` of when the first of
+    them is (see `look_at_destinations`).
+    """
 
     roster: rosters.Roster | None = None
     states: dict[str, State] = field(default_factory=dict)
@@ -33,6 +44,8 @@ class Picture:
     last: float = 0.0
     ends: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
+    oldest: Mapping[str, float] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
     errors: int = 0
 
     def absorb(self, record: Record) -> None:
@@ -41,6 +54,8 @@ class Picture:
             return
         try:
             self._absorb(record.topic, record.key, record.value)
+            if record.topic == STATE:
+                self.moved[record.key] = record.time
         except MalformedEvent:
             return
 
@@ -67,13 +82,49 @@ class Picture:
         return sorted(late, key=lambda state: state.noticed - state.seq)
 
     def behind(self, mirror: str) -> int:
-        """Events that this mirror has not applied, over the repositories it has acked."""
-        acks = (ack for ack in self.acks.values() if ack.mirror == mirror and ack.repository in self.states)
-        return sum(max(0, self.states[ack.repository].seq - ack.applied) for ack in acks)
+        """Events that this mirror has not applied, over what it has acked and what it must have."""
+        return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._concerns(mirror))
+
+    def late(self, mirror: str, now: float) -> list[State]:
+        """What this mirror has not applied or does not serve though nothing is new for SILENT seconds; by path.
+
+        What it holds detached is told apart.
+        """
+        found = []
+        for state in self._concerns(mirror):
+            ack = self.acks.get((mirror, state.repository))
+            serving = ack.serving if ack is not None and ack.incarnation == state.incarnation else 0
+            is_late = self.applied(mirror, state) < state.seq or serving < state.released
+            if is_late and not (ack and ack.detached) and self.rests(state, now):
+                found.append(state)
+        return sorted(found, key=lambda state: state.path)
+
+    def rests(self, state: State, now: float) -> bool:
+        """Whether the aggregator wrote nothing of this repository for SILENT seconds."""
+        return now - self.moved.get(state.repository, now) > SILENT
+
+    def applied(self, mirror: str, state: State) -> int:
+        """How far this mirror is; 0 where it never said."""
+        ack = self.acks.get((mirror, state.repository))
+        return ack.applied if ack else 0
+
+    def _concerns(self, mirror: str) -> list[State]:
+        """What the mirror has acked or must have, but for what it is deactivated for."""
+        known = self.roster.mirror(mirror) if self.roster else None
+        return [
+            state
+            for name, state in self.states.items()
+            if (known is None or name not in known.deactivated)
+            and ((mirror, name) in self.acks or (known and not state.deleted and known.carries(state.path)))
+        ]
 
     def silent(self, now: float) -> list[str]:
-        """Gating mirrors without a sign of life for SILENT seconds."""
-        return [name for name in self.expected() if now - (self.beats[name].time if name in self.beats else 0) > SILENT]
+        """Mirrors that should be alive, without a sign of life for SILENT seconds."""
+        if self.roster is None:
+            return []
+        heard = {mirror.name: mirror.since for mirror in self.roster.mirrors}
+        heard |= {name: max(beat.time, heard.get(name, 0.0)) for name, beat in self.beats.items()}
+        return [name for name in self.expected() if now - heard[name] > SILENT]
 
     def expected(self) -> list[str]:
         """Names of the mirrors that should be alive: joining or active."""
@@ -120,6 +171,25 @@ class Follower:
         return picture
 
 
+def look_at_destinations(log: Log, picture: Picture) -> None:
+    """Puts into the picture of when the first notice is that each destination lacks; reads one record for each."""
+    found, end, beginning = {}, log.ends(NOTICES)[0], log.beginnings(NOTICES)[0]
+    for group, positions in log.groups(NOTICES).items():
+        place, start = (NOTICES, 0), max(positions.get(0, beginning), beginning)
+        if start >= end:
+            continue
+        reader = log.reader({place: start})
+        try:
+            records: list[Record] = []
+            while not records and reader.positions()[place] < end:
+                records = reader.poll(1.0, limit=1)
+        finally:
+            reader.close()
+        if records:
+            found[group] = records[0].time
+    picture.oldest = found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something an operator must know: `level` 1 warning, 2 critical; one line that says what to do."""
@@ -128,19 +198,34 @@ class Finding:
     text: str
 
 
-def findings(picture: Picture, now: float, *, warn: int = 150, critical: int = 600) -> list[Finding]:
-    """What needs a human, the worst first; limits are events a mirror or notices a destination is behind."""
+def findings(
+    picture: Picture,
+    now: float,
+    *,
+    warn: int = 150,
+    critical: int = 600,
+    destinations: Collection[str] | None = None,
+) -> list[Finding]:
+    """What needs a human, the worst first; limits are events a mirror or notices a destination is behind.
+
+    `destinations` are those that must be there and no others, if that is known.
+    """
     found = []
     if picture.aggregator is None or now - picture.aggregator.time > 30:
         found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))
-    for name in picture.silent(now):
+    silent = picture.silent(now)
+    for name in silent:
         held = sum(state.seq - state.noticed for state in picture.waiting())
         text = f"mirror {name} is silent and holds back notices ({held} wait); start it or: vcsreplicator roster deactivate {name}"
         found.append(Finding(level=2, text=text))
     for name in picture.expected():
+        late = [] if name in silent else picture.late(name, now)
+        if late:
+            text = f"mirror {name} does not get on with {_paths(late)}; see: vcsreplicator trace {late[0].path}"
+            found.append(Finding(level=1, text=text))
         found += _lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
-    for group, lag in sorted(picture.groups.items()):
-        found += _lag(group, "notices", lag, warn, critical)
+    found += _ungated(picture, now)
+    found += _destinations(picture, now, destinations, warn, critical)
     for ack in picture.detached():
         state = picture.states.get(ack.repository)
         where = state.path if state else ack.repository
@@ -150,12 +235,61 @@ def findings(picture: Picture, now: float, *, warn: int = 150, critical: int = 6
     return sorted(found, key=lambda finding: -finding.level)
 
 
+def _ungated(picture: Picture, now: float) -> list[Finding]:
+    """Notices that wait for nobody, because no mirror gates them."""
+    roster = picture.roster or rosters.Roster()
+    alone = [
+        state
+        for state in picture.waiting()
+        if picture.rests(state, now)
+        and not roster.allow_empty
+        and not any(mirror.gates(state.repository, state.path) for mirror in roster.mirrors)
+    ]
+    if not alone:
+        return []
+    return [
+        Finding(
+            level=2, text=f"notices are held of {_paths(alone)}: no mirror gates them; see: vcsreplicator roster list"
+        )
+    ]
+
+
+def _destinations(
+    picture: Picture, now: float, wanted: Collection[str] | None, warn: int, critical: int
+) -> list[Finding]:
+    lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.groups.items())}
+    found = [
+        Finding(level=1, text=f"destination {name} has never been served; does its notifier run?")
+        for name in wanted or ()
+        if name not in lags
+    ]
+    for name, lag in lags.items():
+        if wanted is not None and name not in wanted:
+            continue
+        found += _lag(f"destination {name}", "notices", lag, warn, critical)
+        waits = now - picture.oldest.get(DESTINATION + name, now)
+        if waits > SILENT:
+            text = f"destination {name} stands still: {lag} notices wait, the first for {_span(waits)}"
+            level = 2 if waits > STANDING else 1
+            found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
+    return found
+
+
+def _paths(states: list[State]) -> str:
+    more = f" and {len(states) - NAMED} more" if len(states) > NAMED else ""
+    return ", ".join(state.path for state in states[:NAMED]) + more
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def _lag(who: str, what: str, lag: int, warn: int, critical: int) -> list[Finding]:
     level = 2 if lag >= critical else 1 if lag >= warn else 0
     return [Finding(level=level, text=f"{who} is {lag} {what} behind")] if level else []
 
 
-def as_data(picture: Picture, now: float) -> dict[str, object]:
+def as_data(picture: Picture, now: float, *, destinations: Collection[str] | None = None) -> dict[str, object]:
     """The picture as JSON data."""
     return {
         "roster": plain(picture.roster) if picture.roster else None,
@@ -169,5 +303,5 @@ def as_data(picture: Picture, now: float) -> dict[str, object]:
         "waiting": len(picture.waiting()),
         "destinations": dict(picture.groups),
         "errors": picture.errors,
-        "findings": [{"level": finding.level, "text": finding.text} for finding in findings(picture, now)],
+        "findings": [plain(finding) for finding in findings(picture, now, destinations=destinations)],
     }

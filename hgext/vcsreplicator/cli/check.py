@@ -7,8 +7,8 @@ import time
 import click
 
 from ..config import Config
-from ..status import Follower, findings
-from .options import log_of, with_config
+from ..status import Follower, findings, look_at_destinations
+from .options import destinations, log_of, with_config
 
 WORDS = ("OK", "WARNING", "CRITICAL")
 
@@ -22,9 +22,11 @@ def command(config: Config, warn: int, critical: int) -> None:
     with log_of(config) as log:
         follower = Follower(log)
         try:
-            found = findings(follower.update(), time.time(), warn=warn, critical=critical)
+            picture = follower.update()
+            look_at_destinations(log, picture)
         finally:
             follower.close()
+    found = findings(picture, time.time(), warn=warn, critical=critical, destinations=destinations(config))
     level = max((finding.level for finding in found), default=0)
     click.echo(f"{WORDS[level]} - " + ("; ".join(finding.text for finding in found) or "everything is level"))
     sys.exit(level)

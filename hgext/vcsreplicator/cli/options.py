@@ -40,3 +40,10 @@ def log_of(config: Config) -> Log:
         return open_log(config.log)
     except BadConfig as error:
         raise BadConfig(f"{config.file}: {error}") from error
+
+
+def destinations(config: Config) -> list[str] | None:
+    """The names of the file's destinations; None if it has no notifier's section, as on a mirror's machine it need not."""
+    if "notifier" not in config.tables:
+        return None
+    return [name for name in config.names("notifier") if name != "state"]

@@ -3,6 +3,7 @@
 
 import json
 import time
+from collections.abc import Callable
 
 import click
 from rich.console import Group
@@ -11,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config import Config
-from ..status import Follower, Picture, as_data, findings
+from ..status import DESTINATION, Follower, Picture, as_data, findings, look_at_destinations
 from .display import console, table, visible
-from .options import log_of, with_config
+from .options import destinations, log_of, with_config
 
 SHOWN = 15
 
@@ -24,27 +25,34 @@ SHOWN = 15
 @with_config
 def command(config: Config, watch: bool, as_json: bool) -> None:
     """Show mirrors, destinations, what waits, and what needs a human."""
+    wanted = destinations(config)
     with log_of(config) as log:
         follower = Follower(log)
+
+        def look() -> Picture:
+            picture = follower.update()
+            look_at_destinations(log, picture)
+            return picture
+
         try:
             if as_json:
-                click.echo(json.dumps(as_data(follower.update(), time.time()), indent=2))
+                click.echo(json.dumps(as_data(look(), time.time(), destinations=wanted), indent=2))
             elif watch:
-                _watch(follower)
+                _watch(lambda: _view(look(), time.time(), wanted))
             else:
-                console().print(_view(follower.update(), time.time()))
+                console().print(_view(look(), time.time(), wanted))
         finally:
             follower.close()
 
 
-def _watch(follower: Follower) -> None:
-    with Live(_view(follower.update(), time.time()), console=console(), refresh_per_second=2) as live:
+def _watch(view: Callable[[], Group]) -> None:
+    with Live(view(), console=console(), refresh_per_second=2) as live:
         while True:
             time.sleep(1)
-            live.update(_view(follower.update(), time.time()))
+            live.update(view())
 
 
-def _view(picture: Picture, now: float) -> Group:
+def _view(picture: Picture, now: float, wanted: list[str] | None) -> Group:
     waiting = picture.waiting()
     beat = picture.aggregator
     numbers = [
@@ -57,10 +65,10 @@ def _view(picture: Picture, now: float) -> Group:
     ]
     summary = table(("", ""), numbers)
     summary.show_header = False
-    parts: list[Table | Text] = [summary, Text(), _mirrors(picture, now), Text(), _destinations(picture)]
+    parts: list[Table | Text] = [summary, Text(), _mirrors(picture, now), Text(), _destinations(picture, now)]
     if waiting:
         parts += [Text(), _waiting(picture)]
-    for finding in findings(picture, now):
+    for finding in findings(picture, now, destinations=wanted):
         word, colour = ("critical", "red") if finding.level == 2 else ("warning", "yellow")
         parts.append(Text(f"{word}: {visible(finding.text)}", colour))
     return Group(*parts)
@@ -85,9 +93,12 @@ def _mirrors(picture: Picture, now: float) -> Table:
     return table(("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
 
 
-def _destinations(picture: Picture) -> Table:
-    rows = [(group.removeprefix("notifier-"), str(lag)) for group, lag in sorted(picture.groups.items())]
-    return table(("destination", "behind"), rows)
+def _destinations(picture: Picture, now: float) -> Table:
+    rows = [
+        (group.removeprefix(DESTINATION), str(lag), _ago(picture.oldest[group], now) if group in picture.oldest else "")
+        for group, lag in sorted(picture.groups.items())
+    ]
+    return table(("destination", "behind", "oldest"), rows)
 
 
 def _waiting(picture: Picture) -> Table:
