@@ -31,7 +31,7 @@ from typing import Any
 
 from mercurial import exchange, extensions, localrepo, registrar, repair, wireprotov1server
 
-from . import api, checking, pushed, recording, revsets, stripping, webseam, wire
+from . import api, checking, pushed, recording, revsets, streams, stripping, webseam, wire
 
 testedwith = b"7.2"
 minimumhgversion = b"7.2"
@@ -60,6 +60,7 @@ def extsetup(ui: Any) -> None:
     extensions.wrapfunction(repair, "strip", stripping.strip)
     extensions.wrapfunction(localrepo.localrepository, "rollback", stripping.rollback)
     webseam.register()
+    streams.refuse_pushed()
 
 
 def reposetup(ui: Any, repo: Any) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 from mercurial import extensions, localrepo, registrar, repair, revlog
 
+from pushlog import streams
+
 from . import settings
 from .commands import cmdtable
 
@@ -44,6 +46,7 @@ def extsetup(ui: Any) -> None:
     from . import creation, master, offer, requirement
 
     offer.register()
+    streams.refuse_pushed()
     requirement.register(locking=bool(ui.config(settings.SECTION, b"lock")))
     extensions.wrapfunction(repair, "strip", _in_lifecycle("strip"))
     extensions.wrapfunction(repair, "deleteobsmarkers", _in_lifecycle("delete_markers"))

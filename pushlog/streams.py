@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A push may not bring a copy of a whole store: Mercurial writes one past every hook, so nothing would be recorded of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mercurial import bundle2, error
+
+
+def refuse_pushed() -> None:
+    """Guards every kind of part that is a stream (`master-stream.t`); those of a clone or a pull are taken as before."""
+    for name, handler in bundle2.parthandlermapping.items():
+        if name.startswith(b"stream"):
+            bundle2.parthandlermapping[name] = _guarded(handler)
+
+
+def _guarded(handler: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    @functools.wraps(handler)  # with its `params`, which Mercurial checks
+    def guarded(operation: Any, part: Any) -> None:
+        if operation.source == b"push":  # what `exchange.unbundle` says
+            raise error.Abort(b"a push cannot bring a copy of a whole store; push changesets instead")
+        handler(operation, part)
+
+    return guarded

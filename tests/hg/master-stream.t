@@ -1,0 +1,36 @@
+A pushed copy of a whole store would go past every hook and the pushlog: no part of that kind is taken.
+
+  $ . "$TESTDIR/master.sh"
+  $ hg init -q source
+  $ hg -R source debugbuilddag +3
+  $ hgm init -q repos/one
+  $ cat >> repos/one/.hg/hgrc <<E
+  > [hooks]
+  > pretxnchangegroup.no = false
+  > E
+  $ for stream in v2 v3-exp; do
+  >   hg -R source bundle -q -a -t "none-v2;stream=$stream" $stream.hg --config experimental.stream-v3=yes
+  >   python "$TESTDIR/send-bundle.py" ssh://user@dummy/$TESTTMP/repos/one $stream.hg
+  >   hgm -R repos/one log
+  > done
+  abort: a push cannot bring a copy of a whole store; push changesets instead
+  abort: a push cannot bring a copy of a whole store; push changesets instead
+
+So it is on a server that has nothing but the pushlog.
+
+  $ hg init recorded
+  $ cat >> recorded/.hg/hgrc <<E
+  > [extensions]
+  > pushlog =
+  > E
+  $ sed -i 's/^HGRCPATH=.*/HGRCPATH=/' ssh
+  $ python "$TESTDIR/send-bundle.py" ssh://user@dummy/$TESTTMP/recorded v2.hg
+  abort: a push cannot bring a copy of a whole store; push changesets instead
+  $ hg -R recorded log
+
+A clone made of such a copy is taken as before.
+
+  $ hgm clone -q -U --stream source repos/two
+  $ events
+  one 1 created origin=init after=0
+  two 1 created origin=clone (master) after=3
