@@ -25,6 +25,7 @@ from .errors import BadConfig
 log = structlog.get_logger()
 
 LINE_LIMIT = 8192
+FULL_PAUSE = 1.0  # seconds between two attempts to take a connection where there is no room for one
 _SO_PEERGROUPS = 59
 
 
@@ -56,7 +57,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._peers: dict[str, set[_Peer]] = {}
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = self._is_full = False
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="relay-socket", daemon=True)
         self._claim: int | None = None
@@ -125,25 +126,42 @@ class Server:
         return listener
 
     def _serve(self) -> None:
+        assert self._listener is not None
         while not self._closing:
-            for key, _ in self._selector.select():
-                try:
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif key.data is not None:
-                        self._hear(key.data)
-                except Exception:
-                    log.exception("conversation failed")
+            self._answer(None)
+            if self._is_full:  # who waits to be let in would wake us again and again
+                self._selector.unregister(self._listener)
+                self._answer(FULL_PAUSE)
+                self._selector.register(self._listener, selectors.EVENT_READ)
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 key.data.connection.close()
+
+    def _answer(self, timeout: float | None) -> None:
+        """Waits until somebody wants something, `timeout` seconds at most, and does that."""
+        for key, _ in self._selector.select(timeout):
+            try:
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data is not None:
+                    self._hear(key.data)
+            except Exception:
+                log.exception("conversation failed")
 
     def _accept(self) -> None:
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
             return
+        except OSError as error:
+            if not self._is_full:
+                log.error("no connection can be taken, pushes go on without the relay's word", reason=str(error))
+            self._is_full = True
+            return
+        if self._is_full:
+            log.info("connections are taken again")
+        self._is_full = False
         if not self._admits(connection):
             log.warning("peer refused")
             connection.close()
