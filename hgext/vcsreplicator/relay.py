@@ -11,7 +11,7 @@ import importlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from .errors import BadConfig
 from .log import Log
 from .outbox import Outbox, Store
 from .relay_fork import StateWatch
+from .relay_scan import find_repositories
 from .relay_sending import Bundles, Sender
 from .relay_server import Server
 from .relay_work import Work
@@ -140,34 +141,6 @@ def look_at(folder: str, work: Work, now: float) -> None:
             work.poke(folder)
     except OSError as error:
         log.warning("repository not readable", folder=folder, reason=str(error))
-
-
-def find_repositories(root: str) -> Iterator[str]:
-    """The folders below `root` that hold a repository with a store of its own (shares have none), `root` itself included."""
-    stack = [root]
-    while stack:
-        folder = stack.pop()
-        try:
-            with os.scandir(folder) as entries:
-                folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue
-        if ".hg" in folders:
-            if _is_whole(os.path.join(folder, ".hg")):
-                yield folder
-            continue
-        stack.extend(os.path.join(folder, name) for name in folders if not name.startswith("."))
-
-
-def _is_whole(control: str) -> bool:
-    """Whether Mercurial finished making this repository, and it has a store of its own: killed in `hg init`, it is neither."""
-    store = os.path.join(control, "store")
-    try:
-        with open(os.path.join(control, "requires"), encoding="ascii", errors="replace") as file:
-            split = "share-safe" in file.read()  # then the rest is in the store, and is written last
-    except OSError:
-        return False
-    return os.path.exists(os.path.join(store, "requires")) if split else os.path.isdir(store)
 
 
 def _repositories(settings: RelaySettings) -> Repositories:

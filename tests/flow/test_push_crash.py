@@ -33,7 +33,7 @@ from hgext.vcsreplicator.hg.relaying import Repositories
 from hgext.vcsreplicator.log import EVENTS, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import Outbox
-from hgext.vcsreplicator.relay import find_repositories
+from hgext.vcsreplicator.relay_scan import find_repositories
 from hgext.vcsreplicator.relay_sending import Sender
 from pushlog import api
 from testing.faults import PythonSteps, SystemCall, SystemCalls, first_visits

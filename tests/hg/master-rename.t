@@ -13,6 +13,17 @@ A rename is announced only if it can be carried out.
   abort: $TESTTMP/repos/two/inside is inside the repository $TESTTMP/repos/two
   [255]
 
+With one inside of it, which would go with it and tell nobody:
+
+  $ hgm init -q repos/two/inner
+  $ hgm -R repos/two replicaterename --yes repos/three
+  abort: cannot move $TESTTMP/repos/two: the repository $TESTTMP/repos/two/inner would go with it
+  [255]
+  $ hgm -R repos/two replicatedelete --yes
+  abort: cannot move $TESTTMP/repos/two: the repository $TESTTMP/repos/two/inner would go with it
+  [255]
+  $ rm -r repos/two/inner
+
 Another file system, to which nothing can be moved in one step: tell, and change nothing.
 
 
@@ -37,6 +48,7 @@ Another file system, to which nothing can be moved in one step: tell, and change
   two
   
   repos/.vcsreplicator:
+  deleted
   generations
   $ hgm -R repos/one bookmark -r null x
   recorded push in replication log in *s (glob)

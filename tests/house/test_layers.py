@@ -19,7 +19,7 @@ WORDS, LOG, STAGES, BORDER, SURFACES = range(5)
 LAYERS = {
     "errors value event wire digest path retry clock shape levels streams version": WORDS,
     "log": LOG,
-    "outbox forks blobs relay relay_client relay_fork relay_sending relay_server relay_work comparison "
+    "outbox forks blobs relay relay_client relay_fork relay_scan relay_sending relay_server relay_work comparison "
     "mirror aggregator aggregator_metrics aggregation alarms arrival held roster": STAGES,
     "hg": BORDER,
     "config cli service status metrics bootstrap crew verify health cluster": SURFACES,

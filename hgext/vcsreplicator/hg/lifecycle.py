@@ -24,6 +24,7 @@ from .. import outbox
 from ..digest import START, node_set
 from ..event import Changes, Type
 from ..outbox import Level, Needs, Outbox, Store
+from ..relay_scan import find_repositories
 from ..relay_sending import Gone
 from . import bundles, capture, creation, intents, master, observe
 from .capture import Announcement
@@ -328,7 +329,7 @@ def _known(level: Level | None) -> Level:
 
 
 def _refuse_taken(to: str, root: str) -> None:
-    """Raises Abort if there is something at `to`, or it is inside a repository, where nobody would find another."""
+    """Raises Abort if there is something at `to`, or it is inside a repository, with which it would be moved."""
     if os.path.lexists(to):
         raise error.Abort(f"{to} exists".encode())
     above = os.path.dirname(to)
@@ -346,6 +347,9 @@ def _refuse_immovable(folder: str, to: str, root: str) -> None:
         raise error.Abort(f"cannot move {folder}: it is a root of [vcsreplicator-roots]".encode())
     if os.path.ismount(folder):
         raise error.Abort(f"cannot move {folder}: a file system is mounted there".encode())
+    inside = next((found for found in find_repositories(folder) if found != folder), None)
+    if inside is not None:
+        raise error.Abort(f"cannot move {folder}: the repository {inside} would go with it".encode())
     tried = ""
     try:
         os.makedirs(os.path.dirname(to), exist_ok=True)
