@@ -2,14 +2,29 @@
 """Forks: the log tells another history of a repository than its outbox does.
 
 A master restored from a backup, a copied repository or a second relay would write a second event N. The aggregator keeps the newest
-sequence, id and incarnation that it saw of every repository (topic `state`); who sends an outbox holds it against that. Standard
-library only, because a push that sends its own events imports it.
+sequence, id and incarnation that it saw of every repository (topic `state`), and the relay what it sent itself; who sends an outbox
+holds it against that. Standard library only, because a push that sends its own events imports it.
 """
+
+from typing import Protocol
 
 from .levels import State
 from .log import STATE, Log
 from .outbox import Outbox
 from .shape import from_json
+
+
+class Newest(Protocol):
+    """The newest event of a repository that the log is known to have, `event` being its id."""
+
+    @property
+    def incarnation(self) -> str: ...
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def event(self) -> str: ...
 
 
 def known_state(log: Log, repository: str) -> State | None:
@@ -26,25 +41,25 @@ def known_state(log: Log, repository: str) -> State | None:
     return None if found is None else from_json(State, found)
 
 
-def fork_between(state: State, box: Outbox) -> str | None:
-    """Why the repository's events as the log knows them cannot be followed by what is in the outbox; None if they can."""
-    event = box.level()
-    if event is None:
+def fork_between(known: Newest, box: Outbox) -> str | None:
+    """Why the repository's events as the log knows them cannot be followed by what is in the outbox; None if they can.
+
+    Looks at the newest first: after an adoption the outbox may still have another event of that number, of the history before.
+    """
+    level = box.level()
+    if level is None:
         return None
-    if state.incarnation != event.incarnation:
-        for place in box.kept():
-            if (place.entry.event.detail or {}).get("replaces") == state.incarnation:
-                return None
-        return f"the log knows incarnation {state.incarnation} of it, the repository is {event.incarnation}"
-    if state.seq > event.seq:
-        return f"the log has its event {state.seq}, the repository is at {event.seq} (restored from a backup?)"
-    if state.seq == event.seq:
-        return None if state.event == event.id else _other(state)
-    for place in box.kept():
-        if place.entry.event.seq == state.seq:
-            return None if place.entry.event.id == state.event else _other(state)
+    if known.incarnation != level.incarnation:
+        if any((entry.event.detail or {}).get("replaces") == known.incarnation for entry in box.newest()):
+            return None
+        return f"the log knows incarnation {known.incarnation} of it, the repository is {level.incarnation}"
+    if known.seq > level.seq:
+        return f"the log has its event {known.seq}, the repository is at {level.seq} (restored from a backup?)"
+    for entry in box.newest():
+        if entry.event.seq == known.seq:
+            return None if entry.event.id == known.event else _other(known)
     return None
 
 
-def _other(state: State) -> str:
-    return f"the log has another event {state.seq} of it (a copy or a second relay writes too?)"
+def _other(known: Newest) -> str:
+    return f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"

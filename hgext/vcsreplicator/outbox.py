@@ -258,6 +258,14 @@ class Outbox:
             for record in self._segment(number).records():
                 yield Place(entry=_decode(record.payload), segment=number, end=record.end)
 
+    def newest(self) -> Iterator[Entry]:
+        """Committed entries that are still there, sent or not, newest first: who looks for a late one reads no others."""
+        for number in reversed(self.segments()):
+            segment, before = self._segment(number), None
+            while (record := segment.last(before=before)) is not None:
+                yield _decode(record.payload)
+                before = record.start
+
     def has_unsent(self) -> bool:
         """Whether anything committed is behind the marker; does not read the entries."""
         sent, numbers = self.sent(), self.segments()

@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's look at forks (`forks`): it follows what the aggregator saw, and holds the outboxes against it."""
+"""The relay's look at forks (`forks`): what the aggregator saw, and what the relay itself sent, is held against the outboxes."""
 
 import threading
 
 import structlog
 
 from .errors import MalformedEvent, ReplicationError, Unavailable
-from .forks import fork_between
+from .event import Event
+from .forks import Newest, fork_between
 from .levels import State
 from .log import STATE, Log, Record
 from .outbox import Outbox
 from .shape import from_json
+from .value import Value
 
 log = structlog.get_logger()
 
 FIRST_LOOK = 3.0  # seconds to wait for the topic to be read once
 
 
+class Sent(Value):
+    """The newest event of a repository that this relay sent."""
+
+    incarnation: str
+    seq: int
+    event: str
+
+
 class StateWatch:
-    """Follows `state` in a thread of its own; knows nothing until `start`, and no more than the aggregator wrote."""
+    """Follows `state` in a thread of its own, and is told what the relay sends, of which the aggregator's word may come late."""
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
         self._log, self._stop = log, stop
-        self._states: dict[str, State] = {}
-        self._cleared: dict[str, tuple[str, int]] = {}
+        self._states: dict[str, Newest] = {}
+        self._sent: dict[str, Newest] = {}
         self._read_once = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
 
@@ -48,13 +58,14 @@ class StateWatch:
         level = box.level()
         if level is None:
             return None
-        state = self._states.get(level.repository)
-        if state is None or self._cleared.get(state.repository) == (state.event, state.seq):
-            return None
-        reason = fork_between(state, box)
-        if reason is None:
-            self._cleared[state.repository] = (state.event, state.seq)
-        return reason
+        for known in (self._states.get(level.repository), self._sent.get(level.repository)):
+            if known is not None and (reason := fork_between(known, box)) is not None:
+                return reason
+        return None
+
+    def sent(self, event: Event) -> None:
+        """The log has this event from us."""
+        self._sent[event.repository] = Sent(incarnation=event.incarnation, seq=event.seq, event=event.id)
 
     def _follow(self) -> None:
         while not self._stop.is_set():

@@ -15,7 +15,7 @@ import structlog
 
 from .clock import Clock
 from .errors import Refused, Unavailable
-from .outbox import Outbox, Store
+from .outbox import Entry, Outbox, Store
 from .relay_fork import StateWatch
 from .relay_sending import Sender
 from .retry import Backoff
@@ -173,7 +173,12 @@ class Work:
                 return
             if box.fork() is not None:
                 return
-            count = replace(self._sender, on_sent=lambda entry: self.on_sent(folder, entry.event.seq)).send(folder, box)
+
+            def on_sent(entry: Entry) -> None:
+                self._watch.sent(entry.event)
+                self.on_sent(folder, entry.event.seq)
+
+            count = replace(self._sender, on_sent=on_sent).send(folder, box)
             sent = box.sent()
         SENT.inc(count)
         if sent is not None:

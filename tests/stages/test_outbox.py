@@ -2,11 +2,14 @@
 """The outbox without Mercurial: what is unsent, what is kept, and what a lost marker costs."""
 
 import os
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from hgext.vcsreplicator import outbox
+from hgext.vcsreplicator import digest, outbox
 from hgext.vcsreplicator.event import Changes, Settings, Tip, Type
+from hgext.vcsreplicator.forks import fork_between
 from hgext.vcsreplicator.hg import capture
 from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Store
 from hgext.vcsreplicator.wire import HEADER_LIMIT
@@ -26,8 +29,8 @@ class Transaction:
         pass
 
 
-def entries(count):
-    level, made = outbox.first_level("a", 1), []
+def entries(count, level=None):
+    level, made = level or outbox.first_level("a", 1), []
     for number in range(count):
         event = outbox.next_event(
             level,
@@ -80,6 +83,27 @@ def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
     box.mark_sent(places[0].sent())
     assert [place.entry for place in box.unsent()] == made[1:]
     assert box.has_unsent()
+
+
+def test_the_newest_come_first_across_segments(box, monkeypatch):
+    made = entries(5)
+    box.append(Transaction(), made[:3])
+    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    for entry in made[3:]:
+        box.append(Transaction(), [entry])
+    assert list(box.newest()) == made[::-1]
+
+
+def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
+    before = entries(2)
+    level = outbox.level_of(before[-1].event)
+    adopted = replace(level, incarnation=outbox.new_id(), seq=0, id="", digest=digest.START)
+    after = entries(2, adopted)
+    box.append(Transaction(), before + after)
+    known = SimpleNamespace(incarnation=adopted.incarnation, seq=1, event=after[0].event.id)
+    assert fork_between(known, box) is None
+    known.event = before[0].event.id
+    assert "another event 1" in fork_between(known, box)
 
 
 def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypatch, tmp_path):
