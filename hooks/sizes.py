@@ -22,6 +22,8 @@ from typing import Any
 from mercurial import error, match, util
 from mercurial.utils import stringutil
 
+from . import versions
+
 SHOWN = 10
 
 
@@ -86,13 +88,11 @@ def _weigh(repo: Any, revs: range, limits: Limits) -> tuple[int, list[tuple[byte
 def _versions(repo: Any, revs: range) -> Iterator[tuple[bytes, bytes, int]]:
     seen = set()
     for rev in revs:
-        changeset = repo[rev]
-        for path in changeset.files():
-            if path in changeset:
-                version = changeset[path]
-                if (path, version.filenode()) not in seen:
-                    seen.add((path, version.filenode()))
-                    yield path, bytes(changeset), version.size()
+        for path, node in sorted(versions.brought(repo, rev).items()):
+            if (path, node) not in seen:
+                seen.add((path, node))
+                log = repo.file(path)
+                yield path, bytes(repo[rev]), log.size(log.rev(node))
 
 
 def _size(size: int) -> bytes:

@@ -9,6 +9,8 @@ A subrepository's URL makes every clone run other programs against other machine
 
 from typing import Any
 
+from . import versions
+
 FILES = (b".hgsub", b".hgsubstate")
 
 
@@ -16,9 +18,9 @@ def refuse(ui: Any, repo: Any, node: bytes, **_arguments: Any) -> bool:
     """A `pretxnchangegroup` hook; `node` is the first new changeset."""
     repo = repo.unfiltered()
     for rev in range(repo[node].rev(), len(repo)):
-        changeset = repo[rev]
+        new = versions.brought(repo, rev)
         for path in FILES:
-            if path in changeset.files() and path in changeset:
-                ui.warn(b"changeset %s changes %s: subrepositories are not taken here\n" % (bytes(changeset), path))
+            if path in new:
+                ui.warn(b"changeset %s changes %s: subrepositories are not taken here\n" % (bytes(repo[rev]), path))
                 return True
     return False

@@ -37,6 +37,12 @@ Removing it in a later changeset does not help: history keeps it. A path may be 
   $ hg --config extensions.strip= strip --quiet --no-backup -r 1
   $ mkdir videos; bytes 2000 > videos/intro; hg commit --quiet --addremove -m video -d '3 0'; hg push --quiet
 
+Nor does it help to name a file in one changeset and to have it in another.
+
+  $ python "$TESTDIR/lie.py" . hidden 1025; hg push 2>&1 | grep hidden
+  hidden in * has 1025 bytes, at most 1024 bytes are taken (glob)
+  $ hg --config extensions.strip= strip --quiet --no-backup -r -2
+
 Each version of a file counts once in the size of the push.
 
   $ for i in 1 2 3 4; do bytes 800 > part$i; echo $i >> part$i; done; hg commit --quiet --addremove -m parts -d '4 0'; hg push

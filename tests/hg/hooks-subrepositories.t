@@ -36,3 +36,11 @@ What was there before the rule can be removed.
   $ hg -R ../server log -T '{rev} {desc}\n'
   1 without
   0 with a subrepository
+
+Nor are they taken in a changeset that does not name them.
+
+  $ python "$TESTDIR/lie.py" . .hgsub 100; hg push --quiet ../server 2>&1 | grep changes
+  changeset * changes .hgsub: subrepositories are not taken here (glob)
+  $ hg -R ../server log -T '{rev} {desc}\n'
+  1 without
+  0 with a subrepository

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which file versions a changeset brings: taken from the manifests, because the changeset's own list of files is the pusher's word."""
+
+from typing import Any
+
+
+def brought(repo: Any, rev: int) -> dict[bytes, bytes]:
+    """Path → file node of what revision `rev` has and none of its parents has there."""
+    manifests = [repo[number].manifest() for number in (rev, *repo.changelog.parentrevs(rev))]
+    manifest, first, second = manifests
+    changed = first.diff(manifest)
+    new = {path: node for path, (_before, (node, _flags)) in changed.items() if node is not None}
+    return {path: node for path, node in new.items() if node not in (first.get(path), second.get(path))}
