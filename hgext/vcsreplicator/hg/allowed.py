@@ -2,7 +2,7 @@
 """What of a repository's hgrc is replicated: texts and switches that cannot run, load or open anything. One list, for both sides.
 
 Hooks, extensions, aliases, paths, templates and folders stay where they are. Who may read is replicated, who may push is not: a
-mirror takes no pushes.
+mirror takes no pushes. Who may read travels exactly, or the mirrors' repository is closed to everybody.
 """
 
 import re
@@ -19,6 +19,7 @@ _KEYS = {
     "phases": r"publish\Z",
     "experimental": r"evolution(\.[a-z.-]{1,60})?\Z",
 }
+_ACCESS = ("allow_read", "deny_read")  # of [web]
 _VALUE_LIMIT = 16 * 1024
 _HEAD = "# written by replication; changes are overwritten\n"
 
@@ -26,13 +27,20 @@ Sections = Mapping[str, Mapping[str, str]]
 
 
 def allowed(sections: Sections) -> dict[str, dict[str, str]]:
-    """The part of a configuration that is replicated, with one line to each value."""
+    """The part of a configuration that is replicated."""
     kept: dict[str, dict[str, str]] = {}
+    is_closed = False
     for section, items in sections.items():
         keys = _KEYS.get(section)
         for key, value in items.items():
-            if keys is not None and re.match(keys, key) and len(value) <= _VALUE_LIMIT and value.isprintable():
+            if keys is None or not re.match(keys, key):
+                continue
+            if _reads_back(value):
                 kept.setdefault(section, {})[key] = value
+            elif section == "web" and key in _ACCESS:
+                is_closed = True
+    if is_closed:
+        kept.setdefault("web", {})["deny_read"] = "*"
     return kept
 
 
@@ -41,8 +49,15 @@ def rendered(sections: Sections) -> str:
     parts = [_HEAD]
     for section, items in sorted(allowed(sections).items()):
         parts.append(f"[{section}]\n")
-        parts += [f"{key} = {value}\n" for key, value in sorted(items.items())]
+        parts += ["{} = {}\n".format(key, value.replace("\n", "\n ")) for key, value in sorted(items.items())]
     return "".join(parts)
+
+
+def _reads_back(value: str) -> bool:
+    """Whether Mercurial reads the value from a file as it is, over as many lines as it has."""
+    first, *more = value.split("\n")
+    is_whole = all(line.isprintable() and line == line.strip() for line in (first, *more))
+    return is_whole and all(more) and len(value) <= _VALUE_LIMIT
 
 
 def put(repo: Any, sections: Sections) -> None:
