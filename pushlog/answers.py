@@ -28,10 +28,14 @@ class Pushed(NamedTuple):
 
 
 class Answers:
-    """Looks changesets up for the pushes of one request; ``repo`` is the view that the request may see."""
+    """Looks changesets up for the pushes of one request; ``repo`` is the view that the request may see.
 
-    def __init__(self, repo: Any):
-        self._everything = repo.unfiltered()
+    ``everything`` is `limit.with_hidden` of it.
+    """
+
+    def __init__(self, repo: Any, everything: Any):
+        self._everything = everything
+        self._withheld = everything.changelog.filteredrevs
         self._filtered = repo.changelog.filteredrevs
         self._index = self._everything.changelog.index
         self._markers = self._everything.obsstore
@@ -93,7 +97,7 @@ class Answers:
 
     def _pushed(self, node: str) -> Pushed | None:
         revision = self._index.get_rev(bin(node))
-        if revision is None:
+        if revision is None or revision in self._withheld:
             return None
         is_hidden = revision in self._filtered
         if is_hidden and self._everything[revision].phase() >= phases.secret:

@@ -2,7 +2,8 @@
 """What other extensions may call; reach it as ``extensions.find(b'pushlog').api``.
 
 Another extension may limit what web pages and wire commands show by giving the unfiltered repository an attribute
-``_pushlog_limit``: a function without arguments that returns the last visible push id, or None for no limit.
+``_pushlog_limit``: a function without arguments that returns the last visible push id, or None for no limit. Beside it,
+``_pushlog_view`` names the repository view of all changesets that may be shown, hidden ones included.
 """
 
 from __future__ import annotations

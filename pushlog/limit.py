@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How far web pages and wire commands show the pushlog: a mirror may hold more than it has been told to serve.
 
-Another extension decides by a repository attribute ``_pushlog_limit`` (see `pushlog.api`); without one, web answers stop at
-``last_push_id`` of ``.hg/replicated-data``, a canonical CBOR map, where that file has one.
+Another extension decides by repository attributes ``_pushlog_limit`` and ``_pushlog_view`` (see `pushlog.api`); without one, web
+answers stop at ``last_push_id`` of ``.hg/replicated-data``, a canonical CBOR map, where that file has one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ def visible_limit(repo: Any) -> int | None:
     """The last push id that may be shown on the word of another extension, or None for no limit."""
     decide = getattr(repo.unfiltered(), "_pushlog_limit", None)
     return None if decide is None else decide()
+
+
+def with_hidden(repo: Any) -> Any:
+    """The repository in which changesets are looked up: hidden ones too, but for those that another extension keeps back."""
+    everything = repo.unfiltered()
+    view = getattr(everything, "_pushlog_view", None)
+    return everything if view is None else everything.filtered(view)
 
 
 def web_limit(repo: Any) -> int | None:

@@ -17,7 +17,7 @@ from mercurial.node import hex
 from . import database, query
 from .answers import Answers
 from .entry import Push
-from .limit import web_limit
+from .limit import web_limit, with_hidden
 from .storage import Pushlog
 
 _BATCH = 200
@@ -41,7 +41,8 @@ class Lookup:
         """With ``is_form`` a field left empty is a field not given."""
         self.repo = web.repo
         self.log = Pushlog(web.repo)
-        self.answers = Answers(web.repo)
+        self._everything = with_hidden(web.repo)
+        self.answers = Answers(web.repo, self._everything)
         self.parameters = {
             key.decode("ascii", "replace"): [value.decode("utf-8", "replace") for value in values]
             for key, values in web.req.qsparams.asdictoflists().items()
@@ -63,7 +64,7 @@ class Lookup:
             asked = query.parse(self.parameters, page, int(time.time()))
         except query.BadRequest as problem:
             raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
-        if asked.branch and not self.repo.unfiltered().branchmap().hasbranch(asked.branch.encode()):
+        if asked.branch and not self._everything.branchmap().hasbranch(asked.branch.encode()):
             raise error.RepoLookupError(b"unknown revision '%s'" % asked.branch.encode())
         with self.log.view() as connection:
             window = query.window(asked, lambda name, text: self._push_id_of(connection, name, text), self._limit)
@@ -98,7 +99,7 @@ class Lookup:
         """The id of the push of a changeset, 0 if it was never pushed; hidden changesets count, those behind the limit do not."""
         if not name:
             raise error.LookupError(b"", b"", b"no changeset named")
-        context = scmutil.revsymbol(self.repo.unfiltered(), name.encode())
+        context = scmutil.revsymbol(self._everything, name.encode())
         number = (
             None if context.node() is None else database.push_id_of(connection, hex(context.node()).decode("ascii"))
         )

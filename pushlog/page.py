@@ -80,7 +80,7 @@ def values(web: Any, lookup: Lookup, found: Found) -> dict[str, Any]:
         "querydescription": local(description(asked)),
         "nexturl": b"" if found.next_id is None else next_url(web, found.next_id),
         "archives": web.archivelist(b"tip"),
-        "rev": len(web.repo.unfiltered().changelog) - 1,
+        "rev": len(web.repo) - 1,
     }
 
 

@@ -58,7 +58,12 @@ def install() -> None:
     wrap(bundle_cache, "get_manifest_lines", _clone_bundles)
     wrap(wireprotov1server, "find_pullbundle", _pull_bundle)
     wrap(exchange, "unbundle", _refuse_push)
-    for command, guard in ((b"get_cached_bundle_inline", _inline_bundle), (b"pushkey", _refuse_pushkey)):
+    for command, guard in (
+        (b"get_cached_bundle_inline", _inline_bundle),
+        (b"pushkey", _refuse_pushkey),
+        (b"changegroup", _known_only),
+        (b"changegroupsubset", _known_only),
+    ):
         entry = wireprotov1server.commands[command]
         entry.func = extensions.bind(guard, entry.func)
 
@@ -195,6 +200,14 @@ def _inline_bundle(orig: Any, repo: Any, proto: Any, path: bytes) -> Any:
     if not everything_is_released(repo):
         raise error.Abort(b"this mirror holds changesets that are not released yet; please retry")
     return orig(repo, proto, path)
+
+
+def _known_only(orig: Any, repo: Any, proto: Any, *lists: bytes) -> Any:
+    """The commands of old clients leave out what a view hides, and fail for what does not exist: here they fail for both."""
+    for nodes in lists:
+        for node in wireprototypes.decodelist(nodes):
+            repo.changelog.rev(node)
+    return orig(repo, proto, *lists)
 
 
 def _refuse_push(orig: Any, repo: Any, cg: Any, heads: Any, source: bytes, url: bytes) -> Any:

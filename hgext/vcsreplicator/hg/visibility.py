@@ -2,11 +2,11 @@
 """What a mirror shows: at most what was released, to every client, by every way in.
 
 On a repository with `[vcsreplicator] role = mirror` the web pages and the wire protocol (HTTP, SSH, a path) see it through views
-of our own, in which the changesets behind the watermark do not exist; without a watermark nothing does. What is copied from disk
-rather than looked up in a view (stream clones, hardlink clones, clone bundles) is not offered while the disk holds anything
-that is not released. The pushlog's pages and wire commands stop at the watermark. Bookmarks are those of the release. Phases
-and markers act when they are applied: a declared window of milliseconds. Pushes are refused: a mirror is read-only. The views are
-here, what stands at the ways in is in `guards`.
+of our own, in which the changesets behind the watermark do not exist; without a watermark nothing does. File histories, which
+know no views, end with the release too. What is copied from disk rather than looked up in a view (stream clones, hardlink clones,
+clone bundles) is not offered while the disk holds anything that is not released. The pushlog's pages and wire commands stop at
+the watermark. Bookmarks are those of the release. Phases and markers act when they are applied: a declared window of
+milliseconds. Pushes are refused: a mirror is read-only. The views are here, what stands at the ways in is in `guards`.
 
 A repository object shows the release that was current when it was opened; hgweb opens another one when the watermark's file
 has changed, an SSH session stays with its own. Local commands on the mirror's machine see everything.
@@ -18,8 +18,8 @@ fit it is a reason to show nothing. Proven by `tests/hg/serving-*.t`.
 from collections.abc import Callable
 from typing import Any
 
-from mercurial import hg, repoview
-from mercurial.node import hex
+from mercurial import error, extensions, hg, repoview, scmutil
+from mercurial.node import hex, nullrev
 from mercurial.utils import repoviewutil
 
 from . import watermark
@@ -48,7 +48,14 @@ _VIEWS = (
     (b"replicatedimmutable", b"immutable", b"replicatedbase"),
     (b"replicatedbase", b"base", None),
 )
+_NAMES = frozenset(name for name, _, _ in _VIEWS)
 _RELEASE = "_vcsreplicator_release"
+
+
+class _Hidden(frozenset[int]):
+    """What one of our views hides; `length` is what it shows as the number of changesets."""
+
+    length: int
 
 
 def is_mirror(ui: Any) -> bool:
@@ -75,10 +82,20 @@ def reposetup(ui: Any, repo: Any) -> None:
     release = read_watermark(unfiltered)
     setattr(unfiltered, _RELEASE, release)
     unfiltered._pushlog_limit = lambda: (release.push_id or 0) if release else 0
+    unfiltered._pushlog_view = HIDDEN_VIEW
 
     class readonlymirror(unfiltered.__class__):  # type: ignore[misc, name-defined]
         def cancopy(self) -> bool:
             return super().cancopy() and everything_is_released(self)  # type: ignore[no-any-return]
+
+        def __len__(self) -> int:
+            return first_unreleased(self) if self.filtername in _NAMES else super().__len__()  # type: ignore[no-any-return]
+
+        def file(self, path: bytes, writable: bool = False) -> Any:
+            history = super().file(path, writable)
+            if self.filtername in _NAMES and (first := first_unreleased(self)) < super().__len__():
+                _end_at(history, first)
+            return history
 
     unfiltered.__class__ = readonlymirror
 
@@ -91,6 +108,15 @@ def first_unreleased(repo: Any) -> int:
             return len(repo.changelog)
         setattr(repo, _RELEASE, read_watermark(repo))
     return _fit(repo, getattr(repo, _RELEASE))
+
+
+def _end_at(history: Any, first: int) -> None:
+    """Forget, in this object, what came into a file's history with changeset number `first` or later: a suffix, as events are."""
+    length = count = len(history)
+    while count and history.linkrev(count - 1) >= first:
+        count -= 1
+    if count < length:
+        del history.get_revlog().index[count:-1]
 
 
 def everything_is_released(repo: Any) -> bool:
@@ -122,6 +148,11 @@ def _fit(repo: Any, release: Watermark | None) -> int:
 
 
 def _register_views() -> None:
+    """Makes our views known to Mercurial, once per process."""
+    if VIEW in repoview.filtertable:
+        return
+    extensions.wrapfunction(repoview, "wrapchangelog", _changelog)
+    extensions.wrapfunction(scmutil, "_filtered_and_obs_revs", _hidden_up_to)
     for name, limited, smaller in _VIEWS:
         repoview.filtertable[name] = _limit(limited)
         if smaller is not None:
@@ -134,6 +165,43 @@ def _limit(name: bytes) -> Callable[..., frozenset[int]]:
     def filtered(repo: Any, *args: Any, **kwargs: Any) -> frozenset[int]:
         hidden: frozenset[int] = repoview.filtertable[name](repo, *args, **kwargs)
         first, length = first_unreleased(repo), len(repo.changelog)
-        return hidden if first == length else hidden | frozenset(range(first, length))
+        if first == length:
+            return hidden
+        limited = _Hidden(hidden.union(range(first, length)))
+        limited.length = first
+        return limited
 
     return filtered
+
+
+def _changelog(orig: Any, changelog: Any, hidden: frozenset[int]) -> Any:
+    """Wraps what gives a view its changelog: it ends with the release, so `-1` is the last of that, and says of the rest what it
+    says of what does not exist."""
+    shown = orig(changelog, hidden)
+    if isinstance(hidden, _Hidden):
+
+        class releasedchangelog(shown.__class__):  # type: ignore[misc, name-defined]
+            def __len__(self) -> int:
+                return hidden.length
+
+            def rev(self, node: bytes) -> int:
+                try:
+                    return super().rev(node)  # type: ignore[no-any-return]
+                except error.FilteredLookupError:
+                    if self.index.rev(node) < hidden.length:
+                        raise
+                    raise error.FilteredLookupError(node, self.display_id, b"no node") from None
+
+            def headrevs(self, revs: Any = None, stop_rev: Any = None) -> Any:
+                return [nullrev] if revs is None and not hidden.length else super().headrevs(revs, stop_rev)
+
+        shown.__class__ = releasedchangelog
+    return shown
+
+
+def _hidden_up_to(orig: Any, repo: Any, last: int) -> Any:
+    """Wraps what validates the caches of a view: they depend on what it hides up to `last`, not on what is behind the release."""
+    hidden, obsolete = orig(repo, last)
+    if isinstance(repo.changelog.filteredrevs, _Hidden):
+        hidden, obsolete = ({number for number in numbers if number <= last} for numbers in (hidden, obsolete))
+    return hidden, obsolete
