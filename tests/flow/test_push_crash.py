@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from mercurial import extensions
+from mercurial import extensions, hg
 from mercurial import ui as uimod
 from mercurial.node import hex
 
@@ -145,6 +145,7 @@ def looks(site):
     found = {}
     for folder in sorted(find_repositories(str(site.work / "repos"))):
         repo = Repositories({str(site.work / "repos"): ""}, "hg://x").open(folder)
+        assert hg.verify(repo) == 0
         changelog = repo.changelog
         found[Path(folder).name] = (
             tuple((hex(changelog.node(rev)), repo._phasecache.phase(repo, rev)) for rev in changelog),

@@ -6,6 +6,7 @@ survives; and by `hg` itself, killed at a system call that changes a file. Reade
 recovery, which any next writer starts.
 """
 
+import errno
 import io
 import os
 import random
@@ -17,11 +18,11 @@ import traceback
 from pathlib import Path
 
 import pytest
-from mercurial import exchange, extensions, initialization, merge, repair
+from mercurial import error, exchange, extensions, hg, initialization, merge, repair
 from mercurial import ui as ui_module
 from mercurial.repo import factory
 
-from pushlog import checking, database, storage, wire
+from pushlog import checking, database, journal, storage, wire
 from testing.faults import SystemCall, SystemCalls
 
 pytestmark = pytest.mark.hunt
@@ -89,13 +90,20 @@ def pushed(load):
     return load
 
 
-def is_watched(frame):
+def is_writing(frame):
     """Whether a call comes, directly or by a helper, from where the repository is written."""
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
     return any(caller and Path(caller.f_code.co_filename).stem in PLACES for caller in callers)
 
 
-def run_killed_at(step, work):
+def is_journalling_a_group(frame):
+    """Whether a call comes from where the entries of a strip reach the journal."""
+    while frame is not None and frame.f_code.co_name != "endgroup":
+        frame = frame.f_back
+    return frame is not None
+
+
+def run_killed_at(step, work, is_watched):
     """Whether ``work`` was killed before its ``step``-th changing call, in a process of its own."""
     child = os.fork()
     if child == 0:
@@ -133,6 +141,7 @@ def recorded(log):
 def assert_agrees(repository):
     """Nothing that `hg verifypushlog` calls an error, and SQLite brought level says what the reader saw."""
     log = storage.Pushlog(repository)
+    assert hg.verify(repository) == 0
     assert [line for line, is_error in checking.problems(log) if is_error] == []
     seen = recorded(log)
     with repository.lock(), repository.transaction(b"test") as tr:
@@ -142,7 +151,7 @@ def assert_agrees(repository):
     assert list(log.sound_facts()) or seen == []
 
 
-def survive_kills(tmp_path, load, work, stride, *, folder="server"):
+def survive_kills(tmp_path, load, work, stride, *, folder="server", is_watched=is_writing, least=20):
     """Killed before its first changing call, and every `stride`-th from there on."""
     folders = [each.parent.name for each in tmp_path.glob("*/.hg")]
     for each in folders:
@@ -154,13 +163,13 @@ def survive_kills(tmp_path, load, work, stride, *, folder="server"):
         for each in folders:
             shutil.rmtree(tmp_path / each)
             shutil.copytree(tmp_path / "before" / each, tmp_path / each, symlinks=True)
-        was_killed = run_killed_at(step, work)
+        was_killed = run_killed_at(step, work, is_watched)
         with_reader = load(folder)
         if with_reader.svfs.exists(b"journal"):
             recorded(storage.Pushlog(with_reader))
             with_reader.recover()
         assert_agrees(load(folder))
-    assert step > 20, "the work does not seem to write"
+    assert step > least, "the work does not seem to write"
 
 
 @pytest.fixture(params=[3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"])
@@ -203,8 +212,9 @@ def test_pull(tmp_path, pushed, stride):
     assert recorded(storage.Pushlog(pushed("mirror"))) == recorded(storage.Pushlog(pushed("server")))
 
 
-def test_strip_in_the_middle(tmp_path, pushed, stride):
-    """The branch with d and e is saved and comes back under other numbers."""
+@pytest.fixture
+def strip(pushed):
+    """Strips from the middle of the server: the branch with d and e is saved and comes back under other numbers."""
     side = pushed("client")
     with side.wlock(), side.lock():
         merge.clean_update(side[0])
@@ -216,8 +226,41 @@ def test_strip_in_the_middle(tmp_path, pushed, stride):
         with server.wlock(), server.lock():
             repair.strip(server.ui, server, [server[2].node()], backup=False)
 
+    return strip
+
+
+def test_strip_in_the_middle(tmp_path, pushed, strip, stride):
     survive_kills(tmp_path, pushed, strip, stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
+
+
+def test_strip_killed_before_it_cuts(tmp_path, pushed, strip):
+    """Whoever recovers cuts what the journal names: all that the strip would have cut, or nothing."""
+    survive_kills(tmp_path, pushed, strip, 1, is_watched=is_journalling_a_group, least=3)
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
+
+
+def test_strip_that_cannot_journal_cuts_nothing(pushed, strip, monkeypatch):
+    def full(_file):
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(journal.os, "fdatasync", full)
+        with pytest.raises(OSError, match="no space"):
+            strip()
+    assert len(pushed("server")) == 6
+    assert_agrees(pushed("server"))
+
+
+def test_rollback_leaves_an_abandoned_transaction_alone(pushed):
+    push(pushed)
+    server = pushed("server")
+    server.svfs.write(b"journal", b"")
+    with pytest.raises(error.Abort, match="abandoned transaction found"):
+        server.rollback()
+    server.recover()
+    assert_agrees(pushed("server"))
+    assert len(pushed("server")) == 5
 
 
 def test_rollback(tmp_path, pushed, stride):

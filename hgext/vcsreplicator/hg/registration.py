@@ -43,8 +43,11 @@ def extsetup(ui: Any) -> None:
     """Wraps what a master must see; each wrapper acts on repositories of a master only."""
     from mercurial.cmd_impls import clone
 
+    from pushlog import journal
+
     from . import creation, master, offer, requirement
 
+    journal.install()
     offer.register()
     streams.refuse_pushed()
     requirement.register(locking=bool(ui.config(settings.SECTION, b"lock")))

@@ -9,6 +9,7 @@ from mercurial import configitems, error
 from mercurial.utils import stringutil
 
 import pushlog
+from pushlog import journal
 
 from ..errors import MalformedEvent, Refused
 from ..outbox import Outbox
@@ -24,6 +25,7 @@ class Repositories(OfFolders):
 
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
         super().__init__(skip_hgrc=True)
+        journal.install()  # a strip that is finished here, where no extension is loaded
         configitems.loadconfigtable(
             self._ui, b"pushlog", pushlog.configtable
         )  # a strip that is finished here concerns it

@@ -21,6 +21,8 @@ from mercurial import error, extensions, initialization
 from mercurial import ui as uimod
 from mercurial.repo import factory
 
+from pushlog import journal
+
 from ..errors import BadConfig
 from . import visibility
 
@@ -37,6 +39,7 @@ def prepare() -> Any:
     if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
     initialization.init()
+    journal.install()
     ui = uimod.ui.load()
     ui.fout = ui.ferr = _Nothing()
     extensions.loadall(ui)
