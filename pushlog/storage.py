@@ -93,10 +93,12 @@ class Pushlog:
         with contextlib.suppress(TornRecord):
             yield from self.facts(start)
 
-    def removed_nodes(self) -> list[str]:
-        """Changesets that a strip or rollback took away without the pushlog having recorded it yet."""
-        note = self.note()
-        return [node for node in note.get("nodes", ()) if self.revision_of(node) is None]
+    def removed_nodes(self, tr: Any = None) -> list[str]:
+        """Changesets that a strip or rollback took away without the pushlog having recorded it yet; those that ``tr`` brings
+        back were gone, too."""
+        length = len(self.repo.changelog) if tr is None else tr.changes[b"origrepolen"]
+        revisions = {node: self.revision_of(node) for node in self.note().get("nodes", ())}
+        return [node for node, revision in revisions.items() if revision is None or revision >= length]
 
     def note(self) -> dict[str, Any]:
         """What `write_note` wrote; empty without one."""
@@ -233,7 +235,7 @@ class Session:
         try:
             connection = database.open_for_writing(self._log.path, timeout_ms=timeout)
             self._level(connection, tr)
-            self._record_removed(connection)
+            self._record_removed(connection, tr)
         except sqlite3.DatabaseError as error:
             if connection is not None:
                 connection.close()
@@ -307,11 +309,11 @@ class Session:
         self._facts.update({number: push for number, push in recorded.items() if known.get(number) != push})
         self._facts.update({number: entry.Deleted(id=number) for number in known if number not in recorded})
 
-    def _record_removed(self, connection: sqlite3.Connection) -> None:
+    def _record_removed(self, connection: sqlite3.Connection, tr: Any) -> None:
         """Rule 4: what the note says is gone and is gone, is gone."""
         if not self._note:
             return
-        removed = self._log.removed_nodes()
+        removed = self._log.removed_nodes(tr)
         self.removed = [node for node in removed if database.push_id_of(connection, node) is not None]
         for fact in restated_without(connection, self.removed):
             database.apply(connection, fact, self._log.revision_of)

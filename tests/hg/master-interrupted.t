@@ -69,6 +69,30 @@ A strip that the relay carries out, where no extension is loaded, is told to the
   pushlog contains all 1 changesets across 2 pushes
   $ hg -R cut push -q
 
+A bookmark on what is stripped goes to what stays, also when the strip is killed before Mercurial moves it.
+
+  $ cat > $TESTTMP/die-late.py <<'E'
+  > """This process is killed when a strip is about to move bookmarks."""
+  > import os, signal
+  > def reposetup(ui, repo):
+  >     class dying(repo.__class__):
+  >         def transaction(self, desc, report=None):
+  >             if desc == b"repair":
+  >                 os.kill(os.getpid(), signal.SIGKILL)
+  >             return super().transaction(desc, report)
+  >     repo.__class__ = dying
+  > E
+  $ for text in b c; do echo $text > cut/file; hg -R cut commit -q -A -m $text; done; hg -R cut push -q -f
+  $ hgm -R repos/cut bookmark -q -r tip here
+  $ hgm --config extensions.die=$TESTTMP/die-late.py -R repos/cut strip -q --no-backup 1 2>&1 | grep -v '^Killed'
+  [1]
+  $ finish
+  $ hgm -R repos/cut log -T '{rev} {desc} {bookmarks}\n'
+  0 a here
+  $ hg -R cut push -q
+  $ hgm -R repos/cut verifypushlog 2> /dev/null
+  pushlog contains all 3 changesets across 5 pushes
+
 A note that cannot be read, and a repository that cannot be opened, hold up no other.
 
   $ hgm init -q repos/a

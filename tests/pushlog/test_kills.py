@@ -22,7 +22,7 @@ from mercurial import error, exchange, extensions, hg, initialization, merge, re
 from mercurial import ui as ui_module
 from mercurial.repo import factory
 
-from pushlog import checking, database, journal, storage, wire
+from pushlog import checking, database, journal, storage, stripping, wire
 from testing.faults import SystemCall, SystemCalls
 
 pytestmark = pytest.mark.hunt
@@ -238,6 +238,15 @@ def test_strip_killed_before_it_cuts(tmp_path, pushed, strip):
     """Whoever recovers cuts what the journal names: all that the strip would have cut, or nothing."""
     survive_kills(tmp_path, pushed, strip, 1, is_watched=is_journalling_a_group, least=3)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
+
+
+def test_stripped_changesets_are_pushed_again_before_the_pushlog_has_recorded_the_strip(pushed, strip, monkeypatch):
+    with monkeypatch.context() as killed:
+        killed.setattr(stripping, "settle", lambda *_: None)
+        strip()
+    push(pushed)
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1, 3]
+    assert_agrees(pushed("server"))
 
 
 def test_strip_that_cannot_journal_cuts_nothing(pushed, strip, monkeypatch):

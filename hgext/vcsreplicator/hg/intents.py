@@ -8,6 +8,7 @@ its id: another one at the same path has nothing to do with it.
 
 import contextlib
 import os
+from collections.abc import Mapping
 
 from mercurial import error
 
@@ -26,7 +27,8 @@ class Intent(Value):
     """`kind` is that of the event to come, behind event `seq` of `repository`, which is at `path` below its root.
 
     `folder` is where the repository is, `to` where it goes (rename, delete); `to_path` and `to_root` say what that is to the
-    replication. Of a strip: its `roots`, the heads it adds and removes, all heads after it, and what is removed.
+    replication. Of a strip: its `roots`, the heads it adds and removes, all heads after it, what is removed, and where the
+    `bookmarks` on that go.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Intent(Value):
     heads_removed: tuple[str, ...] = ()
     heads_after: tuple[str, ...] = ()
     removed: NodeSet | None = None
+    bookmarks: Mapping[str, str] | None = None
 
     def concerns(self, level: Level | None) -> bool:
         """Whether a repository that stands there is the one of this note."""

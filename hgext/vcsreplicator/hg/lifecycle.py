@@ -266,6 +266,7 @@ def _strip_intent(repo: Any, nodelist: Any) -> Intent:
         heads_removed=tuple(sorted(before - after)),
         heads_after=tuple(sorted(after)),
         removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
+        bookmarks=None if capture.has_own_bookmarks(repo) else observe.bookmarks_after_strip(repo, gone),
     )
 
 
@@ -299,6 +300,9 @@ def _finish_strip(repo: Any, intent: Intent, *, announced: bool) -> None:
             # Who finishes may be the relay, where no extension is loaded that would tell the pushlog.
             stripping.strip(repair.strip, repo.ui, repo, left)
             repo.invalidateall()
+        if intent.bookmarks and not announced:
+            with repo.lock(), repo.transaction(b"strip") as tr:
+                observe.move_bookmarks(repo, tr, intent.bookmarks)
     if not announced:
         _announce_strip(repo, intent)
 

@@ -18,7 +18,7 @@ above secret (internal, archived) never leave a repository and are left out.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mercurial import obsolete, phases
+from mercurial import obsolete, phases, repair
 from mercurial.node import bin, hex, nullrev
 
 from ..digest import marker_hash, node_set
@@ -103,6 +103,17 @@ def bookmarks(repo: Any, names: Iterable[str]) -> dict[str, str | None]:
     """Where these bookmarks are now; None for one that does not exist."""
     here = repo._bookmarks
     return {name: hex(here[mark]).decode() if (mark := local(name)) in here else None for name in names}
+
+
+def bookmarks_after_strip(repo: Any, gone: set[int]) -> dict[str, str]:
+    """Where a strip of these revisions moves the bookmarks on them: Mercurial does it last, in a transaction of its own."""
+    target, names = repair._bookmarkmovements(repo, gone)
+    return {text(name): hex(repo[target].node()).decode() for name in names}
+
+
+def move_bookmarks(repo: Any, tr: Any, moves: Mapping[str, str]) -> None:
+    """Puts these bookmarks there."""
+    repo._bookmarks.applychanges(repo, tr, [(local(name), bin(node)) for name, node in moves.items()])
 
 
 def bookmark_values(bookmarks: Iterable[Bookmark]) -> list[tuple[bytes, bytes | None]]:
