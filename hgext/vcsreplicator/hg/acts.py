@@ -59,7 +59,8 @@ def _strip(repo: Any, level: Level, event: Event) -> None:
     """Removes what is no ancestor of the heads that the event leaves; nothing is shown meanwhile that will go.
 
     Mercurial removes all changesets from the first one on, and adds again what shall stay, from a file. A kill in between leaves
-    that file; the level, lowered before, says up to where the changelog is certain.
+    that file; the level, lowered before, says up to where the changelog is certain. Bookmarks on what goes are moved before, with
+    the level: Mercurial would do it last, in a transaction that a kill prevents. What was shown and stays is shown afterwards.
     """
     _add_again(repo)
     changelog = repo.changelog
@@ -77,10 +78,19 @@ def _strip(repo: Any, level: Level, event: Event) -> None:
             f"event {event.seq} of {event.path}: it strips {changes.removed}, here that is {node_set(nodes)}"
         )
     first = gone[0]
-    replicated.record(repo, replace(level, length=first, tip=changelog.node(first - 1).hex(), stripping=True))
+    shown = watermark.fit(repo, watermark.read_watermark(repo))
+    staying = [changelog.node(rev) for rev in range(first, shown) if rev in keep]
+    moves = observe.bookmarks_after_strip(repo, set(gone))
+    with repo.transaction(b"replicated") as tr:
+        if moves:
+            observe.move_bookmarks(repo, tr, moves)
+        lowered = replace(level, length=first, tip=changelog.node(first - 1).hex(), stripping=True)
+        replicated.append(repo, tr, [lowered])
     watermark.lower_watermark(repo, first)
     repair.strip(repo.ui, repo, nodes, backup=False)
     repo.invalidateall()
+    if staying and staying == [repo.changelog.node(first + number) for number in range(len(staying))]:
+        watermark.raise_watermark(repo, first + len(staying))
 
 
 def _add_again(repo: Any) -> None:

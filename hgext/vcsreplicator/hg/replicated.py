@@ -25,12 +25,15 @@ def read(repo: Any, tr: Any = None) -> Level | None:
 
 
 def find(repo: Any, seq: int) -> tuple[Level, Mapping[str, str | None]] | None:
-    """The newest kept level that is not above `seq`, and the bookmarks that were moved since, as they were at it."""
+    """The newest kept level that is not above `seq`, and the bookmarks that were moved since, as they were at it.
+
+    The level that a strip lowers before it begins shows less than was applied: it is no answer.
+    """
     file = AppendFile(repo.svfs, FILE, MAGIC)
     record, moved = file.last(), {}
     while record is not None:
         level = level_of(record.payload)
-        if level.seq <= seq:
+        if level.seq <= seq and not level.stripping:
             return level, moved
         moved = {**moved, **level.moved}
         record = file.last(before=record.start) if record.start else None

@@ -18,8 +18,12 @@ fit it is a reason to show nothing. Proven by `tests/hg/serving-*.t`.
 from collections.abc import Callable
 from typing import Any
 
+<<<<<<< HEAD
 from mercurial import error, extensions, hg, repoview, scmutil
 from mercurial.node import hex, nullrev
+=======
+from mercurial import hg, repoview
+>>>>>>> 7995a76 (mirror: a strip hides nothing that was released and stays)
 from mercurial.utils import repoviewutil
 
 from . import watermark
@@ -107,7 +111,7 @@ def first_unreleased(repo: Any) -> int:
         if not is_mirror(repo.ui):
             return len(repo.changelog)
         setattr(repo, _RELEASE, read_watermark(repo))
-    return _fit(repo, getattr(repo, _RELEASE))
+    return watermark.fit(repo, getattr(repo, _RELEASE))
 
 
 def _end_at(history: Any, first: int) -> None:
@@ -122,7 +126,7 @@ def _end_at(history: Any, first: int) -> None:
 def everything_is_released(repo: Any) -> bool:
     """Whether the disk holds nothing that must not be shown. Sure only while the caller holds the repository's lock."""
     repo = repo.unfiltered()
-    return not is_mirror(repo.ui) or _fit(repo, read_watermark(repo)) == len(repo.changelog)
+    return not is_mirror(repo.ui) or watermark.fit(repo, read_watermark(repo)) == len(repo.changelog)
 
 
 def warm(repo: Any) -> None:
@@ -138,13 +142,6 @@ def warm(repo: Any) -> None:
     view = unfiltered.filtered(VIEW)
     unfiltered._branchcaches.update_disk(view)
     view.tags()
-
-
-def _fit(repo: Any, release: Watermark | None) -> int:
-    changelog = repo.changelog
-    if release is None or release.length > len(changelog):
-        return 0
-    return release.length if hex(changelog.node(release.length - 1)).decode() == release.tip else 0
 
 
 def _register_views() -> None:

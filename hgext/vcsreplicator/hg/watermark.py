@@ -84,11 +84,29 @@ def write_watermark(
     _replace(repo, DATA, b"".join(_compatible(_heads(repo, length), push_id)))
 
 
+def fit(repo: Any, watermark: Watermark | None) -> int:
+    """How many changesets it shows: none without one, and none if the changelog is not what it was made for."""
+    changelog = repo.unfiltered().changelog
+    if watermark is None or watermark.length > len(changelog):
+        return 0
+    return watermark.length if hex(changelog.node(watermark.length - 1)).decode() == watermark.tip else 0
+
+
 def lower_watermark(repo: Any, length: int) -> None:
-    """Show at most the first `length` changesets, before a strip removes what comes after them; without a watermark no-op."""
+    """Show at most the first `length` changesets, before a strip removes what comes after them; if fewer are shown no-op."""
     former = read_watermark(repo)
-    if former is None or former.length <= length:
-        return
+    if former is not None and fit(repo, former) > length:
+        _move(repo, former, length)
+
+
+def raise_watermark(repo: Any, length: int) -> None:
+    """Show the first `length` changesets, after a strip: they were shown before it and are here again."""
+    former = read_watermark(repo)
+    if former is not None and fit(repo, former) == former.length < length:
+        _move(repo, former, length)
+
+
+def _move(repo: Any, former: Watermark, length: int) -> None:
     tip = hex(repo.unfiltered().changelog.node(length - 1)).decode() if length else NULL_NODE
     shown = read_bookmarks(repo)  # those here now may be of events that are not released
     write_watermark(repo, seq=former.seq, length=length, tip=tip, push_id=former.push_id, bookmarks=shown)

@@ -281,7 +281,7 @@ class Hands:
             return
         shown, moved = found
         repo.invalidate()
-        if shown.seq < level.seq and not _fits(repo, shown):
+        if (shown.seq < level.seq or level.stripping) and not _fits(repo, shown):
             return  # what it would show was stripped since; the release of the strip is on its way
         watermark.write_watermark(
             repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push, moved=moved
