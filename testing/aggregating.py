@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hgext.vcsreplicator import wire
-from hgext.vcsreplicator.cluster.supervisor import die_with_parent
+from hgext.vcsreplicator.cluster.supervisor import leashed
 from hgext.vcsreplicator.errors import Unavailable
 from hgext.vcsreplicator.event import Event
 from hgext.vcsreplicator.levels import Ack, Pending, State
@@ -67,11 +67,12 @@ class Aggregator:
     def __enter__(self) -> Self:
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "hgext.vcsreplicator.cli", "aggregator", "--config", str(self._config)],
+                leashed(
+                    [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "aggregator", "--config", str(self._config)]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=die_with_parent,
             )
         return self
 

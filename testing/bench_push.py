@@ -171,7 +171,7 @@ def _relay(bench: Bench) -> Iterator[None]:
     with open_log(url) as log:
         log.create(topics())
     process = subprocess.Popen(
-        [sys.executable, "-m", "hgext.vcsreplicator.cli", "relay", "--config", str(config)],
+        [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "relay", "--config", str(config)],
         env={**_environment(), "HGRCPATH": ""},
         stderr=subprocess.DEVNULL,
     )

@@ -32,7 +32,7 @@ def rows() -> Iterator[Row]:
         for pushes in (SMALL, large):
             repository = folder / f"pushes-{pushes}"
             if not repository.exists():
-                build = [sys.executable, "-m", "testing.million_pushes", str(repository), str(pushes)]
+                build = [sys.executable, "-P", "-m", "testing.million_pushes", str(repository), str(pushes)]
                 subprocess.run(build, check=True)
             for name, ask in questions(repository, pushes):
                 row = Row(

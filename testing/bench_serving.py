@@ -40,7 +40,7 @@ def _median(samples: list[float]) -> float:
 def _child(folder: Path, role: str) -> dict[str, list[float]]:
     """What a process of its own measured: Mercurial's extensions are for the whole process."""
     done = subprocess.run(
-        [sys.executable, "-m", CHILD, str(folder), role],
+        [sys.executable, "-P", "-m", CHILD, str(folder), role],
         env={**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "UTF-8"},
         stdout=subprocess.PIPE,
         text=True,

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hgext.vcsreplicator.cluster.supervisor import die_with_parent
+from hgext.vcsreplicator.cluster.supervisor import leashed
 from testing.developer import Developer
 
 START_TIMEOUT = 60.0
@@ -34,7 +34,7 @@ class Cluster:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         ready = folder / "ready.json"
-        program = [sys.executable, "-m", "hgext.vcsreplicator.cli", "demo", "--prepare"]
+        program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "demo", "--prepare"]
         done = subprocess.run(
             [*program, "--dir", str(folder), "--ready", str(ready), *options],
             capture_output=True,
@@ -186,7 +186,7 @@ class Cluster:
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`vcsreplicator ARGUMENTS --config …`."""
-        words = [sys.executable, "-m", "hgext.vcsreplicator.cli", *arguments, "--config", str(self.config)]
+        words = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", *arguments, "--config", str(self.config)]
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
     def lines(self) -> list[dict[str, Any]]:
@@ -204,14 +204,13 @@ class Cluster:
         listener.bind(where)
         with open(self.folder / "output" / f"{role}.log", "ab") as output:
             self._processes[role] = subprocess.Popen(
-                service["argv"],
+                leashed(service["argv"]),
                 env={**service["env"], "NOTIFY_SOCKET": where},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         return listener
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hgext.vcsreplicator.cluster.supervisor import die_with_parent
+from hgext.vcsreplicator.cluster.supervisor import leashed
 
 
 class Killed(RuntimeError):
@@ -78,13 +78,12 @@ class Developer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         server = subprocess.Popen(
-            ["hg", "serve", "--cmdserver", "pipe"],
+            leashed(["hg", "serve", "--cmdserver", "pipe"]),
             env=self._environment,
             cwd=self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
         )
         with self._changing:
             self._server = server

@@ -96,7 +96,7 @@ class Bench:
             "[extensions]\npushlog=\nvcsreplicator=\n"
             f"[vcsreplicator]\nrole=master\nrelay=/nowhere\nsnapshot-allow=*\n[vcsreplicator-roots]\n{self.master_root}=.\n"
         )
-        program = [sys.executable, "-m", "hgext.vcsreplicator.cli", "web", "--root", str(self.master_root)]
+        program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(self.master_root)]
         with (self.folder / "web.log").open("wb") as output:
             self._web = subprocess.Popen(
                 [*program, "--listen", f"127.0.0.1:{port}"],
@@ -299,7 +299,7 @@ class MirrorProcess:
             listener.settimeout(PATIENCE)
             with (bench.folder / "mirror.log").open("ab") as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "hgext.vcsreplicator.cli", "mirror", NAME, "--config", str(config)],
+                    [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "mirror", NAME, "--config", str(config)],
                     env={**os.environ, "NOTIFY_SOCKET": address, **self.environment},
                     stderr=output,
                     start_new_session=True,

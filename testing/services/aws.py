@@ -23,7 +23,7 @@ class Aws(Service):
         return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        return [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
 
     def environment(self) -> Mapping[str, str]:
         return self.credentials

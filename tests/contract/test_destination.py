@@ -177,7 +177,7 @@ def write_tables(folder: Path, receiver: Receiver) -> Path:
 
 def argv(tables: Path, folder: Path, until: int | None = None) -> list[str]:
     more = [] if until is None else [str(until)]
-    return [sys.executable, "-m", "testing.notifier_process", str(tables), f"sqlite://{folder}/log.db", *more]
+    return [sys.executable, "-P", "-m", "testing.notifier_process", str(tables), f"sqlite://{folder}/log.db", *more]
 
 
 @every_kind()

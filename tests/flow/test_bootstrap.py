@@ -173,7 +173,7 @@ def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, lis
     """
     config = bench.folder / "bootstrap.toml"
     config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
-    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "--json", "--workers", "2"]
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "--json", "--workers", "2"]
     positions: list[dict[int, int]] = []
     kills, joined, before = 0, False, behind
     while not joined:

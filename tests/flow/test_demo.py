@@ -14,7 +14,7 @@ from typing import Any
 
 from testing.waiting import eventually
 
-DEMO = (sys.executable, "-m", "hgext.vcsreplicator.cli", "demo")
+DEMO = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "demo")
 ROLES = {"relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier", "web-master", "web-alpha", "web-beta"}
 
 

@@ -69,7 +69,7 @@ class OneWorker:
 
     def run(self, environment: dict[str, str]) -> int:
         """One process from beginning to end; its exit code."""
-        command = [sys.executable, "-m", "testing.mirror_task", str(self.task)]
+        command = [sys.executable, "-P", "-m", "testing.mirror_task", str(self.task)]
         shield = {"HGRCPATH": str(self.hgrc), "HGRCSKIPREPO": "1", "HGENCODING": "UTF-8"}
         path = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(CHECKOUT))))
         done = subprocess.run(command, env={**environment, **shield, "PYTHONPATH": path}, check=False)

@@ -213,7 +213,7 @@ def test_listener_names_are_checked() -> None:
 
 
 def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> None:
-    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "listen", told.url, told.exchange, "--count", "2"]
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "listen", told.url, told.exchange, "--count", "2"]
     more = ["--queue", told.name + "-listener", "--durable"]
     process = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
@@ -227,7 +227,7 @@ def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> 
 
 
 def test_listen_without_the_exchange_says_so(rabbitmq: Any) -> None:
-    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "listen", rabbitmq.vhost(), "exchange/no/such"]
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "listen", rabbitmq.vhost(), "exchange/no/such"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert "no exchange 'exchange/no/such'" in result.stderr

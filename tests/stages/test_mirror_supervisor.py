@@ -24,7 +24,7 @@ from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
 from hgext.vcsreplicator.mirror.sources import Sender as RealSender
 from hgext.vcsreplicator.mirror.supervisor import Supervisor
-from hgext.vcsreplicator.mirror.task import Found, Outcome, Task, Trouble
+from hgext.vcsreplicator.mirror.task import Check, Found, Outcome, Task, Trouble
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.shape import from_json, to_json
@@ -39,9 +39,19 @@ class Pool:
         self.workers: list[Any] = []
         self.given: list[Any] = []
         self.killed: list[Any] = []
+        self.limits: dict[object, int] = {Lane.CHECK: 0}
+        self.used: dict[int, float] = {}
 
     def idle(self, lane: object) -> Any:
-        return SimpleNamespace(lane=lane, busy=None, since=0.0, is_apart=False, is_killed=False)
+        idle = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
+        if len(idle) >= self.limits.get(lane, 1000):
+            return None
+        return SimpleNamespace(
+            lane=lane, busy=None, since=None, is_ready=True, is_apart=False, is_killed=False, progress=0.0, moved=0.0
+        )
+
+    def progress(self, worker: Any) -> float:
+        return float(self.used.get(id(worker), 0.0))
 
     def give(self, worker: Any, task: object) -> None:
         worker.busy = task
@@ -53,6 +63,7 @@ class Pool:
         self.workers.remove(answered.worker)
 
     def kill(self, worker: Any) -> None:
+        worker.is_killed = True
         self.killed.append(worker)
 
 
@@ -87,7 +98,7 @@ class Bench:
         self.log, self.clock = log, HandClock()
         self.settings = MirrorSettings(name="alpha", root=str(folder / "root"), check_interval=0)
         self.notes = Notes(folder / "mirror.db")
-        self.offset = 0
+        self.offset = self.chains = 0
         self.start({0: 0})
 
     def start(self, positions: dict[int, int]) -> None:
@@ -111,6 +122,29 @@ class Bench:
 
     def applied(self, event: Event) -> None:
         self.answer(self.pool.given[-1], done=1, level=level(event), folder="/x", serving=event.seq)
+
+    def push_large(self) -> str:
+        """A push of 60 MB to a repository of its own; which."""
+        self.chains += 1
+        chain = Chain(f"large{self.chains}")
+        created, pushed = chain.next(), chain.next()
+        self.read(created)
+        self.applied(created)
+        where = wire.Attachment(where=wire.Where.BLOB, name="0" * 64 + ".hg", size=60_000_000, sha256="0" * 64)
+        self.records(self.record(EVENTS, chain.repository, wire.encode(pushed, where)))
+        return chain.repository
+
+    def large(self) -> list[Any]:
+        """The workers that have such a push."""
+        return [worker for worker in self.pool.workers if worker.lane is Lane.HEAVY]
+
+    def break_down(self) -> None:
+        """A repository that must be repaired."""
+        self.chains += 1
+        [event] = Chain(f"broken{self.chains}").take(1)
+        self.read(event)
+        trouble = Trouble(reason=Reason.DIVERGED, note="differs")
+        self.answer(self.pool.given[-1], done=0, level=None, folder=None, serving=0, trouble=trouble)
 
     def passes(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -228,9 +262,75 @@ def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(
     assert bench.notes.detached()[0].reason is Reason.SLOW
     assert bench.pool.killed == []
     bench.passes(300)
-    assert worker in bench.pool.killed
+    assert bench.pool.killed == [worker]
     bench.mirror.take(Answered(worker=worker, answer=None))
     assert bench.notes.detached()[0].note == "its worker hung"
+
+
+def test_a_worker_that_died_while_it_was_slow_did_not_hang(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    [worker] = bench.pool.given
+    bench.passes(6)
+    assert worker.is_apart
+    bench.mirror.take(Answered(worker=worker, answer=None))
+    assert bench.notes.detached()[0].note == "its worker died"
+
+
+def test_the_third_of_three_large_pushes_at_once_does_not_wait_for_the_others(bench: Bench) -> None:
+    bench.pool.limits[Lane.HEAVY] = 2
+    pushed = [bench.push_large() for _ in range(3)]
+    assert len(bench.large()) == 2
+    bench.passes(6)
+    assert [worker.busy.repository for worker in bench.large()] == pushed
+
+
+def test_large_pushes_leave_room_for_small_work_that_takes_long(bench: Bench) -> None:
+    bench.pool.limits[Lane.HEAVY] = 2
+    for _ in range(20):
+        bench.push_large()
+    bench.passes(200)
+    assert len(bench.large()) == 8
+    [event] = Chain("small").take(1)
+    bench.read(event)
+    bench.passes(6)
+    assert bench.pool.given[-1].is_apart
+
+
+def test_a_large_push_may_take_long_but_is_ended_when_it_hangs(bench: Bench) -> None:
+    bench.push_large()
+    [worker] = bench.large()
+    for second in range(1000):
+        bench.pool.used[id(worker)] = float(second)
+        bench.passes(1)
+    assert bench.pool.killed == []
+    bench.passes(302)
+    assert bench.pool.killed == [worker]
+
+
+def test_repairs_and_large_pushes_do_not_wait_for_each_other(bench: Bench) -> None:
+    bench.pool.limits.update({Lane.HEAVY: 1, Lane.REPAIR: 1})
+    for lane in (Lane.HEAVY, Lane.REPAIR):
+        for _ in range(3):
+            bench.push_large() if lane is Lane.HEAVY else bench.break_down()
+        bench.passes(2)
+    lanes = [worker.lane for worker in bench.pool.workers]
+    assert lanes == [Lane.HEAVY, Lane.REPAIR]
+
+
+def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.start({0: 0})
+    bench.pool.limits.update({Lane.CHECK: 1, Lane.REPAIR: 1})
+    [event] = Chain("large").take(1)
+    bench.read(event)
+    bench.applied(event)
+    bench.passes(10)
+    [check] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
+    bench.break_down()
+    bench.passes(2)
+    assert any(worker.busy.heal for worker in bench.pool.workers if isinstance(worker.busy, Task))
+    assert not check.is_apart
 
 
 @pytest.mark.parametrize(("size", "lane"), [(600_000, Lane.LIGHT), (60_000_000, Lane.HEAVY)])

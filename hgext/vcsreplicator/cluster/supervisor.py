@@ -5,12 +5,12 @@ Each service leads a process group of its own, tells that it is ready in systemd
 process dies. One that dies is started again after a short pause, unless its exit code says that it must stay down.
 """
 
-import ctypes
 import os
 import selectors
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,8 +23,13 @@ from ..service import EXIT_CONFIG, EXIT_FENCED
 from .layout import Service
 
 STAYS_DOWN = (EXIT_FENCED, EXIT_CONFIG)
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+# Run by the new process itself: what is done between fork and exec (`preexec_fn`) can hang where there are threads.
+_LEASH = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,14 +104,13 @@ class Supervisor:
         role = child.service.role
         with open(self._folder / "output" / f"{role}.log", "ab") as output:
             child.process = subprocess.Popen(
-                child.service.argv,
+                leashed(child.service.argv),
                 env={**child.service.env, "NOTIFY_SOCKET": self._notify_path(role)},
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         child.starts += 1
         self._changed()
@@ -146,9 +150,9 @@ class Supervisor:
         return lines[-1] if lines else "(none)"
 
 
-def die_with_parent() -> None:
-    """For `preexec_fn`: the kernel asks this process to stop when the thread that started it is gone."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def leashed(command: Sequence[str]) -> list[str]:
+    """The command, in a process that the kernel asks to stop when the thread that started it is gone."""
+    return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *command]
 
 
 def _signal(process: subprocess.Popen[bytes], number: int, *, group: bool) -> None:

@@ -3,8 +3,8 @@
 
     python -m hgext.vcsreplicator.hg.worker DESCRIPTOR
 
-The first message are the mirror's settings. A supervisor that is killed closes the pipe: the worker finishes the task it has, so
-no transaction is left in the middle, and ends.
+The first message are the mirror's settings, answered when the worker is ready. A supervisor that is killed closes the pipe: the
+worker finishes the task it has, so no transaction is left in the middle, and ends.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from ..clock import SystemClock
-from ..mirror.task import Check, Look, Scan, Sweep, Task, Warm
+from ..mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
 from . import place, visibility
 from .checking import check
 from .looking import look
@@ -38,16 +38,21 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     pipe: Connection = Connection(int(sys.argv[1]))
     os.set_inheritable(pipe.fileno(), False)
-    settings = pipe.recv()
+    try:
+        settings = pipe.recv()
+    except (EOFError, OSError):
+        return
     hands = Hands(settings, Repositories(prepare(), settings.open_repositories), SystemClock())
+    answer: object = READY
     while True:
         try:
+            pipe.send(answer)
             task = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         match task:
             case Task():
-                answer: object = hands.perform(task)
+                answer = hands.perform(task)
             case Scan():
                 answer = tuple(scan(settings.root, settings.folder))
             case Look():
@@ -59,12 +64,6 @@ def main() -> None:
                 answer = task
             case Warm():
                 answer = warm(hands.repositories, task)
-            case _:
-                return
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
 
 
 if __name__ == "__main__":

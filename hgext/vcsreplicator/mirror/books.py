@@ -109,7 +109,7 @@ class Books:
     def _lane(self, following: Following) -> Lane | None:
         """Where its next task belongs; None if there is none."""
         if following.phase is Phase.HEALING:
-            return Lane.HEAVY
+            return Lane.REPAIR
         if following.phase is Phase.LEAVING:
             return Lane.LIGHT
         if following.phase is not Phase.WAITING and (items := self._backlog.peek(following.id, events=1, size=0)):

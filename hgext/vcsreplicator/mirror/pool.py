@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Worker processes: started with a clean environment, given one task at a time, replaced when they end.
 
-Light workers take small work; heavy ones, started when needed and at a lower priority, take large pushes and repairs, so that
-small work never waits for those. What a worker answers, or that it died, arrives in the supervisor's inbox.
+Each lane has workers of its own, so none waits for another; those for other than small work are started when needed, at a lower
+priority. What a worker answers, or that it died, arrives in the supervisor's inbox. A thread for each worker holds the whole
+conversation with it: the supervisor never waits for a pipe, and one that breaks, whenever it does, means that the worker died.
 """
 
 import contextlib
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .settings import MirrorSettings
+from .task import READY
 
 WORKER = "hgext.vcsreplicator.hg.worker"
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -43,13 +46,15 @@ enabled = no
 class Lane(StrEnum):
     """What a worker is for."""
 
-    LIGHT = "light"
-    HEAVY = "heavy"
+    LIGHT = "light"  # small work
+    HEAVY = "heavy"  # large pushes
+    REPAIR = "repair"  # what the master is asked for
+    CHECK = "check"  # what nobody waits for: reading through, removing for good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A worker's answer to its task, or None because it died."""
+    """A worker's answer to its task, or None because it died; READY before the first."""
 
     worker: "Worker"
     answer: Any
@@ -58,23 +63,28 @@ class Answered:
 class Worker:
     """One process and the pipe to it; it is `busy` with a task `since` a time of the supervisor's clock.
 
-    One `is_apart` that took too long: another has its place, and it ends with its task.
+    One `is_apart` that took too long: another has its place, and it ends with its task. `progress` is what it was when the
+    supervisor last saw a change, at the time `moved`.
     """
 
     def __init__(self, settings: MirrorSettings, environment: Mapping[str, str], lane: Lane) -> None:
         self.lane = lane
         self.tasks = 0
         self.busy: object | None = None
-        self.since = 0.0
-        self.is_apart = self.is_killed = False
+        self.since: float | None = None
+        self.progress, self.moved = 0.0, float("-inf")
+        self.is_ready = self.is_apart = self.is_killed = False
+        self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.asked.put(settings)
         self.pipe, theirs = Pipe()
-        command = [sys.executable, "-m", WORKER, str(theirs.fileno())]
-        nice = _lower_priority if lane is Lane.HEAVY else None
+        command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                command, env=dict(environment), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, preexec_fn=nice
+                command, env=dict(environment), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
-        self.pipe.send(settings)
+        if lane is not Lane.LIGHT:
+            with contextlib.suppress(OSError):  # it is gone already, which its pipe says too
+                os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
 class Pool:
@@ -84,13 +94,19 @@ class Pool:
         self._settings = settings
         self._arrived = arrived
         self._environment = _environment(settings)
+        self._limits = {
+            Lane.LIGHT: settings.workers,
+            Lane.HEAVY: settings.heavy_workers,
+            Lane.REPAIR: settings.repair_workers,
+            Lane.CHECK: 1,
+        }
         self.workers: list[Worker] = []
 
     def start(self, lane: Lane) -> Worker:
         """One more worker."""
         worker = Worker(self._settings, self._environment, lane)
         self.workers.append(worker)
-        threading.Thread(target=_listen, args=(worker, self._arrived), name="worker", daemon=True).start()
+        threading.Thread(target=_converse, args=(worker, self._arrived), name="worker", daemon=True).start()
         return worker
 
     def fill(self) -> None:
@@ -99,27 +115,41 @@ class Pool:
             self.start(Lane.LIGHT)
 
     def idle(self, lane: Lane) -> Worker | None:
-        """A worker of the lane that has nothing to do, started if there may be one more; None if all are busy."""
+        """A worker of the lane that has nothing to do; without one, another begins to start if there may be one more."""
+        for worker in [each for each in self.workers if each.is_ready and each.busy is None]:
+            if worker.process.poll() is not None:
+                self._end(worker)
         ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
         for worker in ours:
-            if worker.busy is None:
+            if worker.is_ready and worker.busy is None:
                 return worker
-        limit = self._settings.workers if lane is Lane.LIGHT else self._settings.heavy_workers
-        return self.start(lane) if len(ours) < limit else None
+        if len(ours) < self._limits[lane] and all(worker.is_ready for worker in ours):
+            self.start(lane)
+        return None
 
     def give(self, worker: Worker, task: object) -> None:
         """Hands the task over; a worker that is gone is told as died."""
         worker.busy = task
         worker.tasks += 1
-        with contextlib.suppress(OSError):  # the listening thread finds the end of the pipe and says so
-            worker.pipe.send(task)
+        worker.asked.put(task)
 
     def freed(self, answered: Answered) -> None:
-        """The worker has answered or died: it is idle, or leaves because it is dead, or has done enough."""
+        """The worker is ready, has answered or died: it is idle, or leaves because it is dead, or has done enough."""
         worker = answered.worker
+        if answered.answer == READY:
+            worker.is_ready = True
+            return
         worker.busy = None
         if answered.answer is None or worker.is_apart or worker.tasks >= self._settings.recycle_after:
             self._end(worker)
+
+    def progress(self, worker: Worker) -> float:
+        """A number that changes while the worker gets on: its seconds of processor time. One in the grip of the disk has none."""
+        try:
+            times = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+            return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):  # a system that does not tell, or it is dead, which its pipe says
+            return time.monotonic()
 
     def kill(self, worker: Worker) -> None:
         """Ends a worker in the middle of its task, which is told as died; one that hangs in the disk dies when that answers."""
@@ -151,21 +181,21 @@ class Pool:
 
 
 def _dismiss(worker: Worker) -> None:
-    """Nothing more is asked of it: it ends after the task it has, and the listening thread with it."""
-    with contextlib.suppress(OSError):
-        worker.pipe.send(None)
+    """Nothing more is asked of it: it ends after the task it has, and the thread with it."""
+    worker.asked.put(None)
 
 
-def _listen(worker: Worker, arrived: Callable[[Answered], None]) -> None:
-    while True:
-        try:
-            answer = worker.pipe.recv()
-        except (EOFError, OSError):
-            answer = None
-        arrived(Answered(worker=worker, answer=answer))
-        if answer is None:
-            worker.pipe.close()
-            return
+def _converse(worker: Worker, arrived: Callable[[Answered], None]) -> None:
+    with worker.pipe:
+        while (asked := worker.asked.get()) is not None:
+            try:
+                worker.pipe.send(asked)
+                answer = worker.pipe.recv()
+            except (EOFError, OSError):
+                answer = None
+            arrived(Answered(worker=worker, answer=answer))
+            if answer is None:
+                return
 
 
 def _environment(settings: MirrorSettings) -> dict[str, str]:
@@ -183,7 +213,3 @@ def _environment(settings: MirrorSettings) -> dict[str, str]:
         "HGENCODING": "UTF-8",
         "LC_ALL": "C.UTF-8",
     }
-
-
-def _lower_priority() -> None:
-    os.nice(_NICE)

@@ -25,7 +25,7 @@ from .pool import Answered, Lane
 from .settings import MirrorSettings
 from .sources import Source, read_whole
 from .supervisor import Supervisor
-from .task import Scan
+from .task import READY, Scan
 
 T = TypeVar("T")
 
@@ -140,6 +140,8 @@ def _scan(supervisor: Supervisor, acks: dict[str, Ack], stop: threading.Event) -
             continue
         assert isinstance(answered, Answered)
         supervisor.pool.freed(answered)
+        if answered.answer == READY:
+            continue
         if answered.answer is not None:
             for found in answered.answer:
                 supervisor.adopt(found, acks.get(found.level.repository) if found.level else None)

@@ -19,11 +19,12 @@ class MirrorSettings:
     the URL in front of a wire path from which this mirror pulls what the log does not carry; without it, gaps and damage wait for
     an operator. `blobs` is the blob store of the master. `paths` rewrites wire prefixes to folders below the root.
 
-    `workers` apply in parallel; up to `heavy_workers` more take large pushes and repairs. `open_repositories` are kept open per
-    worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events are held in memory, of one repository at most
-    `repository_buffer_bytes`. A repository whose work waits `slow_after` is followed apart, and its worker replaced; a worker that
-    small work still occupies after `hung_after` is killed. `batch_events` and `batch_bytes` bound what shares one Mercurial
-    transaction.
+    `workers` apply in parallel; up to `heavy_workers` more take large pushes, up to `repair_workers` more what is healed from the
+    master. `open_repositories` are kept open per worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events
+    are held in memory, of one repository at most `repository_buffer_bytes`. A repository whose task takes `slow_after` is followed
+    apart, and the worker replaced, unless it repairs. A worker that small work still occupies after `hung_after` is killed, any
+    other one that has used no processor time for so long (so `hung_after` is longer than `master_timeout`). `batch_events` and
+    `batch_bytes` bound what shares one Mercurial transaction.
 
     A `backup` ignores deletes, as does one that the roster calls so. Deleted repositories are kept `keep_deleted_days`.
     `master_timeout` bounds how long a master may be silent in the middle of an answer.
@@ -37,6 +38,7 @@ class MirrorSettings:
     paths: Mapping[str, str] = field(default_factory=dict)
     workers: int = 2
     heavy_workers: int = 2
+    repair_workers: int = 2
     open_repositories: int = 64
     recycle_after: int = 50_000
     buffer_bytes: int = 64 * _KIB * _KIB
@@ -66,7 +68,7 @@ class MirrorSettings:
             raise ValueError(
                 "master: a password in a URL ends up in logs; put it into section [auth] of the mirror's hgrc"
             )
-        for key in ("workers", "open_repositories", "recycle_after", "batch_events"):
+        for key in ("workers", "heavy_workers", "repair_workers", "open_repositories", "recycle_after", "batch_events"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}: expected a number from 1, got {getattr(self, key)}")
 

@@ -28,11 +28,17 @@ from .intake import Intake
 from .level import Level
 from .pool import Answered, Lane, Worker
 from .sources import Broken, Ends, Lost, Read, Skipped
-from .task import Check, Checked, Found, Outcome, Sweep, Task, Trouble, Warm
+from .task import READY, Check, Checked, Found, Outcome, Sweep, Task, Trouble, Warm
 
 TICK = 0.2
-APART_LIMIT = 8
-"""How many workers that take too long get a replacement: a disk that is slow for all needs no more of them."""
+APART_LIMITS = {Lane.LIGHT: 8, Lane.HEAVY: 6, Lane.REPAIR: 0, Lane.CHECK: 0}
+"""How many workers that take too long may there be for one of this lane to get a replacement.
+
+A disk that is slow for all needs no more of them. Large pushes leave some for small work. Repairs and checks take long by nature,
+and are replaced only if they hang.
+"""
+# Seconds until a worker is ready; on a loaded machine it may take some.
+START_LIMIT = 60.0
 # Seconds after which positions that did not move are stored again: Kafka forgets what nobody stores for a week.
 RENEW_INTERVAL = 3600.0
 SWEEP_INTERVAL = 3600.0
@@ -96,33 +102,49 @@ class Supervisor(Intake):
         self.pool.give(worker, task)
 
     def _watch(self, now: float) -> None:
-        """What takes long holds up nobody: its repository is followed apart, a light worker replaced, and killed if it hangs."""
-        slow = [
-            worker for worker in self.pool.workers if worker.busy and now - worker.since > self._settings.slow_after
-        ]
-        for worker in slow:
+        """What takes long holds up nobody: its repository is followed apart, its worker replaced, and killed if it hangs."""
+        for worker in self.pool.workers:
+            if worker.since is None:
+                worker.since = now  # it begins to start
+            if worker.is_ready and not worker.busy:
+                continue
             task = worker.busy
             following = self._all.get(task.repository) if isinstance(task, Task) else None
-            if following is not None and following.running and following.phase is Phase.STREAM:
+            is_slow = now - worker.since > self._settings.slow_after
+            if is_slow and following is not None and following.running and following.phase is Phase.STREAM:
                 self._detach(following, Reason.SLOW, f"one task takes more than {self._settings.slow_after:g} s")
-            if worker.lane is Lane.LIGHT and sum(each.is_apart for each in self.pool.workers) < APART_LIMIT:
+            if is_slow and worker.is_ready and not worker.is_apart:
+                worker.is_apart = sum(each.is_apart for each in self.pool.workers) < APART_LIMITS[worker.lane]
+            if not worker.is_killed and self._hangs(worker, now):
+                seconds, repository = round(now - worker.since), following.id if following else None
+                log.error("worker hung", lane=worker.lane.value, seconds=seconds, repository=repository)
+                metrics.HUNG.inc()
                 worker.is_apart = True
-            if worker.is_apart and not worker.is_killed and now - worker.since > self._settings.hung_after:
-                log.error(
-                    "worker killed", seconds=round(now - worker.since), repository=following.id if following else None
-                )
                 self.pool.kill(worker)
+        metrics.APART.set(sum(each.is_apart for each in self.pool.workers))
+
+    def _hangs(self, worker: Worker, now: float) -> bool:
+        """Small work has a limit; everything else may take as long as it likes, if only it gets on."""
+        assert worker.since is not None
+        if not worker.is_ready:
+            return now - worker.since > START_LIMIT
+        if worker.lane is not Lane.LIGHT and (progress := self.pool.progress(worker)) != worker.progress:
+            worker.progress, worker.moved = progress, now
+        return now - max(worker.since, worker.moved) > self._settings.hung_after
 
     def _warm_next(self) -> None:
         """In a moment when all workers are idle, spares the next reader of a repository the making of caches."""
         light = [worker for worker in self.pool.workers if worker.lane is Lane.LIGHT and not worker.is_apart]
-        if any(self._ready.values()) or any(worker.busy for worker in light) or not light:
+        if any(self._ready.values()) or any(worker.busy for worker in light):
+            return
+        worker = self.pool.idle(Lane.LIGHT)
+        if worker is None:
             return
         repository = next(iter(self._cold))
         del self._cold[repository]
         following = self._all.get(repository)
         if following is not None and following.folder is not None and not following.running:
-            self._give(light[0], Warm(repository=repository, folder=following.folder))
+            self._give(worker, Warm(repository=repository, folder=following.folder))
 
     def _task(self, following: Following) -> Task:
         events = 1 if following.single else self._settings.batch_events
@@ -148,13 +170,15 @@ class Supervisor(Intake):
     def _answered(self, answered: Answered) -> None:
         task, answer = answered.worker.busy, answered.answer
         self.pool.freed(answered)
+        if answer == READY:
+            return
         if isinstance(answer, Checked):
             self._checked(answer)
         if not isinstance(task, Task) or (following := self._all.get(task.repository)) is None:
             return
         following.running = False
         if answer is None:
-            self._died(following, task, "its worker hung" if answered.worker.is_apart else "its worker died")
+            self._died(following, task, "its worker hung" if answered.worker.is_killed else "its worker died")
         elif isinstance(answer, Outcome):
             self._achieved(following, task, answer)
 
@@ -163,15 +187,17 @@ class Supervisor(Intake):
         if following is not None and following.phase is Phase.STREAM and checked.problem is not None:
             self._detach(following, Reason.CORRUPT, checked.problem)
 
-    def _check_next(self) -> None:
-        """Has one repository read through, in turn, if a heavy worker has nothing better to do."""
+    def _check_next(self, now: float) -> None:
+        """Has one repository read through, in turn, once the last one was."""
+        worker = self.pool.idle(Lane.CHECK)
+        if worker is None:
+            return
+        self._check_at = now + self._settings.check_interval
         if not self._unchecked:
             self._unchecked = [f.id for f in self._all.values() if f.folder is not None]
-        worker = self.pool.idle(Lane.HEAVY) if self._unchecked else None
-        if worker is not None:
-            following = self._all.get(self._unchecked.pop())
-            if following is not None and following.folder is not None and following.phase is Phase.STREAM:
-                self._give(worker, Check(repository=following.id, folder=following.folder))
+        following = self._all.get(self._unchecked.pop()) if self._unchecked else None
+        if following is not None and following.folder is not None and following.phase is Phase.STREAM:
+            self._give(worker, Check(repository=following.id, folder=following.folder))
 
     def _died(self, following: Following, task: Task, note: str) -> None:
         log.warning("worker died", repository=following.id, path=following.path)
@@ -256,11 +282,10 @@ class Supervisor(Intake):
             self._stored = positions
             self._renewed = now if renew else self._renewed
         if self._settings.check_interval and now >= self._check_at:
-            self._check_at = now + self._settings.check_interval
-            self._check_next()
-        if now >= self._sweep_at and (heavy := self.pool.idle(Lane.HEAVY)) is not None:
+            self._check_next(now)
+        if now >= self._sweep_at and (worker := self.pool.idle(Lane.CHECK)) is not None:
             self._sweep_at = now + SWEEP_INTERVAL
-            self._give(heavy, Sweep(before=self._clock.now() - 86400 * self._settings.keep_deleted_days))
+            self._give(worker, Sweep(before=self._clock.now() - 86400 * self._settings.keep_deleted_days))
         if now - self._beaten >= self._settings.beat_interval:
             self._beaten = now
             self._beat()

@@ -9,6 +9,9 @@ from ..levels import Reason
 from ..wire import Frame, Where
 from .level import Level
 
+READY = "ready"
+"""A worker's first word, before it was asked anything."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
