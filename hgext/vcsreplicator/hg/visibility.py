@@ -18,12 +18,8 @@ fit it is a reason to show nothing. Proven by `tests/hg/serving-*.t`.
 from collections.abc import Callable
 from typing import Any
 
-<<<<<<< HEAD
 from mercurial import error, extensions, hg, repoview, scmutil
-from mercurial.node import hex, nullrev
-=======
-from mercurial import hg, repoview
->>>>>>> 7995a76 (mirror: a strip hides nothing that was released and stays)
+from mercurial.node import nullrev
 from mercurial.utils import repoviewutil
 
 from . import watermark
