@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator import wire
 from hgext.vcsreplicator.errors import Unavailable
@@ -275,6 +276,37 @@ def test_a_worker_that_died_while_it_was_slow_did_not_hang(bench: Bench) -> None
     assert worker.is_apart
     bench.mirror.take(Answered(worker=worker, answer=None))
     assert bench.notes.detached()[0].note == "its worker died"
+
+
+def test_a_wish_to_heal_what_is_at_work_is_kept_until_it_can_be_granted(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.passes(6)
+    bench.notes.wish(event.repository, 1.0)
+    bench.passes(10)
+    assert bench.notes.wishes() == [event.repository]
+    bench.applied(event)
+    bench.passes(10)
+    assert bench.notes.wishes() == []
+
+
+def test_a_wish_to_heal_a_busy_repository_of_the_stream_is_granted(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.notes.wish(event.repository, 1.0)
+    bench.mirror.turn(0)
+    bench.clock.advance(5.0)
+    bench.mirror.turn(0)
+    assert bench.notes.wishes() == []
+    assert bench.notes.detached()[0].note == "an operator asked for a new copy"
+
+
+def test_a_wish_to_heal_what_is_not_here_is_answered(bench: Bench) -> None:
+    bench.notes.wish("a" * 32, 1.0)
+    with structlog.testing.capture_logs() as told:
+        bench.passes(10)
+    assert [line["repository"] for line in told if line["event"].startswith("nothing to heal")] == ["a" * 32]
+    assert bench.notes.wishes() == []
 
 
 def test_the_third_of_three_large_pushes_at_once_does_not_wait_for_the_others(bench: Bench) -> None:

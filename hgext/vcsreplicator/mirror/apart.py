@@ -59,21 +59,44 @@ class Apart(Books):
             since=former.since if former else self._clock.now(),
             attempts=former.attempts if former else 0,
         )
+        self._set_apart(following, written)
+
+    def _set_apart(self, following: Following, written: Detached) -> None:
+        """Nothing else is done for the repository until its note is written."""
         try:
             self._notes.detach(written)
         except Unavailable as error:
             log.error("note not written", repository=following.id, reason=str(error))
+            following.unwritten = written
             self._rest(following, 1.0)
             return
-        log.warning("detached", repository=following.id, path=following.path, reason=reason.value, note=note)
-        metrics.DETACHED_TOTAL.labels(reason.value).inc()
+        log.warning(
+            "detached", repository=following.id, path=following.path, reason=written.reason.value, note=written.note
+        )
+        metrics.DETACHED_TOTAL.labels(written.reason.value).inc()
         self._stop_catching_up(following)
         self._backlog.drop(following.id)
         following.dropped += 1
-        following.resting = False
+        following.resting, following.unwritten = False, None
         following.note, following.phase, following.single = written, Phase.WAITING, False
         self._wait(following)
         self._ack(following)
+
+    def _alarm(self, repository: str) -> None:
+        """The time to rest is over, unless it was made longer meanwhile, or something else began."""
+        following = self._all.get(repository)
+        if following is None or not following.resting or self._clock.monotonic() < following.until:
+            return
+        following.resting = False
+        if following.unwritten is not None:
+            self._set_apart(following, following.unwritten)
+        elif following.phase is Phase.JOINING and not self._backlog.untracked(following.id):
+            self._rejoin(following)
+        elif following.phase is Phase.WAITING and following.running:  # a task from before it was detached
+            self._rest(following, 1.0)
+        elif following.phase is Phase.WAITING:
+            self._attempt(following)
+        self._queue(following)
 
     def _wait(self, following: Following) -> None:
         """Sets the time of the next attempt."""
@@ -105,19 +128,28 @@ class Apart(Books):
         self._queue(following)
 
     def _grant(self, repository: str) -> None:
-        """An operator's wish: what is followed apart is tried again now, what is not is copied anew from the master."""
+        """An operator's wish: what is followed apart is tried again now, what is not is copied anew from the master.
+
+        It is kept until that has begun, or is under way anyway.
+        """
         following = self._all.get(repository)
         if following is None:
-            return
-        if following.running:
-            self._write(lambda: self._notes.wish(repository, self._clock.now()))
+            log.warning("nothing to heal: no such repository on this mirror", repository=repository)
+        elif following.unwritten is not None or (following.phase is Phase.WAITING and following.running):
+            return  # it is not its turn yet
         elif following.phase is Phase.WAITING:
             self._attempt(following)
         elif following.phase is Phase.STREAM:
             self._detach(following, Reason.DIVERGED, "an operator asked for a new copy")
+            if following.unwritten is not None:
+                return
+        else:
+            log.info("is being healed already", repository=repository, path=following.path)
+        self._write(lambda: self._notes.granted(repository))
 
     def _catch_up(self, following: Following) -> None:
         """Reads the repository's events apart from the stream; waits if many others do."""
+        self._stop_catching_up(following)
         following.phase = Phase.CATCHING_UP
         following.run += 1
         self._line.append(following.id)
@@ -126,10 +158,7 @@ class Apart(Books):
     def _next_in_line(self) -> None:
         """Starts readers for those that wait for one, as many as there may be at once."""
         while self._line and len(self._catching_up) < CATCHING_UP_LIMIT:
-            following = self._all.get(self._line.popleft())
-            waits = following is not None and following.phase is Phase.CATCHING_UP and following.note is not None
-            if following is None or not waits or following.id in self._catching_up:
-                continue
+            following = self._all[self._line.popleft()]
             assert following.note is not None
             start = {(EVENTS, following.note.partition): resume_offset(following, following.note)}
             source = Source(self._log, start, self.inbox.put, follows=following.id, run=following.run)
@@ -166,17 +195,21 @@ class Apart(Books):
             self._notes.rejoin(following.id)
         except Unavailable as error:
             log.error("note not removed", repository=following.id, reason=str(error))
+            self._rest(following, 1.0)
             return
         log.info("rejoined", repository=following.id, path=following.path)
         following.phase, following.note = Phase.STREAM, None
         self._ack(following)
+        self._abandon_if_over(following)
 
     def _lost(self, lost: Lost) -> None:
         following = self._all.get(lost.follows)
-        if following is not None and following.run == lost.run:
+        if following is not None and following.run == lost.run and following.phase is Phase.CATCHING_UP:
             self._detach(following, Reason.EXPIRED, lost.reason)
 
     def _stop_catching_up(self, following: Following) -> None:
+        if following.id in self._line:
+            self._line.remove(following.id)
         source = self._catching_up.pop(following.id, None)
         if source is not None:
             source.stop()
@@ -221,8 +254,6 @@ class Apart(Books):
             self._let_go(following, following.deletion)
             if following.note is not None:
                 self._rejoin(following)
-            if following.note is not None:  # which could not be removed: again later, when nothing is left to do
-                self._rest(following, 1.0)
         else:
             self._detach(following, Reason.GAP, "it was set aside when it was not carried", offset=0)
 
@@ -233,9 +264,12 @@ class Apart(Books):
         if following is None and state.repository in self._acked_gone:
             self._acked_gone.remove(state.repository)
             self.sender.ack(f"{self._settings.name}/{state.repository}", None)
-        if following is None or state.repository not in self._gone or following.running:
-            return
-        self._abandon(following)
+        if following is not None and not following.running:
+            self._abandon_if_over(following)
+
+    def _abandon_if_over(self, following: Following) -> None:
+        if following.id in self._over and following.id in self._gone:
+            self._abandon(following)
 
     def _abandon(self, following: Following) -> None:
         """Nothing is done for it any more; its ack goes."""

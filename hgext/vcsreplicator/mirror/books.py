@@ -119,8 +119,8 @@ class Books:
 
     def _rest(self, following: Following, seconds: float) -> None:
         """Nothing is done for it until the time is over."""
-        following.resting = True
-        heapq.heappush(self._alarms, (self._clock.monotonic() + seconds, following.id))
+        following.resting, following.until = True, self._clock.monotonic() + seconds
+        heapq.heappush(self._alarms, (following.until, following.id))
 
     @property
     def _member(self) -> Mirror | None:

@@ -48,7 +48,8 @@ class Following:
     """What is known and under way for one repository; only the supervisor changes it.
 
     `there` is its path on the master. `expected` is the newest event that the aggregator saw; was that the repository's deletion,
-    `deletion` is the level after it.
+    `deletion` is the level after it. It is `resting` until a time of the supervisor's clock. `unwritten` is a note that
+    could not be written yet.
     """
 
     id: str
@@ -68,6 +69,8 @@ class Following:
     queued: bool = False
     single: bool = False
     resting: bool = False
+    until: float = 0.0
+    unwritten: Detached | None = None
     troubled: float | None = None
     tries: int = 0
     run: int = 0

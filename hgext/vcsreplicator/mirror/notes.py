@@ -31,7 +31,8 @@ _GONE = "SELECT repository, path, incarnation, seq, since FROM gone"
 _LET_GO = "INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?)"
 _FORGET = "DELETE FROM gone WHERE repository = ?"
 _WISH = "INSERT OR REPLACE INTO wishes VALUES (?, ?)"
-_WISHES = "DELETE FROM wishes RETURNING repository"
+_WISHES = "SELECT repository FROM wishes"
+_GRANTED = "DELETE FROM wishes WHERE repository = ?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +111,15 @@ class Notes:
         with _translated():
             self._database.execute(_WISH, (repository, now))
 
-    def take_wishes(self) -> list[str]:
-        """The wishes since the last call."""
+    def wishes(self) -> list[str]:
+        """The wishes that are not granted yet."""
         with _translated():
-            return [repository for (repository,) in self._database.execute(_WISHES).fetchall()]
+            return [repository for (repository,) in self._database.execute(_WISHES)]
+
+    def granted(self, repository: str) -> None:
+        """The wish is answered."""
+        with _translated():
+            self._database.execute(_GRANTED, (repository,))
 
     def close(self) -> None:
         """Frees the file."""

@@ -86,7 +86,7 @@ class Supervisor(Intake):
         for lane, line in self._ready.items():
             while line and (worker := self.pool.idle(lane)) is not None:
                 following = self._all.get(line.popleft())
-                if following is None:
+                if following is None or not following.queued:  # of the same name, but not the one that stood in line
                     continue
                 following.queued = False
                 if self._lane(following) is not lane:
@@ -234,8 +234,8 @@ class Supervisor(Intake):
         self._leave_if_due(following)
         self._ack(following)
         self._queue(following)
-        if following.id in self._over and following.id in self._gone and following.phase is Phase.STREAM:
-            self._abandon(following)
+        if following.phase is Phase.STREAM:
+            self._abandon_if_over(following)
 
     def _went_well(self, following: Following) -> None:
         note = following.note
@@ -290,18 +290,6 @@ class Supervisor(Intake):
             self._beaten = now
             self._beat()
 
-    def _alarm(self, repository: str) -> None:
-        following = self._all.get(repository)
-        if following is None:
-            return
-        following.resting = False
-        if following.phase is not Phase.WAITING:
-            self._queue(following)
-        elif following.running:  # a task from before it was detached
-            self._rest(following, 1.0)
-        else:
-            self._attempt(following)
-
     def _beat(self) -> None:
         beat = Beat(
             mirror=self._settings.name,
@@ -314,7 +302,7 @@ class Supervisor(Intake):
         detached = [following for following in self._all.values() if following.note is not None]
         metrics.DETACHED.set(len(detached))
         metrics.BUFFERED.set(self._backlog.bytes)
-        for repository in self._write(self._notes.take_wishes) or ():
+        for repository in self._write(self._notes.wishes) or ():
             self._grant(repository)
         if any(f.expected > (f.level.seq if f.level else 0) for f in self._all.values()):
             self.sender.ask_ends()
@@ -343,7 +331,8 @@ class Supervisor(Intake):
         """After everything was found: follow apart what notes say, and what has less than it had."""
         for repository, last in self._aside.items():
             told = acks.get(repository)
-            if told is not None and told.incarnation == last.incarnation and told.applied < last.seq:
+            of_it = told is not None and told.incarnation in ("", last.incarnation)
+            if told is not None and of_it and (told.applied < last.seq or told.detached is not None):
                 self._tell_gone(last)
         for note in self._notes.detached():
             if note.repository in self._aside:
