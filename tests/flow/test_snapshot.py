@@ -13,6 +13,7 @@ from mercurial.repo import factory
 
 from hgext.vcsreplicator.comparison import differences
 from hgext.vcsreplicator.errors import Diverged, ReplicationError, Unavailable
+from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.hg import offer, replicated, snapshot
 from hgext.vcsreplicator.hg.fingerprint import fingerprint
 from hgext.vcsreplicator.outbox import Outbox
@@ -27,11 +28,18 @@ COMMANDS: dict[bytes, Callable[..., Any]] = {
 class Wire:
     """The master's commands called in this process; every answer goes through `harm` first."""
 
-    def __init__(self, author: Author, harm: Callable[[int, bytes], bytes] = lambda number, answer: answer) -> None:
-        self._repo, self._harm, self.calls = author.repo, harm, 0
+    def __init__(
+        self,
+        author: Author,
+        harm: Callable[[int, bytes], bytes] = lambda number, answer: answer,
+        before: Callable[[int], object] = lambda number: None,
+    ) -> None:
+        self._repo, self._harm, self._before, self.calls = author.repo, harm, before, 0
 
     def _callstream(self, name: bytes, **arguments: bytes) -> io.BytesIO:
         self.calls += 1
+        assert self.calls < 100, "the snapshot asks for ever"
+        self._before(self.calls)
         self._repo.invalidateall()
         return io.BytesIO(self._harm(self.calls, b"".join(COMMANDS[name](self._repo, *arguments.values()))))
 
@@ -179,3 +187,43 @@ def test_a_master_without_events_says_so(tmp_path: Path) -> None:
     author.repo = bare
     with pytest.raises(ReplicationError, match="no event yet"):
         take(repo, Wire(author))
+
+
+@pytest.mark.parametrize("call", range(2, 7))
+def test_a_master_that_loses_changesets_meanwhile_is_copied_in_the_end(
+    author: Author, tmp_path: Path, call: int
+) -> None:
+    last = author.tip
+
+    def strip(number: int) -> None:
+        if number == call:
+            author.strip(last)
+
+    repo = empty(author, tmp_path / "mirror")
+    try:
+        take(repo, Wire(author, before=strip))
+    except Unavailable:
+        take(repo, Wire(author))
+    except Diverged:
+        repo = empty(author, tmp_path / "anew")
+        take(repo, Wire(author))
+    assert equal(repo, author)
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_another_incarnation_is_no_continuation_of_what_is_here(author: Author, tmp_path: Path, call: int) -> None:
+    repo = empty(author, tmp_path / "mirror")
+    take(repo, Wire(author))
+    author.push()
+
+    def adopt(number: int) -> None:
+        if number == call:
+            author.incarnation, author.seq, author.last, author.digest = "d" * 32, 0, None, "0" * 64
+            author.event(Type.SYNC, detail={"reason": "adopted", "bootstrap": "false"})
+
+    with pytest.raises(Diverged, match="goes on as incarnation d"):
+        take(repo, Wire(author, before=adopt))
+    level = replicated.read(repo)
+    assert level is not None
+    assert level.incarnation != "d" * 32
+    assert len(repo.changelog) == (7 if call == 1 else 8)

@@ -350,6 +350,34 @@ def test_repairs_and_large_pushes_do_not_wait_for_each_other(bench: Bench) -> No
     assert lanes == [Lane.HEAVY, Lane.REPAIR]
 
 
+@pytest.mark.parametrize("answer", ["master away", "died"])
+def test_damage_is_still_damage_if_its_repair_could_not_be_carried_out(bench: Bench, answer: str) -> None:
+    bench.break_down()
+    bench.passes(2)
+    repair = bench.pool.given[-1]
+    if answer == "died":
+        bench.mirror.take(Answered(worker=repair, answer=None))
+    else:
+        trouble = Trouble(reason=Reason.BLOB_MISSING, note=answer, passing=True)
+        bench.answer(repair, done=0, level=None, folder=None, serving=0, trouble=trouble)
+    bench.passes(5)
+    assert bench.pool.given[-1] is not repair
+    assert bench.pool.given[-1].busy.heal is Reason.DIVERGED
+
+
+def test_a_level_that_went_down_while_the_mirror_runs_is_acked(bench: Bench) -> None:
+    events = Chain("r").take(5)
+    for event in events[:4]:
+        bench.read(event)
+        bench.applied(event)
+    bench.read(events[4])
+    restored = level(events[1])
+    trouble = Trouble(reason=Reason.GAP, note="seq 5 follows, this mirror has 2")
+    bench.answer(bench.pool.given[-1], done=0, level=restored, folder="/x", serving=4, trouble=trouble)
+    ack = bench.sender.acks[restored.repository]
+    assert (ack.applied, ack.serving, ack.event) == (2, 2, restored.id)
+
+
 def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> None:
     bench.settings = replace(bench.settings, check_interval=1.0)
     bench.start({0: 0})

@@ -58,7 +58,7 @@ def take(
 
     The caller holds both locks. Safe to repeat after a kill or an error, which keep what whole pieces brought. Raises Diverged if
     what is here is not the beginning of what is there, and nothing but a new copy helps; Unavailable if the master does not
-    answer or does not let us.
+    answer, does not let us, or loses changesets meanwhile.
     """
     with connected(repo.ui, url, timeout) as peer:
         return take_from(repo, peer, now=now, progress=progress)
@@ -67,11 +67,14 @@ def take(
 def take_from(repo: Any, peer: Any, *, now: float, progress: Progress = lambda here, there: None) -> Level:
     """`take` over an open connection."""
     repo = repo.unfiltered()
-    _pull(repo, peer, _state(peer, b"").after, progress)
+    first = _state(peer, b"")
+    _expect_history(repo, first)
+    _pull(repo, peer, first.after, progress)
     first_push = _last_push(repo) + 1
     with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
         answer = Answer(peer._callstream(b"replication-state", firstpush=b"%d" % first_push))
         state = _read(answer)
+        _expect_history(repo, state)
         for frame in answer.frames():
             body.write(frame)
         body.seek(0)
@@ -130,6 +133,13 @@ def _read(answer: Answer) -> _State:
         raise Unavailable(f"the master's answer: {problem}") from problem
 
 
+def _expect_history(repo: Any, state: _State) -> None:
+    """Raises Diverged if the master goes on with another history: what was served of the former one says nothing about it."""
+    level = replicated.read(repo)
+    if level is not None and level.incarnation != state.level.incarnation:
+        raise Diverged(f"the master goes on as incarnation {state.level.incarnation}")
+
+
 def _pull(repo: Any, peer: Any, after: Tip, progress: Progress) -> None:
     """Changesets up to `after`, a transaction per piece."""
     while (here := observe.tip(repo)).length < after.length:
@@ -139,6 +149,10 @@ def _pull(repo: Any, peer: Any, after: Tip, progress: Progress) -> None:
                 b"replication-changesets", first=b"%d" % here.length, tip=here.node.encode(), last=b"%d" % after.length
             )
         )
+        if answer.header["last"] <= here.length:
+            raise Unavailable(
+                f"the master has {answer.header['last']} changesets now, it had {after.length} a moment ago"
+            )
         with repo.transaction(b"replicated") as tr:
             unbundle(repo, tr, answer, BUNDLE_LIMIT)
             answer.finish()

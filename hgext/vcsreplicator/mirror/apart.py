@@ -40,7 +40,9 @@ class Apart(Books):
         if trouble.passing and following.follows_stream and patient:
             self._rest(following, _PASSING.delay(following.tries, random.random()))
             return None
-        self._detach(following, trouble.reason, trouble.note)
+        is_kept = following.phase is Phase.HEALING and following.note is not None and trouble.passing
+        reason = following.note.reason if is_kept and following.note else trouble.reason  # it is not repaired yet
+        self._detach(following, reason, trouble.note)
         return None
 
     def _detach(self, following: Following, reason: Reason, note: str, *, offset: int | None = None) -> None:

@@ -165,7 +165,7 @@ class Books:
             repository=following.id,
             incarnation=level.incarnation if level else "",
             applied=level.seq if level else 0,
-            serving=following.serving if level else 0,
+            serving=min(following.serving, level.seq) if level else 0,
             event=level.id if level else "",
             digest=level.digest if level else "",
             applied_at=level.time if level else 0.0,
