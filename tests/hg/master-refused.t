@@ -55,7 +55,7 @@ On the master itself nobody commits, and nothing is rolled back.
   [255]
   $ cd ..
 
-A repository outside the roots takes no pushes, as nobody would hear of them.
+A repository outside the roots takes no pushes, as nobody would hear of them: neither changesets nor what comes without any.
 
   $ hgm init ../outside
   $ hg -R ../clone push ssh://user@dummy/$TESTTMP/outside
@@ -63,9 +63,35 @@ A repository outside the roots takes no pushes, as nobody would hear of them.
   searching for changes
   remote: repository path not configured for replication
   remote: (add its folder to [vcsreplicator-roots])
-  remote: prechangegroup.vcsreplicator hook failed
+  remote: pretxnopen.vcsreplicator hook failed
   abort: push failed on remote
   [100]
+  $ cd ../clone
+  $ hg phase -d -f .
+  $ printf '[phases]\npublish = no\n' >> ../outside/.hg/hgrc
+  $ hgm push -q ../outside
+  recorded push in pushlog
+  $ hg bookmark mark
+  $ hg push -q -B mark ssh://user@dummy/$TESTTMP/outside
+  remote: pretxnopen.vcsreplicator hook failed
+  abort: push failed on remote
+  [100]
+  $ hg phase -p .
+  $ hg push -q ssh://user@dummy/$TESTTMP/outside
+  remote: pretxnopen.vcsreplicator hook failed
+  abort: push failed on remote
+  [100]
+  $ hg phase -d -f .
+  $ hg debugobsolete aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa $(hg log -r . -T '{node}')
+  1 new obsolescence markers
+  $ hg push -q ssh://user@dummy/$TESTTMP/outside
+  remote: pretxnopen.vcsreplicator hook failed
+  abort: push failed on remote
+  [100]
+  $ hgm -R ../outside log -T '{phase} {bookmarks}\n'
+  draft 
+  $ hgm -R ../outside debugobsolete
+  $ cd ../repos
   $ hgm -R ../outside replicatesync
   abort: repository path not configured for replication
   (add its folder to [vcsreplicator-roots])
