@@ -65,8 +65,8 @@ class Repositories(Bundles, Protocol):
     def recover(self, folder: str) -> bool:
         """Rolls back an abandoned transaction, if there is one and nobody holds the lock; whether it did."""
 
-    def announce(self, folder: str) -> None:
-        """Writes the first event of a repository that has none."""
+    def announce(self, folder: str) -> bool:
+        """Writes the first event of a repository that has none; False if somebody holds the lock."""
 
     def finish(self, root: str) -> list[str]:
         """Finishes deletions, renames and the like that a kill interrupted; what could not be finished, in words."""

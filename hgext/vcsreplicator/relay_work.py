@@ -37,6 +37,7 @@ SECONDS = prometheus_client.Histogram(
 )
 
 PATIENCE = Backoff(first=0.1, longest=5.0)
+LOOKS = 5  # more than once at a lock that may be abandoned; then it is left to the next scan
 
 
 class Recovering(Protocol):
@@ -44,7 +45,11 @@ class Recovering(Protocol):
 
     def recover(self, folder: str) -> bool: ...
 
-    def announce(self, folder: str) -> None: ...
+    def announce(self, folder: str) -> bool: ...
+
+
+class _Busy(Exception):
+    """Another process is at what a job needs: nothing is wrong, and no worker waits for it."""
 
 
 @dataclass(slots=True)
@@ -119,11 +124,15 @@ class Work:
     def _run(self, folder: str, task: _Task) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
-        failed: set[str] = set()
+        again: set[str] = set()
         for job in ("recover", "announce", "send"):
-            if job in jobs and not failed:
+            if job in jobs:
                 try:
                     getattr(self, f"_{job}")(folder)
+                except _Busy as reason:
+                    log.debug("busy", job=job, folder=folder, reason=str(reason))
+                    if job != "recover" or task.failures < LOOKS:
+                        again.add(job)
                 except Refused as error:
                     log.error("refused", job=job, folder=folder, reason=str(error))
                 except Exception as error:
@@ -133,11 +142,12 @@ class Work:
                         log.info("repository gone", job=job, folder=folder)
                         break
                     self._failed(folder, job, task, error)
-                    failed = jobs
+                    again = jobs
+                    break
         with self._changed:
             task.running = False
-            task.jobs |= failed
-            if failed:
+            task.jobs |= again
+            if again:
                 task.failures += 1
                 task.not_before = self._clock.monotonic() + PATIENCE.delay(task.failures, random.random())
             else:
@@ -163,7 +173,9 @@ class Work:
 
     def _send(self, folder: str) -> None:
         box = Outbox(Store(os.path.join(folder, ".hg", "store")))
-        with box.sending(wait=True), SECONDS.time():
+        with box.sending(wait=False) as alone, SECONDS.time():
+            if not alone:
+                raise _Busy("another process sends its events, or is about to strip what they are made of")
             reason = self._watch.fork(box)
             if reason is not None:
                 if box.fork() is None:
@@ -185,16 +197,19 @@ class Work:
             self.on_sent(folder, sent.seq)
 
     def _recover(self, folder: str) -> None:
-        # A killed process holds its lock until its parent has taken note of its end: look more than once.
-        for pause in (0.0, 0.1, 0.4, 1.5):
-            if self._stop.wait(pause) or not os.path.exists(os.path.join(folder, ".hg", "store", "journal")):
-                return
-            if self._recovering.recover(folder):
-                log.warning("abandoned transaction rolled back", folder=folder)
-                return
+        journal = os.path.join(folder, ".hg", "store", "journal")
+        if not os.path.exists(journal):
+            return
+        if self._recovering.recover(folder):
+            log.warning("abandoned transaction rolled back", folder=folder)
+        elif os.path.exists(journal):
+            raise _Busy(
+                "somebody holds the lock: a transaction that runs, or a killed process whose parent has not noticed"
+            )
 
     def _announce(self, folder: str) -> None:
-        self._recovering.announce(folder)
+        if not self._recovering.announce(folder):
+            raise _Busy("somebody holds the lock")
         log.info("repository announced", folder=folder)
         self._send(folder)
 

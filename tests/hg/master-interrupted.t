@@ -56,14 +56,19 @@ The one who finishes leaves no lock of its own in what it moved.
   ls: cannot access 'repos/four/.hg/wlock': No such file or directory
   [2]
 
-A strip that the relay carries out, where no extension is loaded, is told to the pushlog too.
+A strip that the relay carries out, where no extension is loaded, is told to the pushlog too. Who sends the repository's events is
+not waited for: others have their notes behind it.
 
   $ hgm init -q repos/cut
   $ hg clone -q ssh://x/$TESTTMP/repos/cut cut
   $ for text in a b; do echo $text > cut/file; hg -R cut commit -q -A -m $text; hg -R cut push -q; done
   $ dying master.quiet -R repos/cut strip -q --no-backup 1
   [1]
+  $ flock repos/cut/.hg/store/outbox.lock python "$TESTDIR/master-finish.py" $TESTTMP/repos
+  $ ls repos/.vcsreplicator/intents | wc -l | tr -d ' '
+  1
   $ finish
+  $ ls repos/.vcsreplicator/intents
   $ hgm -R repos/cut verifypushlog
   pushlog entry has no nodes: #2
   pushlog contains all 1 changesets across 2 pushes

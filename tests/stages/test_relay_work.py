@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's work on repositories, with outboxes of no Mercurial."""
 
+import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator import outbox, wire
-from hgext.vcsreplicator.clock import SystemClock
+from hgext.vcsreplicator import outbox, relay_work, wire
 from hgext.vcsreplicator.event import Changes, Settings, Tip, Type
 from hgext.vcsreplicator.log import EVENTS, topics
 from hgext.vcsreplicator.outbox import Entry, Level, Needs, Outbox, Store
 from hgext.vcsreplicator.relay_fork import StateWatch
 from hgext.vcsreplicator.relay_sending import Sender
-from hgext.vcsreplicator.relay_work import Work
+from hgext.vcsreplicator.relay_work import LOOKS, Work
+from testing.clock import HandClock
 from testing.memorylog import MemoryLog
 from testing.waiting import eventually
 
@@ -53,13 +56,29 @@ def following(level: Level, count: int) -> list[Entry]:
     return made
 
 
+class Locked:
+    """Repositories of which somebody holds the lock, counting who is told so, until they are `open`."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.asked = Counter[str]()
+
+    def recover(self, folder: str) -> bool:
+        self.asked[os.path.basename(folder)] += 1
+        return self.open
+
+    announce = recover
+
+
 @dataclass
 class Master:
-    """Repositories below a folder, and the relay's work on them."""
+    """Repositories below a folder, and the relay's work on them with two workers."""
 
     root: Path
     log: MemoryLog
     work: Work
+    locked: Locked
+    clock: HandClock
 
     def write(self, name: str, entries: Sequence[Entry]) -> Outbox:
         """Appends to the outbox of a repository."""
@@ -70,7 +89,20 @@ class Master:
         return box
 
     def poke(self, name: str) -> None:
-        self.work.poke(str(self.root / name), now=True)
+        self.work.poke(self.folder(name), now=True)
+
+    def folder(self, name: str) -> str:
+        """Of a repository."""
+        return str(self.root / name)
+
+    def until(self, claim: Callable[[], bool]) -> None:
+        """Lets time pass, so that what is put off is tried again, until the claim is true."""
+
+        def passed() -> bool:
+            self.clock.advance(60)
+            return claim()
+
+        eventually(passed)
 
     def sent(self) -> list[str]:
         """The identifiers of the events in the log."""
@@ -84,9 +116,10 @@ def master(tmp_path: Path) -> Iterator[Master]:
     log.create(topics())
     watch = StateWatch(log, stop)
     sender = Sender(log=log, source="hg://master", bundles=None, blobs=None)  # type: ignore[arg-type]
-    work = Work(sender, None, watch, workers=2, stop=stop, clock=SystemClock())  # type: ignore[arg-type]
+    locked, clock = Locked(), HandClock()
+    work = Work(sender, locked, watch, workers=2, stop=stop, clock=clock)
     watch.start()
-    yield Master(tmp_path, log, work)
+    yield Master(tmp_path, log, work, locked, clock)
     stop.set()
     work.drain(60.0)
     watch.close()
@@ -106,3 +139,33 @@ def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_
     eventually(lambda: box.fork() is not None or not box.has_unsent())
     assert "restored from a backup" in (box.fork() or "")
     assert master.sent() == [entry.event.id for entry in first + newest]
+
+
+def test_repositories_whose_lock_another_process_holds_stop_no_other(master: Master) -> None:
+    boxes = {name: master.write(name, following(outbox.first_level(name, 1), 1)) for name in "abcd"}
+    with ExitStack() as held:
+        for name in "abc":
+            assert held.enter_context(boxes[name].sending(wait=False))
+            master.poke(name)
+        master.poke("d")
+        eventually(lambda: not boxes["d"].has_unsent())
+    master.until(lambda: not any(box.has_unsent() for box in boxes.values()))
+    assert len(master.sent()) == 4
+
+
+def test_a_repository_that_cannot_be_announced_yet_is_tried_again(master: Master) -> None:
+    box = master.write("a", following(outbox.first_level("a", 1), 1))
+    master.work.announce(master.folder("a"))
+    eventually(lambda: master.locked.asked["a"])
+    master.locked.open = True
+    master.until(lambda: not box.has_unsent())
+
+
+def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent_meanwhile(master: Master) -> None:
+    box = master.write("a", following(outbox.first_level("a", 1), 1))
+    (master.root / "a" / ".hg" / "store" / "journal").touch()
+    master.poke("a")
+    master.work.recover(master.folder("a"))
+    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    assert not box.has_unsent()
+    assert master.locked.asked["a"] == LOOKS + 1

@@ -8,6 +8,7 @@ Before changesets go, bundles of events that are not sent yet are kept as files 
 """
 
 import contextlib
+import errno
 import glob
 import os
 import tempfile
@@ -174,15 +175,18 @@ def adopt(repo: Any) -> Level:
     return level
 
 
-def finish(repo: Any, intent: Intent) -> None:
-    """Does what is left of an interrupted act but `finish_move`; the caller holds the lock. Does nothing where all is done."""
+def finish(repo: Any, intent: Intent, *, wait: bool = True) -> None:
+    """Does what is left of an interrupted act but `finish_move`; the caller holds the lock. Does nothing where all is done.
+
+    Without `wait` raises LockError if it would have to wait for somebody who sends the repository's events.
+    """
     repo = repo.unfiltered()
     end = Outbox(repo.svfs).end()
     if end is None or not intent.concerns(end.level):
         intents.remove(repo.replication_root, intent.path)  # its repository is where it belongs, this is another
         return
     if intent.kind == Type.STRIPPED.value:
-        _finish_strip(repo, intent, announced=end.level.seq > intent.seq)
+        _finish_strip(repo, intent, announced=end.level.seq > intent.seq, wait=wait)
         intents.remove(repo.replication_root, intent.path)
     elif end.level.seq == intent.seq:
         if intent.kind == Type.DELETED.value:
@@ -214,13 +218,15 @@ def keep_bundles(repo: Any) -> None:
 
 
 @contextlib.contextmanager
-def _alone(repo: Any) -> Iterator[None]:
+def _alone(repo: Any, *, wait: bool = True) -> Iterator[None]:
     """Within, nobody sends events of this repository, which means: makes bundles of what is just going."""
     box = Outbox(repo.svfs)
     with box.sending(wait=False) as alone:
         if alone:
             yield
             return
+    if not wait:
+        raise error.LockHeld(errno.EAGAIN, repo.svfs.join(outbox.LOCK), b"outbox", None)
     repo.ui.warn(b"waiting until the events that are being sent are sent\n")
     with box.sending(wait=True):
         yield
@@ -285,9 +291,9 @@ def _announce_strip(repo: Any, intent: Intent) -> None:
     announce(repo, Announcement(kind=Type.STRIPPED, changes=_strip_changes(intent)))
 
 
-def _finish_strip(repo: Any, intent: Intent, *, announced: bool) -> None:
+def _finish_strip(repo: Any, intent: Intent, *, announced: bool, wait: bool) -> None:
     has = repo.changelog.index.has_node
-    with _alone(repo), master.quiet(repo):
+    with _alone(repo, wait=wait), master.quiet(repo):
         for bundle in _half_stripped(repo):
             if not all(has(bin(node)) for node in intent.heads_after):
                 with open(bundle, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's port to Mercurial: bundles, recovery, first events, and what a kill interrupted."""
 
-import contextlib
 import os
 from collections.abc import Mapping
 
@@ -45,19 +44,25 @@ class Repositories(OfFolders):
         """Rolls back an abandoned transaction; leaves one alone whose process lives, for it holds the lock."""
         return master.recover_abandoned(self.open(folder))
 
-    def announce(self, folder: str) -> None:
-        """Writes the first event, if there is none yet; raises Refused for a repository that may not have one."""
+    def announce(self, folder: str) -> bool:
+        """Writes the first event, if there is none yet; False if somebody holds the lock.
+
+        Raises Refused for a repository that may not have one.
+        """
         repo = self.open(folder)
         if Outbox(repo.svfs).end() is None:
             master.set_up(repo, self._settings)
             try:
-                with repo.lock(), repo.transaction(b"vcsreplicator-adopted"):
+                with repo.lock(wait=False), repo.transaction(b"vcsreplicator-adopted"):
                     pass
+            except error.LockError:
+                return False
             except error.Abort as problem:
                 raise Refused(str(problem)) from problem
+        return True
 
     def finish(self, root: str) -> list[str]:
-        """Finishes what intents say, unless the process that wrote one lives, for it holds the lock; what could not be finished."""
+        """Finishes what intents say, but what somebody holds a lock for; what could not be finished."""
         real, problems = os.path.realpath(root), []
         try:
             files = intents.files(real)
@@ -84,16 +89,14 @@ class Repositories(OfFolders):
             return
         repo = self.open(intent.folder)
         master.set_up(repo, self._settings)
-        with contextlib.ExitStack() as locks:
-            try:
-                locks.enter_context(repo.wlock(wait=False))
-                locks.enter_context(repo.lock(wait=False))
-            except error.LockError:
-                return
-            if intents.read(root, intent.path) != intent:
-                return
-            if repo.svfs.exists(b"journal"):
-                repo.recover()
-            lifecycle.finish(repo, intent)
+        try:
+            with repo.wlock(wait=False), repo.lock(wait=False):
+                if intents.read(root, intent.path) != intent:
+                    return
+                if repo.svfs.exists(b"journal"):
+                    repo.recover()
+                lifecycle.finish(repo, intent, wait=False)
+        except error.LockError:
+            return
         if intent.to is not None:
             lifecycle.finish_move(root, intent)
