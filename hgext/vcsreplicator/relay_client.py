@@ -3,7 +3,7 @@
 
 The conversation, one JSON object a line, over a Unix stream socket:
 
-    push  → relay   {"repository": "/repos/name"}     a transaction is about to run there
+    push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: is its history what the log has?
     push  → relay   {"seq": 12}                       committed up to 12: send it, tell me when the log has it
     relay → push    {"sent": 12}                      the log has it
 

@@ -218,6 +218,7 @@ class Server:
         peer.folder = folder
         with self._lock:
             self._peers.setdefault(folder, set()).add(peer)
+        self._work.poke(folder)  # a fork is found now rather than after the commit
         return True
 
     def _forget(self, peer: _Peer) -> None:

@@ -129,6 +129,22 @@ A bookmark whose name would tear Mercurial's own files or its clients' lists apa
   named 1 created origin=init after=0
   named 2 changed a b=000000000000 after=0
 
+A fork that the relay finds while a push is under way: there is no push.
+
+  $ hgm init -q forked
+  $ cat >> forked/.hg/hgrc <<'E'
+  > [hooks]
+  > pretxnchangegroup.fork = printf 'the log has another event 2 of it' > .hg/store/outbox.fork
+  > E
+  $ hg -R ../clone push -q ssh://user@dummy/$TESTTMP/repos/forked
+  remote: this repository takes no changes: the log has another event 2 of it
+  remote: (see 'hg help replicateadopt')
+  abort: push failed on remote
+  [100]
+  $ hgm -R forked log
+  $ events forked
+  forked 1 created origin=init after=0
+
 Settings that cannot be right.
 
   $ hgm init x --config vcsreplicator.role=

@@ -20,7 +20,7 @@ from testing.waiting import eventually
 
 
 class Work:
-    """Counts what the server asks for."""
+    """Counts what the server asks for: once for each who introduces himself, once for each who waits."""
 
     def __init__(self) -> None:
         self.pokes = 0
@@ -94,18 +94,18 @@ def test_without_file_descriptors_those_who_are_in_are_heard_and_nothing_spins(
     monkeypatch.setattr(relay_server, "FULL_PAUSE", 3600.0)
     with connect(folder) as inside, capture_logs() as told:
         say(inside, seq=1)
-        eventually(lambda: work.pokes == 1)
+        eventually(lambda: work.pokes == 2)
         server.listener.full = True
         with connect(folder) as outside:
             eventually(lambda: server.listener.refused)
             for seq in range(2, 12):
                 say(inside, seq=seq)
-                eventually(lambda expected=seq: work.pokes == expected)
+                eventually(lambda expected=seq: work.pokes == expected + 1)
             assert server.listener.refused <= 11
             server.listener.full = False
             say(inside, seq=12)
             say(outside, seq=1)
-            eventually(lambda: work.pokes == 13)
+            eventually(lambda: work.pokes == 15)
     assert [line["log_level"] for line in told] == ["error", "info"]
 
 
@@ -118,4 +118,4 @@ def test_connections_are_taken_again_when_there_is_room_again(
         eventually(lambda: server.listener.refused > 1)
         server.listener.full = False
         say(outside, seq=1)
-        eventually(lambda: work.pokes == 1)
+        eventually(lambda: work.pokes == 2)

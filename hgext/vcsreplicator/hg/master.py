@@ -114,6 +114,9 @@ def _with_capture(base: type, folder: str, path: str, settings: Settings) -> typ
                 if line is not None:
                     line.close()
                 raise
+            if desc != capture.LIFECYCLE:
+                # The relay looks when the line is opened, and may have found a fork since.
+                tr.addvalidator(capture.FINALIZER, lambda _tr: capture.refuse_fork(Outbox(repo.svfs)))
             _watch(tr, captured, line, folder)
             return tr
 
