@@ -160,4 +160,5 @@ def next_url(web: Any, next_id: int) -> bytes:
     parameters.append((b"startID", b"%d" % next_id))
     words = b"&".join(b"%s=%s" % (util.urlreq.quote(n), util.urlreq.quote(v)) for n, v in parameters)
     command = web.req.dispatchparts[0] if web.req.dispatchparts else b"json-pushes"
-    return b"%s%s/%s?%s" % (web.req.advertisedbaseurl, web.req.apppath, command, words)
+    place = util.urlreq.quote(b"%s/%s" % (web.req.apppath, command))  # a style is anything that precedes the command
+    return b"%s%s?%s" % (web.req.advertisedbaseurl, place, words)

@@ -161,6 +161,22 @@ def test_a_long_answer_is_cut_and_says_where_it_goes_on(copy, path):
         assert seen == [1, 2, 4, 6, 9, 12, 14, 16]
 
 
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/json\r\nX-Evil: yes\r\n-pushes", "startID=0"),
+        ("/json-pushes", "startID=0&user=alice%40example.com%0D%0AX-Evil%3A+yes&user=alice%40example.com"),
+        ("/json-pushes", "startID=0&x%0D%0AX-Evil%3A+yes=1"),
+        ("/json-pushes", "startID=0&x%3E%3B=%3E%3B"),
+    ],
+)
+def test_a_question_cannot_add_a_header(copy, path, query):
+    status, headers, _body = Site(copy, "[pushlog]\nmaxpushes = 1\n").get(path, query)
+    assert status == 200
+    assert not {character for character in headers["Link"] if character in "\r\n"}
+    assert headers["Link"].count(">") == headers["Link"].count(";") == 1
+
+
 def test_an_answer_as_long_as_allowed_is_not_cut(copy):
     assert (
         "Link"
