@@ -74,11 +74,16 @@ def _user(proto: Any) -> bytes | None:
 
 
 def _address(proto: Any) -> bytes | None:
-    """The address of an HTTP client; None behind a proxy, which connects on behalf of anybody."""
+    """The address of an HTTP client; None behind a proxy, which connects on behalf of anybody.
+
+    REMOTE_HOST does not count: where a server looks names up it is what the client's own name server says.
+    """
     if proto.name == wireprototypes.SSHV1:
         return None
     request = proto._req
-    return None if any(name in request.headers for name in _FORWARDED) else request.remotehost
+    if any(name in request.headers for name in _FORWARDED):
+        return None
+    return request.rawenv.get(b"REMOTE_ADDR")  # type: ignore[no-any-return]
 
 
 def _covers(entry: bytes, address: bytes | None) -> bool:
