@@ -3,7 +3,7 @@
 
 Another extension may limit what web pages and wire commands show by giving the unfiltered repository an attribute
 ``_pushlog_limit``: a function without arguments that returns the last visible push id, or None for no limit. Beside it,
-``_pushlog_view`` names the repository view of all changesets that may be shown, hidden ones included.
+``_pushlog_view``: a function that returns the name of the repository view of all changesets that may be shown, hidden ones too.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def visible_limit(repo: Any) -> int | None:
 def with_hidden(repo: Any) -> Any:
     """The repository in which changesets are looked up: hidden ones too, but for those that another extension keeps back."""
     everything = repo.unfiltered()
-    view = getattr(everything, "_pushlog_view", None)
-    return everything if view is None else everything.filtered(view)
+    decide = getattr(everything, "_pushlog_view", None)
+    return everything if decide is None else everything.filtered(decide())
 
 
 def web_limit(repo: Any) -> int | None:

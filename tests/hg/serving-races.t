@@ -98,3 +98,16 @@ A mirror's worker keeps the caches of the view warm, whatever its own configurat
   ed9dc04262ce
   $ get '?cmd=branchmap' | tail -1
   default ed9dc04262ce3f8c7c571d4fa43a01bc18b89b32 (no-eol)
+
+Where changesets are hidden, so are those of the view in which the pushlog looks for them.
+
+  $ hg -R repo phase --force --draft 4
+  $ printf '[experimental]\nevolution = all\n' >> "$HGRCPATH"
+  $ hg -R repo debugobsolete ed9dc04262ce3f8c7c571d4fa43a01bc18b89b32
+  1 new obsolescence markers
+  obsoleted 1 changesets
+  $ "$PYTHON" warm.py
+  66e02310782a
+  $ ls repo/.hg/cache | grep hidden
+  branch2-replicatedserved.hidden
+  tags2-replicatedserved.hidden

@@ -82,7 +82,7 @@ def reposetup(ui: Any, repo: Any) -> None:
     release = read_watermark(unfiltered)
     setattr(unfiltered, _RELEASE, release)
     unfiltered._pushlog_limit = lambda: (release.push_id or 0) if release else 0
-    unfiltered._pushlog_view = HIDDEN_VIEW
+    unfiltered._pushlog_view = lambda: _widest_view(unfiltered)
 
     class readonlymirror(unfiltered.__class__):  # type: ignore[misc, name-defined]
         def cancopy(self) -> bool:
@@ -135,9 +135,16 @@ def warm(repo: Any) -> None:
     setattr(unfiltered, _RELEASE, read_watermark(unfiltered))
     for name, _, _ in _VIEWS:
         unfiltered.filteredrevcache.pop(name, None)
-    view = unfiltered.filtered(VIEW)
-    unfiltered._branchcaches.update_disk(view)
-    view.tags()
+    for name in dict.fromkeys((VIEW, _widest_view(unfiltered))):
+        view = unfiltered.filtered(name)
+        unfiltered._branchcaches.update_disk(view)
+        view.tags()
+
+
+def _widest_view(unfiltered: Any) -> bytes:
+    """The view with hidden changesets; where none is hidden that of every client, so that its caches serve for both."""
+    is_same = repoview.filterrevs(unfiltered, HIDDEN_VIEW) == repoview.filterrevs(unfiltered, VIEW)
+    return VIEW if is_same else HIDDEN_VIEW
 
 
 def _register_views() -> None:
@@ -167,28 +174,34 @@ def _limit(name: bytes) -> Callable[..., frozenset[int]]:
     return filtered
 
 
+class _Ended:
+    """A view's changelog that ends with the release: `-1` is the last that is shown, and the rest does not exist."""
+
+    filteredrevs: _Hidden
+    display_id: bytes
+
+    def __len__(self) -> int:
+        return self.filteredrevs.length
+
+    def rev(self, node: bytes) -> int:
+        number: int = super(repoview.filteredchangelogmixin, self).rev(node)  # type: ignore[misc]
+        hidden = self.filteredrevs
+        if number not in hidden:
+            return number
+        reason = b"filtered node" if number < hidden.length else b"no node"
+        raise error.FilteredLookupError(hex(node), self.display_id, reason)
+
+    def headrevs(self, revs: Any = None, stop_rev: Any = None) -> Any:
+        if revs is None and not len(self):
+            return [nullrev]
+        return super().headrevs(revs, stop_rev)  # type: ignore[misc]
+
+
 def _changelog(orig: Any, changelog: Any, hidden: frozenset[int]) -> Any:
-    """Wraps what gives a view its changelog: it ends with the release, so `-1` is the last of that, and says of the rest what it
-    says of what does not exist."""
+    """Wraps what gives a view its changelog. No closure: classes made at run time live until the garbage collector comes."""
     shown = orig(changelog, hidden)
     if isinstance(hidden, _Hidden):
-
-        class releasedchangelog(shown.__class__):  # type: ignore[misc, name-defined]
-            def __len__(self) -> int:
-                return hidden.length
-
-            def rev(self, node: bytes) -> int:
-                try:
-                    return super().rev(node)  # type: ignore[no-any-return]
-                except error.FilteredLookupError:
-                    if self.index.rev(node) < hidden.length:
-                        raise
-                    raise error.FilteredLookupError(node, self.display_id, b"no node") from None
-
-            def headrevs(self, revs: Any = None, stop_rev: Any = None) -> Any:
-                return [nullrev] if revs is None and not hidden.length else super().headrevs(revs, stop_rev)
-
-        shown.__class__ = releasedchangelog
+        shown.__class__ = type("releasedchangelog", (_Ended, shown.__class__), {})
     return shown
 
 
