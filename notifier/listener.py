@@ -12,18 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import kombu.connection
 import kombu.entity
+import kombu.messaging
 import structlog
-from amqp.exceptions import AccessRefused, AMQPError, NotFound
-from kombu.exceptions import KombuError
+from amqp.exceptions import AccessRefused, NotFound
 
 from hgext.vcsreplicator.errors import Refused
 from hgext.vcsreplicator.retry import Backoff
 
+from .amqp import TROUBLE, client, connect, drain, within
+
 log_line = structlog.get_logger()
 
-_Connection: Any = kombu.connection.Connection  # kombu has no types
+_Consumer: Any = kombu.messaging.Consumer  # kombu has no types
 _Queue: Any = kombu.entity.Queue
 _Exchange: Any = kombu.entity.Exchange
 _QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")
@@ -76,7 +77,7 @@ def listen(
             session.run()
         except (AccessRefused, NotFound) as error:
             raise Refused(f"{settings.exchange}: {error}") from error
-        except (AMQPError, KombuError, OSError) as error:
+        except TROUBLE as error:
             failures = failures + 1 if not session.connected else 1
             delay = Backoff(first=0.2, longest=15.0).delay(failures)
             log_line.warning("not connected", reason=str(error), retry_in=round(delay, 1))
@@ -103,18 +104,23 @@ class _Session:
     def run(self) -> None:
         """One connection, until it breaks or all is done."""
         self.connected = False
-        given = {} if self.settings.password is None else {"password": self.settings.password}
-        with _Connection(self.settings.url, **given, heartbeat=20, connect_timeout=5) as connection:
-            channel = connection.channel()
-            channel.basic_qos(0, self.settings.prefetch, False)
-            consumer = connection.Consumer([self._queue()], channel=channel, on_message=self._take, auto_declare=True)
-            with consumer:
-                self.connected = True
-                while not self.finished:
-                    try:
-                        connection.drain_events(timeout=0.2)
-                    except TimeoutError:
-                        connection.heartbeat_check()
+        settings = self.settings
+        properties = {"product": "vcsreplicator", "queue": settings.queue}
+        connection = connect(client(settings.url, password=settings.password, heartbeat=20, properties=properties))
+        try:
+            with within(connection):
+                channel = connection.channel()
+                channel.basic_qos(0, settings.prefetch, False)
+                consumer = _Consumer(channel, [self._queue()], on_message=self._take, auto_declare=True)
+                consumer.consume()
+            self.connected = True
+            while not self.finished:
+                drain(connection, 0.2)
+                connection.heartbeat_tick()
+            with within(connection):  # so that the last acknowledgement arrives
+                connection.close()
+        finally:
+            connection.collect()
 
     def _queue(self) -> Any:
         exchange = _Exchange(self.settings.exchange, type="topic", durable=True, passive=True)

@@ -5,29 +5,26 @@ v1 and v2 are two destinations with two connections: the one failing never repea
 that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whatever closed
 the connection, the next one declares the exchange again.
 
-Rules of this file: nothing waits without a limit, because a stopped broker keeps its sockets open; what the broker would
+Rules of this file: nothing waits without a limit (`amqp`), because a stopped broker keeps its sockets open; what the broker would
 answer by closing the channel (routing key, size) is refused here, before I/O, for it would cost every other message too.
 """
 
 import datetime
 import json
 import re
-import ssl
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import kombu.connection
 import structlog
-from amqp.exceptions import AMQPError
-from kombu.exceptions import KombuError
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.streams import Stream
 
+from .amqp import TROUBLE, client, connect, drain, where, within
 from .delivery import PATIENCE, Delivery, Patience
 from .destination import DOCUMENTED, Destination, Outcome
 from .message import Json, Message, to_text
@@ -38,16 +35,12 @@ POLITE_BYTES = 8 * 1024
 MAX_KEY = 255
 """Bytes of a routing key: AMQP counts them in one byte."""
 
-CONNECT_PATIENCE = 4.0
-TROUBLE = (AMQPError, KombuError, OSError)
-
 LARGE = Counter("vcsreplicator_notifier_large_messages", "Messages over 8 kB", ["destination"])
 UNROUTABLE = Counter("vcsreplicator_notifier_unroutable_messages", "Returned: no queue is bound", ["destination"])
 BLOCKED = Gauge("vcsreplicator_notifier_blocked_flag", "1 while the broker blocks publishers (alarm)", ["destination"])
 
 log_line = structlog.get_logger()
 
-_Connection: Any = kombu.connection.Connection  # kombu has no types
 _EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
 
 
@@ -190,7 +183,7 @@ class Pulse:
     def outcomes(self, timeout: float) -> Sequence[Outcome]:
         if self._connection is not None:
             try:
-                self._drain(0 if self._outcomes else timeout)
+                drain(self._connection, 0 if self._outcomes else timeout)
                 self._check_signs_of_life()
             except TROUBLE as error:
                 self._lost(error)
@@ -236,9 +229,7 @@ class Pulse:
 
     @property
     def _where(self) -> str:
-        """Broker and exchange, without the password."""
-        connection = _Connection(self.settings.url)
-        return f"{connection.hostname}:{connection.port or 5672}{connection.virtual_host} {self.settings.exchange}"
+        return f"{where(self.settings.url)} {self.settings.exchange}"
 
     def _connect(self) -> None:
         """Connects and declares, or raises Unavailable."""
@@ -246,35 +237,23 @@ class Pulse:
             password = None if self.settings.password is None else self.settings.password.read()
         except BadConfig as error:
             raise Unavailable(str(error)) from error
+        known = client(
+            self.settings.url,
+            password=password,
+            ca_file=self.settings.ca_file,
+            heartbeat=self.settings.heartbeat,
+            properties={"product": "vcsreplicator", "destination": self.name},
+            on_blocked=self._on_blocked,
+            on_unblocked=self._on_unblocked,
+        )
         try:
-            self._connection = self._new_connection(password).transport.establish_connection()
-            with self._connection.transport.having_timeout(CONNECT_PATIENCE):
+            self._connection = connect(known)
+            with within(self._connection):
                 self._open_channel()
         except TROUBLE as error:
             self._disconnect()
             raise Unavailable(f"{self._where}: {_reason(error)}") from error
         log_line.info("connected", broker=self._where)
-
-    def _new_connection(self, password: str | None) -> Any:
-        options = {
-            "on_blocked": self._on_blocked,
-            "on_unblocked": self._on_unblocked,
-            "client_properties": {"product": "vcsreplicator", "destination": self.name},
-        }
-        return _Connection(
-            self.settings.url,
-            **({} if password is None else {"password": password}),
-            ssl=self._tls(),
-            connect_timeout=CONNECT_PATIENCE,
-            heartbeat=self.settings.heartbeat,
-            transport_options=options,
-        )
-
-    def _tls(self) -> Any:
-        if not self.settings.url.startswith("amqps://"):
-            return False
-        host = _Connection(self.settings.url).hostname
-        return {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": self.settings.ca_file, "server_hostname": host}
 
     def _open_channel(self) -> None:
         channel = self._channel = self._connection.channel()
@@ -292,15 +271,6 @@ class Pulse:
         self._tag = 0
         self._blocked = False
         self._beat_at = self.clock.monotonic()
-
-    def _drain(self, timeout: float) -> None:
-        """Takes in what the broker says, waiting for the first."""
-        try:
-            while True:
-                self._connection.drain_events(timeout=timeout)
-                timeout = 0
-        except TimeoutError:
-            pass
 
     def _check_signs_of_life(self) -> None:
         now = self.clock.monotonic()

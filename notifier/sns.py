@@ -119,7 +119,7 @@ class Sns:
             session = boto3.session.Session(region_name=settings.region)
             self._s3 = session.client("s3", config=config, endpoint_url=settings.s3_endpoint_url)
             self._sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
-        except (BotoCoreError, ValueError) as error:
+        except (BotoCoreError, OSError, ValueError) as error:
             raise BadConfig(f"sns: {error}") from error
 
     def send(self, message: Message) -> None:
@@ -139,6 +139,8 @@ class Sns:
             )
         except (ClientError, BotoCoreError) as error:
             raise _translated(error) from error
+        except OSError as error:  # a file of boto3's: certificates, credentials
+            raise Unavailable(f"sns: {error}") from error
 
     def _data_url(self, key: str) -> str:
         return f"{self._s3.meta.endpoint_url.rstrip('/')}/{self.settings.bucket}/{key}"

@@ -86,6 +86,7 @@ class Webhooks:
         self._deliveries = Deliveries(settings.database)
         try:
             self._deliveries.follow_file(settings.subscriptions or {}, now=clock.now())
+            self._dispatcher = Dispatcher(name, settings, clock)
         except ReplicationError:
             self._deliveries.close()
             raise
@@ -93,7 +94,6 @@ class Webhooks:
         self._told: set[tuple[int, str | None]] = set()
         self._seen_change = -1
         self._subscriptions: list[StoredSubscription] = []
-        self._dispatcher = Dispatcher(name, settings, clock)
         self._dispatcher.start()
 
     def start(self) -> None:

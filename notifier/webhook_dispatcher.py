@@ -222,10 +222,10 @@ class Dispatcher(threading.Thread):
             return
         if answer.verdict is Verdict.DELIVERED:
             if member.failing:
-                self._set_failing(deliveries, stored, None)
+                self._set_failing(deliveries, stored, None, answer)
             return
         if not member.failing:
-            self._set_failing(deliveries, stored, now)
+            self._set_failing(deliveries, stored, now, answer)
             stored = self._subscriptions[item.subscription]
         since = stored.failing_since or now
         if answer.verdict is Verdict.GONE:
@@ -234,14 +234,16 @@ class Dispatcher(threading.Thread):
             hours = (now - since) / 3600
             self._pause(deliveries, stored, f"failing for {hours:.0f} hours, last: {answer.error}", now)
 
-    def _set_failing(self, deliveries: Deliveries, stored: StoredSubscription, since: float | None) -> None:
+    def _set_failing(
+        self, deliveries: Deliveries, stored: StoredSubscription, since: float | None, answer: Answer
+    ) -> None:
         deliveries.failing(stored.id, since)
         self._subscriptions[stored.id] = replace(stored, failing_since=since)
         self._queues.members[stored.id].failing = since is not None
         if since is None:
             log_line.info("subscription answers again", subscription=stored.name)
         else:
-            log_line.warning("subscription fails", subscription=stored.name)
+            log_line.warning("subscription fails", subscription=stored.name, reason=answer.error)
 
     def _pause(self, deliveries: Deliveries, stored: StoredSubscription, reason: str, now: float) -> None:
         deliveries.pause(stored.name, reason, who="vcsreplicator", now=now)

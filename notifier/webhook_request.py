@@ -27,6 +27,7 @@ import urllib3
 
 from hgext.vcsreplicator.version import VERSION
 
+from .authorities import trusting
 from .deliveries import Outgoing
 from .subscription import Subscription
 
@@ -178,7 +179,8 @@ class Sender:
     """Sends requests, keeps connections open; used by many threads."""
 
     def __init__(self, *, networks: Sequence[Network], allow_http: bool, ca_file: str | None = None) -> None:
-        self._networks, self._allow_http, self._ca_file = networks, allow_http, ca_file
+        """Raises Unavailable if `ca_file` cannot be read."""
+        self._networks, self._allow_http, self._tls = networks, allow_http, trusting(ca_file)
         self._pools: dict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = {}
         self._lock = threading.Lock()
 
@@ -258,7 +260,7 @@ class Sender:
             port,
             maxsize=16,
             cert_reqs="CERT_REQUIRED",
-            ca_certs=self._ca_file,
+            ssl_context=self._tls,
             server_hostname=host,
             assert_hostname=host,
         )

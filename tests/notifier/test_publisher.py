@@ -19,6 +19,7 @@ from notifier.pulse import PulseSettings
 from notifier.secret import Secret
 from notifier.settings import read
 from notifier.state import Kind
+from testing.certificates import certificate
 from testing.notices import a_notice, an_event, identifier, publish, publish_pushes
 from testing.notifying import FAST, Notifier, Scripted
 from testing.waiting import eventually
@@ -194,6 +195,31 @@ def test_a_secret_that_cannot_be_read_troubles_its_destination_alone(
     publish_pushes(log, "x", 1, 2)
     notifier.settled("other")
     eventually(lambda: "missing cannot be read" in str(notifier.state.conditions().get("pulse")))
+    assert other.told("x") == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["webhook", "pulse"])
+def test_missing_authorities_trouble_their_destination_alone_until_they_are_there(
+    log: Log, notifier: Notifier, tmp_path: Path, kind: str
+) -> None:
+    ca_file, other = tmp_path / "ca.pem", Scripted()
+    url, exchange = "amqps://u@127.0.0.1:1//", "exchange/hgpushes/v2"
+    keys = {"database": str(tmp_path / "d.db")} if kind == "webhook" else {"url": url, "exchange": exchange}
+    table = {"type": kind, "ca-file": str(ca_file), **keys}
+    settings = read({"public": {"urls": {}}, "notifier": {"it": table}}, "f.toml")
+    notifier.start(it=settings.destinations["it"], other=other)
+    publish_pushes(log, "x", 1, 2)
+    notifier.settled("other")
+
+    def trouble() -> str:
+        return str(notifier.state.conditions().get("it", {}).get("trouble"))
+
+    eventually(lambda: trouble() == f"ca-file: {ca_file} cannot be read: No such file or directory")
+    certificate(tmp_path, "ca", "DNS:localhost")
+    if kind == "webhook":
+        notifier.settled("it")
+    else:
+        eventually(lambda: "Connection refused" in trouble())
     assert other.told("x") == [1, 2]
 
 

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The certificate authorities that a destination trusts: a file, or those of the system."""
+
+import ssl
+
+from hgext.vcsreplicator.errors import Unavailable
+
+
+def trusting(ca_file: str | None) -> ssl.SSLContext:
+    """A context that verifies certificate and name. Raises Unavailable, with the file's name, if it cannot be read."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError as error:
+        raise Unavailable(f"ca-file: {ca_file}: expected certificates in PEM: {error.reason or error}") from error
+    except OSError as error:
+        raise Unavailable(f"ca-file: {ca_file} cannot be read: {error.strerror}") from error
