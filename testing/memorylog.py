@@ -104,8 +104,7 @@ class MemoryLog:
         positions: Mapping[TopicPartition, int],
     ) -> None:
         with self._changed:
-            if self._epochs[identity] != epoch:
-                raise Fenced(f"{identity}: a newer instance took over")
+            self.check(identity, epoch)
             fails = bool(self.fail_commits)
             if fails and not self.fail_commits.pop(0):
                 raise Unavailable("not committed")
@@ -116,6 +115,10 @@ class MemoryLog:
             self._changed.notify_all()
             if fails:
                 raise Unavailable("committed, and nobody was told")
+
+    def check(self, identity: str, epoch: int) -> None:
+        if self._epochs[identity] != epoch:
+            raise Fenced(f"{identity}: a newer instance took over")
 
     def collect(
         self, positions: dict[TopicPartition, int], active: Sequence[TopicPartition], limit: int
@@ -180,6 +183,9 @@ class MemoryTransactor:
         positions: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         self._log.commit(self._identity, self._epoch, messages, group, positions or {})
+
+    def renew(self) -> None:
+        self._log.check(self._identity, self._epoch)
 
     def close(self) -> None:
         pass

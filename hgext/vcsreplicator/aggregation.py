@@ -129,7 +129,7 @@ class Aggregation:
         self._survey()
 
     def reread(self, now: float) -> bool:
-        """Takes what an older aggregator kept, until a batch is full; whether some is left. To be over before `event`."""
+        """Takes what an older aggregator kept, until a batch is full; whether some is left, to be taken before any `event`."""
         while self._stored_newer and not self.full:
             self._take_newer(self._stored_newer.pop(), now)
         return bool(self._stored_newer)

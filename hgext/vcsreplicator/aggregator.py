@@ -4,7 +4,7 @@
 It reads `events`, `acks` and `roster-requests`; one transaction moves its positions, `pending`, `state`, `roster` and `notices`.
 Levels (`acks`) are read whole at start and never acknowledged. So whatever crashes, each event is released and announced once in
 effect, and a restart needs the compacted topics alone. After a transaction whose outcome is unknown everything in memory is
-thrown away and read again. A newer aggregator fences an older one, which leaves `run` with Fenced.
+thrown away and read again. A newer aggregator fences an older one, which leaves `run` with Fenced, whatever trouble either had.
 
 Commits are made when somebody waits for them: a release, a notice or a decision about the roster at once (what arrives during a
 commit is the next group). Nobody waits for new events alone: within `group_time` most of them are released, and one transaction
@@ -33,7 +33,7 @@ from .alarms import Alarm, alarms, survey
 from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
 from .levels import AggregatorBeat, State
-from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record
+from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record, Transactor
 from .retry import Backoff
 from .roster import Roster
 from .shape import from_json, to_json
@@ -87,11 +87,16 @@ def run(
     While the log is away it is tried again for ever.
     """
     clock = clock or SystemClock()
+    transactor: Transactor | None = None
     failures = 0
     announced = False
     while not stop.is_set():
         try:
-            with Session(settings, log, clock) as session:
+            if transactor is None:
+                transactor = log.transactor(IDENTITY)
+            else:
+                transactor.renew()
+            with Session(settings, log, transactor, clock) as session:
                 if not announced:
                     ready()
                     announced = True
@@ -103,17 +108,19 @@ def run(
             failures += 1
             log_line.warning("log unavailable", reason=str(error), failures=failures)
             stop.wait(RETRY.delay(failures))
+        finally:
+            if transactor is not None:
+                transactor.close()
 
 
 class Session:
     """One life of the aggregator between two looks at the whole log; used by one thread. Raises Unavailable, Fenced, BadConfig.
 
-    Making it fences every older one. It is loaded when made.
+    It is loaded when made, after the transactor was: what an older one did is done.
     """
 
-    def __init__(self, settings: AggregatorSettings, log: Log, clock: Clock) -> None:
-        self._settings, self._log, self._clock = settings, log, clock
-        self._transactor = log.transactor(IDENTITY)
+    def __init__(self, settings: AggregatorSettings, log: Log, transactor: Transactor, clock: Clock) -> None:
+        self._settings, self._transactor, self._clock = settings, transactor, clock
         self._reader: Reader | None = None
         self._first = clock.monotonic()
         try:
@@ -141,7 +148,6 @@ class Session:
         """Frees everything; what was not committed is forgotten, and read again by the next session."""
         if self._reader is not None:
             self._reader.close()
-        self._transactor.close()
 
     def step(self, timeout: float) -> None:
         """Reads what is there, waiting at most `timeout` seconds, decides, and commits if somebody waits for it."""

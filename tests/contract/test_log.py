@@ -516,6 +516,20 @@ def test_a_newer_transactor_fences_the_older_ones_of_its_identity_for_good(
     assert log.stored("group", EVENTS) == {}
 
 
+def test_a_transactor_that_begins_anew_goes_on_but_takes_nothing_back_from_a_newer_one(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    older = transacting()
+    older.renew()
+    older.commit([message(b"older", topic=NOTICES)])
+    newer = transacting()
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            older.renew()
+    newer.commit([message(b"newer", topic=NOTICES)])
+    assert values(read(reading(NOTICES), 2)) == [b"older", b"newer"]
+
+
 def test_an_instance_that_was_paused_finds_itself_fenced(
     storage: Storage, reading: Callable[..., Reader], transacting: Callable[..., Transactor], opened: ExitStack
 ) -> None:
@@ -643,9 +657,8 @@ def test_everything_is_unavailable_while_the_log_is_away_and_heals_when_it_is_ba
     while b"after" not in seen:
         seen += values(patiently(lambda: reader.poll(1)))
     assert [value for value in seen if value != b"lost?"] == [b"after"]
-    again = patiently(lambda: log.transactor("single"))
-    opened.callback(again.close)
-    patiently(lambda: again.commit([message(b"commit", topic=NOTICES)]))
+    patiently(transactor.renew)
+    patiently(lambda: transactor.commit([message(b"commit", topic=NOTICES)]))
     while b"commit" not in seen:
         seen += values(patiently(lambda: reader.poll(1)))
 
@@ -715,9 +728,8 @@ def test_a_transaction_that_took_too_long_is_unclear_but_fences_nobody(
     with pytest.raises(Unavailable):
         transactor.commit([message(b"too late", topic=NOTICES)])
     monkeypatch.undo()
-    again = log.transactor("single")
-    opened.callback(again.close)
-    again.commit([message(b"again", topic=NOTICES)])
+    transactor.renew()
+    transactor.commit([message(b"again", topic=NOTICES)])
     assert values(read(reader, 1)) == [b"again"]
 
 

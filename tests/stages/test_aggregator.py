@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The aggregator as a process on the real logs: killed at random under load, two at once, a mirror away, a large restart."""
 
+import itertools
 import random
 import signal
 import threading
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.aggregator import GROUP, AggregatorSettings, run
+from hgext.vcsreplicator.aggregator import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator_metrics import EVENTS_TOTAL
-from hgext.vcsreplicator.errors import Fenced
+from hgext.vcsreplicator.errors import Fenced, Unavailable
 from hgext.vcsreplicator.levels import Notice
 from hgext.vcsreplicator.log import EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log
 from hgext.vcsreplicator.log.opening import open_log
@@ -159,6 +160,7 @@ def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, lo
             push_everywhere(log, chains, 3)
             assert older.process.wait(SOON) == EXIT_FENCED
             eventually(lambda: all_noticed(log, chains), timeout=SOON)
+            assert newer.process.poll() is None
     report = check(history(log))
     assert not report.violations
     assert report.notices == 24
@@ -243,6 +245,28 @@ def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, 
         other.transactor("aggregator").close()
         thread.join(SOON)
         assert len(left) == 1
+
+
+def test_of_two_that_both_meet_trouble_the_older_leaves_and_the_newer_goes_on(
+    url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, step = itertools.count(1), Session.step
+
+    def troubled(session: Session, timeout: float) -> None:
+        if next(calls) % 5 == 0:
+            raise Unavailable("too slow")
+        step(session, timeout)
+
+    monkeypatch.setattr(Session, "step", troubled)
+    settings, chains = AggregatorSettings(beat=3600.0), repositories(4)  # it is trouble that makes them meet
+    ask(log, Verb.ALLOW_EMPTY, allow=True)
+    with open_log(url) as other, running(settings, log) as (older, left), running(settings, other) as (newer, leaving):
+        older.join(SOON)
+        assert len(left) == 1
+        push_everywhere(log, chains, 2)
+        eventually(lambda: all_noticed(log, chains), timeout=SOON)
+        assert newer.is_alive()
+        assert leaving == []
 
 
 def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from hgext.vcsreplicator import wire
-from hgext.vcsreplicator.aggregator import AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator import IDENTITY, AggregatorSettings, Session
 from hgext.vcsreplicator.errors import Fenced, Unavailable
 from hgext.vcsreplicator.event import Event, Type
 from hgext.vcsreplicator.levels import State
@@ -258,7 +258,7 @@ class World(RuleBasedStateMachine):
     def opened(self) -> Session:
         while True:
             try:
-                return Session(self.settings, self.log, self.clock)
+                return Session(self.settings, self.log, self.log.transactor(IDENTITY), self.clock)
             except Unavailable:
                 continue
 

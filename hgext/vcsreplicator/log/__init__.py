@@ -10,7 +10,7 @@ Guarantees of every adapter:
 - `append` returns only once all messages are durable. If it raises Unavailable nothing is known: the caller appends the same
   messages again, so a record may stand twice, but *first appearances are in order* within a partition.
 - `Transactor.commit` appends all messages and stores all positions, or none; readers never see part of it. When it raises
-  Unavailable the outcome is unknown: make a new transactor (same identity), read the stored positions, and go on from there.
+  Unavailable the outcome is unknown: `renew` the transactor, read the stored positions, and go on from there.
 - A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing.
 - A reader sees committed records only, of each partition in offset order, each once. It never skips: a position before the
   beginning, or beyond the end of a log that lost records, raises Expired.
@@ -141,6 +141,9 @@ class Transactor(Protocol):
         positions: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         """All messages and, for `group`, all positions – or none. Raises Unavailable (outcome unknown) or Fenced."""
+
+    def renew(self) -> None:
+        """Begin anew after Unavailable: what was unclear is over. Raises Fenced if a newer one came; nothing is taken back."""
 
     def close(self) -> None:
         """Free everything."""

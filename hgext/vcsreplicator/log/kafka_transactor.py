@@ -34,13 +34,13 @@ class KafkaTransactor:
         epoch, _ = self._last_owner()
         note = OffsetAndMetadata(epoch + 1, self._instance, -1)
         log.store(self._group, {(OWNERS, 0): note})
-        self._producer: KafkaProducer | None = log.new_producer(transactional_id=log.full(identity))
-        try:
-            with rim(log.options, f"become {identity}"):
-                self._producer.init_transactions()
-        except ReplicationError:
-            self.close()
-            raise
+        self._producer: KafkaProducer | None = None
+        self._begin()
+
+    def renew(self) -> None:
+        self.close()
+        self._refuse_newer()
+        self._begin()  # and should one come just now, the note decides: that one renews, and fences this one
 
     def commit(
         self,
@@ -57,9 +57,7 @@ class KafkaTransactor:
         offsets = {self._log.partition(*key): OffsetAndMetadata(at, "", -1) for key, at in (positions or {}).items()}
         if self._producer is None:
             self._refuse_newer()
-            raise Unavailable(
-                f"{self._log.options.url}: {self._identity}: its last transaction is unclear; make a new one"
-            )
+            raise Unavailable(f"{self._log.options.url}: {self._identity}: its last transaction is unclear; renew it")
         if not plan and not offsets:
             return self._refuse_newer()
         try:
@@ -80,6 +78,15 @@ class KafkaTransactor:
     @property
     def _group(self) -> str:
         return f"transactor-{self._identity}"
+
+    def _begin(self) -> None:
+        self._producer = self._log.new_producer(transactional_id=self._log.full(self._identity))
+        try:
+            with rim(self._log.options, f"become {self._identity}"):
+                self._producer.init_transactions()
+        except ReplicationError:
+            self.close()
+            raise
 
     def _transact(
         self,

@@ -289,6 +289,9 @@ class SqliteTransactor:
     ) -> None:
         self._log.commit(messages, group, positions or {}, self._fence)
 
+    def renew(self) -> None:
+        self._log.commit((), None, {}, self._fence)
+
     def close(self) -> None:
         pass
 
