@@ -2,7 +2,8 @@
 """Levels: the small records by which mirrors and aggregator tell each other how far they are.
 
 All are the latest value of their key in a compacted topic: reading a topic whole gives the present, and an older value never
-matters. Sequences count from 1; 0 means nothing yet.
+matters. Sequences count from 1; 0 means nothing yet. Mirrors and aggregator are upgraded one by one: what a newer one says beyond
+what is known here is passed over.
 """
 
 import enum
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .event import Event
+from .shape import extensible
 
 
 class Reason(enum.StrEnum):
@@ -30,6 +32,7 @@ class Reason(enum.StrEnum):
     DISK = "disk"
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
     """A mirror's level for one repository. Topic `acks`, key `MIRROR/REPOSITORY`; may go down (a restored mirror).
@@ -54,6 +57,7 @@ class Ack:
     note: str | None = None
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     """A mirror's sign of life, every few seconds. Topic `acks`, key `MIRROR`.
@@ -69,6 +73,7 @@ class Beat:
     instance: str = ""
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """What the aggregator holds true of one repository. Topic `state`, key REPOSITORY; written with each release and notice.
@@ -95,6 +100,7 @@ class State:
     fork: str | None = None
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorBeat:
     """The aggregator's sign of life. Topic `state`, key `aggregator`; mirrors call themselves stale without one for 30 s."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Strict reading of JSON into frozen dataclasses, and writing them back: unknown, missing and ill-typed members are refused.
 
+An `extensible` dataclass passes over members that it does not know, because a newer program may have written them.
+
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
 dataclasses. A float member accepts an integer; a bool is never a number.
@@ -22,6 +24,13 @@ Reader = Callable[[Any, str], Any]
 
 MAX_TEXT = 4 * 1024 * 1024
 _SCALARS = frozenset({str, int, float, bool})
+_EXTENSIBLE: set[type] = set()
+
+
+def extensible(kind: type[T]) -> type[T]:
+    """Decorates a dataclass of which newer programs may write more members than this one knows."""
+    _EXTENSIBLE.add(kind)
+    return kind
 
 
 def to_json(value: Any) -> bytes:
@@ -171,8 +180,10 @@ def _read_dataclass(kind: type) -> Reader:
         if type(value) is not dict:
             raise _wrong(where, "an object", value)
         unknown = value.keys() - hints.keys()
-        if unknown:
+        if unknown and kind not in _EXTENSIBLE:
             raise MalformedEvent(f"{where}: unknown member {sorted(unknown)[0][:60]!r}")
+        if unknown:
+            value = {name: item for name, item in value.items() if name in hints}
         missing = required - value.keys()
         if missing:
             raise MalformedEvent(f"{where}: member {sorted(missing)[0]!r} is missing")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.errors import MalformedEvent
-from hgext.vcsreplicator.shape import from_json, read, to_json
+from hgext.vcsreplicator.shape import extensible, from_json, read, to_json
 
 
 class Colour(enum.StrEnum):
@@ -58,6 +58,24 @@ def test_what_is_not_the_shape_is_refused_with_its_address(text: str, complaint:
     with pytest.raises(MalformedEvent) as caught:
         from_json(Outer, text.encode())
     assert str(caught.value).startswith(complaint)
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    name: str
+    inner: Inner | None = None
+
+
+def test_an_extensible_shape_passes_over_what_it_does_not_know_and_takes_nothing_else() -> None:
+    assert from_json(Open, b'{"name": "x", "later": {"deep": [1]}}') == Open(name="x")
+    for text, complaint in {
+        '{"name": 5, "later": 1}': "Open.name: expected text, got 5",
+        '{"later": 1}': "Open: member 'name' is missing",
+        '{"name": "x", "inner": {"number": 1, "later": 1}}': "Open.inner: unknown member 'later'",
+    }.items():
+        with pytest.raises(MalformedEvent, match=complaint):
+            from_json(Open, text.encode())
 
 
 def test_text_over_the_limit_is_refused_before_it_is_parsed() -> None:
