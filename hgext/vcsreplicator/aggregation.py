@@ -16,10 +16,8 @@ Rules of this file:
   form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged.
 """
 
-import base64
 import enum
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 
 from . import roster as rosters
 from . import shape, wire
@@ -27,20 +25,11 @@ from .arrival import TAKEN, Arrival, follow, forked, judge
 from .errors import MalformedEvent, Rejected, UnknownEvent
 from .event import Event, Type, is_identifier
 from .held import Held, Repository
-from .levels import KEY_KEPT, Ack, Beat, ErrorRecord, MirrorProof, Notice, State
-from .log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE, Message, Record
+from .levels import Ack, Beat, MirrorProof, Notice, State
+from .log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, Message, Record
+from .outgoing import MESSAGE_BYTES, Batch, Outgoing
 from .roster import Mirror, MirrorState, Request, Roster
 from .streams import streams
-
-SERVICE = "aggregator"
-BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes in one transaction after which the next one begins: what a log takes within its patience."""
-
-MESSAGE_BYTES = 256
-"""What a message counts for beside its value: its key and its part of the work."""
-
-VALUE_KEPT = 64 * 1024
-"""Bytes of a refused record that its ErrorRecord keeps."""
 
 
 class Outcome(enum.StrEnum):
@@ -52,38 +41,6 @@ class Outcome(enum.StrEnum):
     UNKNOWN = "unknown"
     HELD = "held"
     NOTHING = "nothing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one transaction writes: messages in this order, the group's positions that moved, and how many decisions it holds.
-
-    Most transactions follow from acks and move no position, which on Kafka costs half as much.
-    """
-
-    messages: Sequence[Message]
-    positions: Mapping[tuple[str, int], int]
-    releases: int
-    notices: int
-    errors: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _Output:
-    """What the next batch will hold."""
-
-    messages: list[Message] = field(default_factory=list)
-    dirty: dict[str, Repository] = field(default_factory=dict)
-    fresh: dict[str, Repository] = field(default_factory=dict)
-    roster: bool = False
-    releases: int = 0
-    notices: int = 0
-    size: int = 0
-    errors: int = 0
-
-    def add(self, message: Message) -> None:
-        self.messages.append(message)
-        self.size += len(message.value or b"") + MESSAGE_BYTES
 
 
 class Aggregation:
@@ -100,9 +57,7 @@ class Aggregation:
         self._touched: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
         self._behind: dict[str, dict[str, int]] = {}
-        self._output = _Output()
-        self._passed = dict(positions)
-        self._moved = False
+        self._output = Outgoing(passed=dict(positions))
 
     # Loading
 
@@ -163,18 +118,18 @@ class Aggregation:
             elif record.value is not None and shape.from_json(Beat, record.value).mirror != mirror:
                 raise MalformedEvent("key and value name different mirrors")
         except Rejected as error:
-            self._reject(record, str(error), now)
+            self._output.reject(record, str(error), now)
             return Outcome.REJECTED
         return Outcome.TAKEN
 
     def request(self, record: Record, now: float) -> Outcome:
         """Takes a record of `roster-requests` and decides it; a request decided before is a repeat."""
         self._pass(record)
-        self._moved = True
+        self._output.moved = True
         try:
             request = shape.from_json(Request, record.value or b"")
         except Rejected as error:
-            self._reject(record, str(error), now)
+            self._output.reject(record, str(error), now)
             return Outcome.REJECTED
         if self.roster.decision(request.id) is not None:
             return Outcome.REPEAT
@@ -203,39 +158,22 @@ class Aggregation:
     @property
     def urgent(self) -> bool:
         """Whether mirrors or receivers wait for what the next batch holds."""
-        return bool(self._output.releases or self._output.notices or self._output.roster)
+        return self._output.urgent
 
     @property
     def full(self) -> bool:
         """Whether the next batch is as large as a transaction should be."""
-        return self._output.size >= BATCH_BYTES
+        return self._output.full
 
     @property
     def waiting(self) -> bool:
         """Whether there is anything for the next batch at all."""
-        output = self._output
-        return bool(self._moved or output.messages or output.dirty or output.fresh or output.roster)
+        return self._output.waiting
 
     def batch(self) -> Batch:
         """All that changed since the last batch, to be written in one transaction."""
-        output, self._output, self._moved = self._output, _Output(), False
-        passed, self._passed = self._passed, {}
-        messages = output.messages
-        for repository in output.fresh.values():
-            messages += [
-                Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store())
-                for held in repository.unwritten()
-            ]
-        for repository in output.dirty.values():
-            if repository.state is not None:
-                messages.append(Message(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
-        return Batch(
-            messages=messages,
-            positions=passed,
-            releases=output.releases,
-            notices=output.notices,
-            errors=output.errors,
-        )
+        output, self._output = self._output, Outgoing()
+        return output.batch()
 
     # For whoever watches
 
@@ -250,13 +188,13 @@ class Aggregation:
 
     def renew(self) -> None:
         """The next batch stores every position, also those that did not move."""
-        self._passed = dict(self.positions)
+        self._output.passed = dict(self.positions)
 
     # Inside
 
     def _pass(self, record: Record) -> None:
         place = (record.topic, record.partition)
-        self.positions[place] = self._passed[place] = record.offset + 1
+        self.positions[place] = self._output.passed[place] = record.offset + 1
 
     def _repository(self, name: str) -> Repository:
         found = self.repositories.get(name)
@@ -268,20 +206,19 @@ class Aggregation:
         frame = wire.decode(record.value or b"")
         if frame.header.event is None:
             return Outcome.NOTHING
-        self._moved = True
+        self._output.moved = True
         self._output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
         return self._arrive(frame.event, record, now)
 
     def _refuse(self, record: Record, error: Rejected, now: float) -> Outcome:
-        self._moved = True
-        self._reject(record, str(error), now)
+        self._output.moved = True
+        self._output.reject(record, str(error), now)
         return Outcome.REJECTED
 
     def _keep(self, repository: Repository, record: Record) -> None:
         """For whoever understands it; those behind it wait as well, because their order and their chain depend on it."""
         repository.newer += 1
-        self._moved = True
-        self._output.add(Message(topic=PENDING, key=_key_kept(record), value=record.value))
+        self._output.keep(record)
 
     def _take_newer(self, record: Record, now: float) -> None:
         """What an older aggregator kept; once more if it is still not understood, or stands behind one that is not."""
@@ -296,7 +233,7 @@ class Aggregation:
             return
         except Rejected as error:
             self._refuse(record, error, now)
-        self._output.add(Message(topic=PENDING, key=_key_kept(record), value=None))
+        self._output.give_up(record)
 
     def _arrive(self, event: Event, record: Record, now: float) -> Outcome:
         if record.key != event.repository:
@@ -309,11 +246,11 @@ class Aggregation:
             assert repository.state is not None
             repository.state = forked(repository.state, event)
             self._output.dirty[repository.id] = repository
-            self._reject(record, _fork_text(event, repository.state), now, repository=repository.id)
+            self._output.reject(record, _fork_text(event, repository.state), now, repository=repository.id)
             return Outcome.REJECTED
         if arrival is Arrival.GAP:
             text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
-            self._reject(record, text, now, repository=repository.id)
+            self._output.reject(record, text, now, repository=repository.id)
         if arrival is Arrival.ADOPTED:
             self._retire(repository, event, now)
         repository.state = follow(repository.state, event, arrival, self.roster.version)
@@ -338,8 +275,8 @@ class Aggregation:
                 self._set_aside(repository, held, now)
                 continue
             text = f"{event.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
-            self._bury(repository, held)
-            self._error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
+            self._output.bury(repository, held)
+            self._output.error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
 
     def _level(self, mirror: str, repository: str, value: bytes | None) -> None:
         found = self._repository(repository)
@@ -376,7 +313,7 @@ class Aggregation:
             output.dirty[repository.id] = repository
             output.releases += 1
         for held, proof in repository.announceable(gating, allow_empty=allow):
-            if limit is not None and (output.notices >= limit or output.size >= BATCH_BYTES):
+            if limit is not None and (output.notices >= limit or output.full):
                 return False
             self._announce(repository, held, proof, now)
         return True
@@ -388,20 +325,15 @@ class Aggregation:
         previous = {stream.value: last.get(stream.value) for stream in streams(event)}
         notice = Notice(event=event, time=now, roster=self.roster.version, acks=proof, previous=previous)
         self._output.add(Message(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
-        self._bury(repository, held)
+        self._output.bury(repository, held)
         self._output.dirty[repository.id] = repository
         repository.announced(held, self.roster.version, {**last, **dict.fromkeys(previous, event.id)} or None)
         self._output.notices += 1
 
-    def _bury(self, repository: Repository, held: Held) -> None:
-        """The pending record is needed no more; one that was never written needs no tombstone."""
-        if held.written:
-            self._output.add(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
-
     def _set_aside(self, repository: Repository, broken: Held, now: float) -> None:
         key, value = f"{repository.id}/{broken.seq}", broken.value or b""
-        self._bury(repository, broken)
-        self._error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)
+        self._output.bury(repository, broken)
+        self._output.error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)
 
     # Roster
 
@@ -439,47 +371,10 @@ class Aggregation:
                 self._output.add(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         self.heard.pop(mirror, None)
 
-    # Errors
-
-    def _reject(self, record: Record, reason: str, now: float, *, repository: str | None = None) -> None:
-        place = (record.topic, record.partition, record.offset)
-        self._error(record.key, reason, *place, record.value or b"", now, repository=repository)
-
-    def _error(
-        self,
-        key: str | None,
-        reason: str,
-        topic: str,
-        partition: int,
-        offset: int,
-        value: bytes,
-        now: float,
-        *,
-        repository: str | None = None,
-    ) -> None:
-        key = None if key is None else key[:KEY_KEPT]
-        error = ErrorRecord(
-            time=now,
-            service=SERVICE,
-            reason=reason,
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            key=key,
-            value=base64.b64encode(value[:VALUE_KEPT]).decode("ascii"),
-            repository=repository,
-        )
-        self._output.add(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
-        self._output.errors += 1
-
 
 def _kept(repository: str, partition: int, offset: int, value: bytes) -> Record:
     """The record of `events` as `pending` keeps it."""
     return Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
-
-
-def _key_kept(record: Record) -> str:
-    return f"{record.key}/{record.partition}:{record.offset}"
 
 
 def _last(repository: Repository) -> int:

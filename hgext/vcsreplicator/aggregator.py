@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import structlog
 
 from . import roster as rosters
-from .aggregation import Aggregation, Batch, Outcome
+from .aggregation import Aggregation, Outcome
 from .aggregator_metrics import (
     COMMIT_SECONDS,
     ERRORS_TOTAL,
@@ -34,6 +34,7 @@ from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
 from .levels import AggregatorBeat, State
 from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record, Transactor
+from .outgoing import Batch
 from .retry import Backoff
 from .roster import Roster
 from .shape import from_json, to_json

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator import aggregation, wire
+from hgext.vcsreplicator import outgoing, wire
 from hgext.vcsreplicator.aggregation import Aggregation, Outcome
 from hgext.vcsreplicator.alarms import alarms, survey
 from hgext.vcsreplicator.event import Bookmark, Changes, Event, Heartbeat, Type
@@ -238,7 +238,7 @@ def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows()
 
 
 def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hgext.vcsreplicator.aggregation.BATCH_BYTES", 2000)
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 2000)
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(7))
     hands.ack(chain.ack("alpha", 7))
@@ -412,7 +412,7 @@ def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytes
 def test_what_was_kept_for_a_newer_aggregator_is_taken_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aggregation, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(chain.next(version=2), *chain.take(199))
     hands.commit()
@@ -426,7 +426,7 @@ def test_what_was_kept_for_a_newer_aggregator_is_taken_in_transactions_of_bounde
 
 
 def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregation, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
     hands = Hands("alpha")
     for _ in range(20):
         hands.core.event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
