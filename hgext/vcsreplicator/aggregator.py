@@ -33,6 +33,7 @@ from .alarms import Alarm, alarms, survey
 from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
 from .levels import AggregatorBeat, State
+from .limits import within
 from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record, Transactor
 from .outgoing import Batch
 from .retry import Backoff
@@ -68,11 +69,7 @@ class AggregatorSettings:
     batch: int = 1000
 
     def __post_init__(self) -> None:
-        for name in ("group_time", "beat", "silence"):
-            if not 0 <= getattr(self, name) <= 3600:
-                raise ValueError(f"{name}: expected seconds from 0 to 3600, got {getattr(self, name)}")
-        if not 1 <= self.batch <= 10000:
-            raise ValueError(f"batch: expected a number from 1 to 10000, got {self.batch}")
+        within(self, group_time=(0, 3600), beat=(0.01, 3600), silence=(0.01, 3600), batch=(1, 10_000))
 
 
 def run(

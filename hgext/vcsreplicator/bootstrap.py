@@ -24,6 +24,7 @@ from . import crew
 from .clock import Clock, SystemClock
 from .errors import Refused
 from .levels import Reason, State
+from .limits import within
 from .log import EVENTS, Log
 from .mirror.service import alone
 from .mirror.settings import MirrorSettings
@@ -48,8 +49,7 @@ class BootstrapSettings:
     workers: int = 4
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"workers: expected a number from 1, got {self.workers}")
+        within(self, workers=(1, 100))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

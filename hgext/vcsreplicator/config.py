@@ -73,15 +73,21 @@ class Config:
         Raises BadConfig naming file and key: section missing, key unknown, missing or of another type.
         """
         found = self._table(address) if address[0] in self.tables or address[0] not in OPTIONAL else {}
+        where = ".".join(address)
+        for key in found:
+            if "_" in key:
+                raise BadConfig(f"{self.file}: {where}: unknown key {key!r}, expected {key.replace('_', '-')!r}")
+            if key == "name" and key in given:
+                raise BadConfig(f"{self.file}: {where}: unknown key {key!r}, the section's name says it")
         table = {**given, **_underscored(found)}
         try:
-            return shape.read(kind, table, ".".join(address))
+            return shape.read(kind, table, where)
         except MalformedEvent as error:
             raise BadConfig(f"{self.file}: {_hyphened(str(error))}") from error
 
     def listen(self, role: str) -> tuple[str, int] | None:
         """Host and port where the service of this role answers /metrics and /health, if it shall."""
-        value = self.tables.get("listen", {}).get(role)
+        value = self._table(("listen",)).get(role) if "listen" in self.tables else None
         return None if value is None else address(value, f"{self.file}: listen.{role}")
 
     def _text(self, key: str) -> str:
@@ -124,7 +130,7 @@ def load(file: str | Path) -> Config:
 def address(text: object, where: str) -> tuple[str, int]:
     """(host, port) of `host:port`; raises BadConfig naming `where`."""
     host, _, port = str(text).rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
         raise BadConfig(f"{where}: expected host:port, got {text!r}")
     return host.strip("[]"), int(port)
 

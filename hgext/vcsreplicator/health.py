@@ -12,6 +12,7 @@ from typing import Any
 
 from .clock import Clock, SystemClock
 from .errors import Unavailable
+from .limits import DAY, within
 from .log import Log
 from .roster import MirrorState
 from .status import Follower, Picture
@@ -32,9 +33,7 @@ class HealthSettings:
     silence: float = 30.0
 
     def __post_init__(self) -> None:
-        for key in ("behind", "late", "silence"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"{key}: expected a number from 0, got {getattr(self, key)}")
+        within(self, behind=(0, 10**9), late=(0, DAY), silence=(0, DAY))
 
 
 def judge(

@@ -43,6 +43,15 @@ def _problem(path: str) -> str | None:
     return None
 
 
+def check_prefix(prefix: str, where: str) -> None:
+    """Raises ValueError naming `where` unless wire paths below this prefix may be created; an empty one is none."""
+    try:
+        if prefix.strip("/"):
+            check_path(prefix.strip("/"))
+    except MalformedEvent as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
 def twin(path: str) -> str:
     """What two paths share that a file system without case or with Unicode normalisation would take for one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())

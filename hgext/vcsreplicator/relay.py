@@ -19,8 +19,10 @@ import structlog
 
 from .clock import Clock, SystemClock
 from .errors import BadConfig
+from .limits import DAY, within
 from .log import Log
 from .outbox import Outbox, Store
+from .path import check_prefix
 from .relay_fork import StateWatch
 from .relay_scan import find_repositories
 from .relay_sending import Bundles, Sender
@@ -53,10 +55,15 @@ class RelaySettings:
     def __post_init__(self) -> None:
         if not self.roots:
             raise ValueError("roots: expected at least one folder")
-        if not all(os.path.isabs(folder) for folder in (*self.roots, self.socket)):
-            raise ValueError("roots: expected absolute folders, and an absolute path as socket")
-        if self.workers < 1 or self.scan <= 0 or self.blob_age <= 0:
-            raise ValueError("workers: expected 1 or more, and scan and blob_age above 0")
+        for folder, prefix in self.roots.items():
+            if not os.path.isabs(folder):
+                raise ValueError(f"roots: expected an absolute folder, got {folder!r}")
+            check_prefix(prefix, "roots")
+        if not os.path.isabs(self.socket):
+            raise ValueError(f"socket: expected an absolute path, got {self.socket!r}")
+        if not self.source:
+            raise ValueError("source: expected a name of this master such as hg://master.example, got nothing")
+        within(self, workers=(1, 1000), scan=(0.01, DAY), blob_age=(0.01, 36_500))
 
 
 class Repositories(Bundles, Protocol):

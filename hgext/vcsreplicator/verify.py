@@ -19,6 +19,7 @@ from .clock import Clock, SystemClock
 from .comparison import Outcome, Verdict, judge
 from .errors import Unavailable
 from .levels import State
+from .limits import DAY, within
 from .log import Log
 from .mirror.settings import MirrorSettings
 from .mirror.task import Look, Looked
@@ -48,11 +49,7 @@ class VerifySettings:
     again: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"workers: expected a number from 1, got {self.workers}")
-        for key in ("pace", "rest", "patience", "again"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"{key}: expected seconds, got {getattr(self, key)}")
+        within(self, workers=(1, 100), pace=(0, DAY), rest=(0, 31 * DAY), patience=(0, DAY), again=(0, DAY))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -162,3 +162,9 @@ Settings that cannot be right.
   $ hgm init x --config vcsreplicator.acknowledge-timeout=soon
   config error: config: [vcsreplicator] acknowledge-timeout: expected a number of seconds, got "soon"
   [255]
+  $ hgm init x --config vcsreplicator.acknowlege=log
+  config error: config: [vcsreplicator] acknowlege: expected one of role, relay, log, blobs, source, durability, acknowledge, acknowledge-timeout, lock, refuse-when-stale, snapshot-allow, got "log"
+  [255]
+  $ hgm init x --config vcsreplicator-roots./elsewhere=../up
+  config error: config: [vcsreplicator-roots] /elsewhere: repository path '../up': the part '..' is not allowed
+  [255]

@@ -77,7 +77,7 @@ def test_a_section_becomes_its_settings(tmp_path: Path) -> None:
     assert load(file).settings(Example, "mirror", "a", name="a") == Example(poll_timeout=1.0, name="a", workers=3)
 
 
-@pytest.mark.parametrize("value", ["nonsense", "host", "host:", ":80", "host:99999", "host:x"])
+@pytest.mark.parametrize("value", ["nonsense", "host", "host:", ":80", "host:99999", "host:x", "host:0", "host:\u00b2"])
 def test_an_address_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     file = written(tmp_path, f'log = "sqlite:///x"\n[listen]\nrelay = "{value}"\n')
     with pytest.raises(BadConfig, match=r"listen.relay: expected host:port, got"):
@@ -97,3 +97,51 @@ def test_a_check_finds_what_would_only_hurt_later(tmp_path: Path, section: str, 
     assert isinstance(result.exception, BadConfig)
     assert complaint in str(result.exception)
     assert "secret" not in str(result.exception)
+
+
+RELAY = 'socket = "/s"\nsource = "hg://m"\n'
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ("listen = 5", "listen: expected a section, got 5"),
+        ("[aggregator]\nbeat = nan", "aggregator.beat: expected a number from 0.01 to 3600, got nan"),
+        ("[aggregator]\nbatch = true", "aggregator.batch: expected a whole number, got True"),
+        ("[health]\nlate = inf", "health.late: expected a number from 0 to 86400, got inf"),
+        ("[health]\nbehind = -1", "health.behind: expected a number from 0 to 1000000000, got -1"),
+        ("[verify]\npace = nan", "verify.pace: expected a number from 0 to 86400, got nan"),
+        ("[verify]\nrest = 1e300", "verify.rest: expected a number from 0 to 2678400, got 1e+300"),
+        ("[bootstrap]\nworkers = 99999", "bootstrap.workers: expected a number from 1 to 100, got 99999"),
+        (
+            f'[relay]\n{RELAY}scan = nan\nroots = {{ "/r" = "" }}',
+            "relay.scan: expected a number from 0.01 to 86400, got",
+        ),
+        (f'[relay]\n{RELAY}roots = {{ "r" = "" }}', "relay.roots: expected an absolute folder, got 'r'"),
+        (f'[relay]\n{RELAY}roots = {{ "/r" = "../x" }}', "relay.roots: repository path '../x': the part '..' is not"),
+        (f'[relay]\n{RELAY}blobs = "ftp://x"\nroots = {{ "/r" = "" }}', "relay.blobs: expected file:///"),
+        ('[relay]\nsocket = "s"\nsource = "hg://m"\nroots = { "/r" = "" }', "relay.socket: expected an absolute path"),
+        (
+            '[mirror.a]\nroot = "/r"\nheavy-workers = 0',
+            "mirror.a.heavy-workers: expected a number from 1 to 1000, got 0",
+        ),
+        (
+            '[mirror.a]\nroot = "/r"\nslow-after = -1',
+            "mirror.a.slow-after: expected a number from 0.01 to 2678400, got",
+        ),
+        ('[mirror.a]\nroot = "/r"\nbuffer-bytes = -1', "mirror.a.buffer-bytes: expected a number from 1 to "),
+        ('[mirror.a]\nroot = "/r"\nslow_after = 1', "mirror.a: unknown key 'slow_after', expected 'slow-after'"),
+        ('[mirror.a]\nroot = "/r"\nname = "b"', "mirror.a: unknown key 'name', the section's name says it"),
+        (
+            '[mirror.a]\nroot = "/r"\npaths = { "a" = "../.." }',
+            "mirror.a.paths: repository path '../..': the part '..'",
+        ),
+        ('[mirror.a]\nroot = "/r"\nblobs = "ftp://x"', "mirror.a.blobs: expected file:///"),
+    ],
+)
+def test_a_value_that_can_only_hurt_is_refused_in_one_line(tmp_path: Path, section: str, complaint: str) -> None:
+    file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n{section}\n')
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert isinstance(result.exception, BadConfig), result.exception
+    assert str(result.exception).startswith(f"{file}: {complaint}")
+    assert "\n" not in str(result.exception)

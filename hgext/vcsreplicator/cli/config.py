@@ -40,14 +40,14 @@ def _sections(config: Config) -> None:
     from notifier import settings as notifier
 
     from .. import aggregator, bootstrap, health, mirror, relay, verify
-    from ..blobs import open_blobs
 
     if "relay" in config.tables:
-        config.settings(relay.RelaySettings, "relay", blobs=config.blobs)
+        _blobs(config.settings(relay.RelaySettings, "relay", blobs=config.blobs).blobs, f"{config.file}: relay.blobs")
     if "mirror" in config.tables:
         roots: dict[str, str] = {}
         for name in config.names("mirror"):
             settings = config.settings(mirror.MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
+            _blobs(settings.blobs, f"{config.file}: mirror.{name}.blobs")
             other = roots.setdefault(os.path.realpath(settings.root), name)
             if other != name:
                 raise BadConfig(f"{config.file}: mirror.{name}.root: {settings.root} is the root of mirror {other}")
@@ -58,11 +58,7 @@ def _sections(config: Config) -> None:
     config.settings(health.HealthSettings, "health")
     config.settings(verify.VerifySettings, "verify")
     config.settings(bootstrap.BootstrapSettings, "bootstrap")
-    if config.blobs is not None:
-        try:
-            open_blobs(config.blobs)
-        except ValueError as error:
-            raise BadConfig(f"{config.file}: blobs: {error}") from error
+    _blobs(config.blobs, f"{config.file}: blobs")
     roles = {
         "relay",
         "aggregator",
@@ -70,10 +66,20 @@ def _sections(config: Config) -> None:
         "verify",
         *(f"mirror-{name}" for name in config.tables.get("mirror", {})),
     }
-    for role in config.tables.get("listen", {}):
+    for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")
         config.listen(role)
+
+
+def _blobs(url: str | None, where: str) -> None:
+    from ..blobs import open_blobs
+
+    if url is not None:
+        try:
+            open_blobs(url)
+        except ValueError as error:
+            raise BadConfig(f"{where}: {error}") from error
 
 
 def _extensions() -> None:

@@ -15,20 +15,8 @@ __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 configtable: dict[Any, Any] = {}
 
 _configitem = registrar.configitem(configtable)
-for _key in (
-    b"role",
-    b"relay",
-    b"log",
-    b"blobs",
-    b"source",
-    b"durability",
-    b"acknowledge",
-    b"acknowledge-timeout",
-    b"lock",
-    b"refuse-when-stale",
-):
-    _configitem(settings.SECTION, _key, default=None)
-_configitem(settings.SECTION, b"snapshot-allow", default=list)
+for _key in settings.KEYS:
+    _configitem(settings.SECTION, _key, default=list if _key == b"snapshot-allow" else None)
 
 
 def uisetup(ui: Any) -> None:

@@ -11,7 +11,7 @@ from mercurial import error
 from mercurial.utils import stringutil
 
 from ..errors import MalformedEvent
-from ..path import check_path, wire_path
+from ..path import check_path, check_prefix, wire_path
 from ..value import Value
 
 SECTION = b"vcsreplicator"
@@ -73,8 +73,26 @@ def root_of(settings: Settings, folder: str) -> str:
     return max((root for root in settings.roots if (real + "/").startswith(root.rstrip("/") + "/")), key=len)
 
 
+KEYS = (
+    b"role",
+    b"relay",
+    b"log",
+    b"blobs",
+    b"source",
+    b"durability",
+    b"acknowledge",
+    b"acknowledge-timeout",
+    b"lock",
+    b"refuse-when-stale",
+    b"snapshot-allow",
+)
+
+
 def role(ui: Any) -> Role:
-    """The role alone; raises ConfigError without one."""
+    """The role alone; raises ConfigError without one, and for a key that is none of ours."""
+    for key, value in ui.configitems(SECTION, ignoresub=True):
+        if key not in KEYS:
+            raise _wrong(key, f"one of {', '.join(known.decode() for known in KEYS)}", os.fsdecode(value))
     return _choice(ui, b"role", Role, None)
 
 
@@ -105,8 +123,16 @@ def _roots(ui: Any) -> dict[str, str]:
         name, wire = os.fsdecode(folder), os.fsdecode(prefix).strip()
         if not os.path.isabs(name):
             raise error.ConfigError(f"config: [vcsreplicator-roots] {name}: expected an absolute folder".encode())
-        roots[os.path.realpath(name)] = "" if wire == "." else wire
+        roots[os.path.realpath(name)] = "" if wire == "." else _prefix(name, wire)
     return roots
+
+
+def _prefix(folder: str, wire: str) -> str:
+    try:
+        check_prefix(wire, f"config: [vcsreplicator-roots] {folder}")
+    except ValueError as problem:
+        raise error.ConfigError(str(problem).encode()) from problem
+    return wire
 
 
 def _text(ui: Any, key: bytes) -> str | None:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from ..limits import DAY, GIB, within
+from ..path import check_prefix
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _KIB = 1024
 
@@ -68,9 +71,14 @@ class MirrorSettings:
             raise ValueError(
                 "master: a password in a URL ends up in logs; put it into section [auth] of the mirror's hgrc"
             )
-        for key in ("workers", "heavy_workers", "repair_workers", "open_repositories", "recycle_after", "batch_events"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key}: expected a number from 1, got {getattr(self, key)}")
+        for folder in self.paths.values():
+            check_prefix(folder, "paths")
+        many, size, seconds = (1, 10**9), (1, 1024 * GIB), (0.01, 31 * DAY)
+        within(self, workers=(1, 1000), heavy_workers=(1, 1000), repair_workers=(1, 1000))
+        within(self, open_repositories=many, recycle_after=many)
+        within(self, buffer_bytes=size, repository_buffer_bytes=size, batch_events=many, batch_bytes=size)
+        within(self, slow_after=seconds, hung_after=seconds, beat_interval=seconds, check_interval=seconds)
+        within(self, retry_first=seconds, retry_longest=seconds, master_timeout=seconds, keep_deleted_days=(0, 36_500))
 
     @property
     def folder(self) -> str:
