@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every repository of a mirror compared with the master at the same sequence: heads, phases, bookmarks, markers, pushlog, all.
 
-Nothing is locked on either side and pushes go on meanwhile. A difference is told once two looks in a row found it; a repository
-that is behind, ahead, missing or out of reach is looked at again for `patience` seconds before that is told. So whatever is told
-is so.
+Nothing is locked on either side and pushes go on meanwhile. A difference at the same event is told once two looks in a row found
+it; a repository that is behind, ahead, missing, unreadable, another one or out of reach is looked at again for `patience` seconds
+before that is told. One that is deleted, or no longer carried, meanwhile is passed over. So whatever is told is so.
 """
 
 import threading
@@ -57,19 +57,18 @@ class _Job:
     state: State
     since: float | None = None
     before: str = ""
+    is_over: bool = False
 
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[State]:
     """What the mirror must have, by path; with `paths` only those."""
+    wanted = (state for state in picture.states.values() if not paths or state.path in paths)
+    return sorted((state for state in wanted if _must_have(picture, mirror, state)), key=lambda state: state.path)
+
+
+def _must_have(picture: Picture, mirror: str, state: State) -> bool:
     known = picture.roster.mirror(mirror) if picture.roster else None
-    return sorted(
-        (
-            state
-            for state in picture.states.values()
-            if not state.deleted and (known is None or known.carries(state.path)) and (not paths or state.path in paths)
-        ),
-        key=lambda state: state.path,
-    )
+    return not state.deleted and (known is None or known.carries(state.path))
 
 
 def compare(
@@ -89,7 +88,9 @@ def compare(
 
         def task(job: _Job) -> Look:
             if job.since is not None:  # it may have been renamed or deleted since
-                job.state = follower.update().states.get(job.state.repository, job.state)
+                picture = follower.update()
+                job.state = picture.states.get(job.state.repository, job.state)
+                job.is_over = not _must_have(picture, settings.name, job.state)
             return Look(folder=settings.local(job.state.path), path=job.state.path)
 
         def decide(job: _Job, looked: Any) -> float | None:
@@ -106,17 +107,25 @@ def _decide(
 ) -> float | None:
     """Tells the verdict, or says in how many seconds to look again."""
     state = job.state
-    if state.deleted:
+    if job.is_over:
         return None
     outcome, note, seq = _outcome(looked)
     if outcome is not Outcome.EQUAL:
+        is_first = job.since is None
         job.since = now if job.since is None else job.since
-        is_sure = job.before == note if outcome is Outcome.DIFFERS else now - job.since >= options.patience
+        is_settled = outcome is Outcome.DIFFERS and looked is not None and _is_one(looked)
+        is_sure = job.before == note if is_settled else now - job.since >= options.patience
         job.before = note
-        if not is_sure:
+        if is_first or not is_sure:
             return options.again
     told(Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note))
     return None
+
+
+def _is_one(looked: Looked) -> bool:
+    """Whether both sides could be read and are the same repository."""
+    here, there = looked.here, looked.there
+    return here is not None and there is not None and here.repository == there.repository
 
 
 def _outcome(looked: Looked | None) -> tuple[Outcome, str, int]:
@@ -140,7 +149,10 @@ def run(
     ready: Callable[[], None],
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
-    """Compares round after round until `stop` is set; what is wrong becomes a log line and a metric."""
+    """Compares round after round until `stop` is set; what is wrong becomes a log line and a metric.
+
+    A round that fails is told and begun again.
+    """
     ready()
     while not stop.is_set():
         began, counts = clock.monotonic(), dict.fromkeys(Outcome, 0)
@@ -155,6 +167,10 @@ def run(
             compare(settings, events, options, told=count, stop=stop, clock=clock)
         except Unavailable as error:
             log.warning("log unavailable", reason=str(error))
+            stop.wait(RETRY)
+            continue
+        except Exception:
+            log.exception("round failed", mirror=settings.name)
             stop.wait(RETRY)
             continue
         DIFFERING.labels(settings.name).set(counts[Outcome.DIFFERS])
