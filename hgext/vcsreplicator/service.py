@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What every daemon has around its stage: signals, structured log lines, metrics and health over HTTP, readiness, exit codes.
 
-A service stops on SIGTERM or SIGINT: its stage drains and returns. Exit codes: 0 stopped as asked, 1 something unforeseen,
-78 wrong configuration, 76 a newer instance took over; units do not restart the last two (`RestartPreventExitStatus=76 78`).
+A service stops on SIGTERM or SIGINT: its stage drains and returns. Exit codes: 0 stopped as asked, 1 something unforeseen or that
+waiting may heal, such as a full disk, 78 wrong configuration, 76 a newer instance took over; units do not restart the last two
+(`RestartPreventExitStatus=76 78`).
 Readiness is told in systemd's way: `READY=1` to the socket named by NOTIFY_SOCKET.
 """
 
+import errno
 import json
 import logging
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +27,9 @@ from .errors import BadConfig, Fenced, ReplicationError
 
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
+
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.ESTALE}
+PASSING_SQLITE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 
 Health = Callable[[], Mapping[str, Any]]
 """What /health answers: a JSON object with at least `ready` (bool); 200 when ready, 503 when not."""
@@ -77,27 +83,47 @@ def serve(
     try:
         server = _answer(listen, {"/health": health or (lambda: {"ready": is_ready.is_set()}), **(pages or {})})
     except BadConfig as error:
-        log.error("configuration refused", reason=str(error))
-        return EXIT_CONFIG
+        return _refused(error)
     try:
         stage(stop, ready)
     except Fenced as error:
         log.error("fenced", reason=str(error))
         return EXIT_FENCED
     except BadConfig as error:
-        log.error("configuration refused", reason=str(error))
-        return EXIT_CONFIG
+        return _refused(error)
     except ReplicationError as error:
         log.error("stopped", reason=str(error), kind=type(error).__name__)
         return 1
-    except Exception:
-        log.exception("crashed")
+    except Exception as error:
+        if is_passing(error):
+            log.error("stopped", reason=str(error), kind=type(error).__name__)
+        else:
+            log.exception("crashed")
         return 1
     finally:
         if server is not None:
             server.close()
     log.info("stopped as asked")
     return 0
+
+
+def _refused(error: BadConfig) -> int:
+    if is_passing(error):
+        log.error("stopped", reason=str(error), kind=type(error).__name__)
+        return 1
+    log.error("configuration refused", reason=str(error))
+    return EXIT_CONFIG
+
+
+def is_passing(error: BaseException | None) -> bool:
+    """Whether what it came from may be gone at the next start: the machine was short of something, or a disk failed."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in PASSING:
+            return True
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING_SQLITE:
+            return True
+        error = error.__cause__
+    return False
 
 
 def notify(text: str) -> None:

@@ -2,7 +2,8 @@
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
 A verb is a module of this folder with a click command named `command`. A mistake of the user or of the configuration is one
-line on standard error and exit code 2 (78 for the configuration); a traceback means a fault of ours.
+line on standard error and exit code 2 (78 for the configuration, 1 where the machine is short of something); a traceback means
+a fault of ours.
 """
 
 import importlib
@@ -79,10 +80,22 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BadConfig as error:
         click.echo(f"vcsreplicator: {error}", err=True)
-        sys.exit(78)
+        sys.exit(1 if _is_passing(error) else 78)
     except ReplicationError as error:
         click.echo(f"vcsreplicator: {error}", err=True)
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if not _is_passing(error):
+            raise
+        click.echo(f"vcsreplicator: {error}", err=True)
+        sys.exit(1)
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Imported when needed: a verb in a hurry loads no service."""
+    from ..service import is_passing
+
+    return is_passing(error)
