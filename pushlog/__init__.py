@@ -31,7 +31,7 @@ from typing import Any
 
 from mercurial import exchange, extensions, localrepo, registrar, repair, wireprotov1server
 
-from . import api, checking, journal, pushed, recording, revsets, streams, stripping, webseam, wire
+from . import api, checking, fetching, journal, pushed, recording, revsets, streams, stripping, webseam, wire
 
 testedwith = b"7.2"
 minimumhgversion = b"7.2"
@@ -57,7 +57,7 @@ def extsetup(ui: Any) -> None:
     journal.install()
     wire.register()
     extensions.wrapfunction(wireprotov1server, "_capabilities", wire.capabilities)
-    extensions.wrapfunction(exchange, "_pullobsolete", wire.pull)
+    extensions.wrapfunction(exchange, "_pullobsolete", fetching.pull)
     extensions.wrapfunction(repair, "strip", stripping.strip)
     extensions.wrapfunction(localrepo.localrepository, "rollback", stripping.rollback)
     webseam.register()

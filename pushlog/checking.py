@@ -55,6 +55,11 @@ def problems(log: Pushlog) -> Iterator[tuple[bytes, bool]]:
                 if log.revision_of(node) is None:
                     yield b"changeset in pushlog entry #%d does not exist: %s\n" % (push.id, node.encode()), True
             recorded.update(push.nodes)
+        for number, value in connection.execute(database.NO_NODES):
+            yield (
+                b"pushlog entry #%s names what is no changeset: %s\n" % (str(number).encode(), value[:100].encode()),
+                True,
+            )
     changelog = log.repo.changelog
     for revision in changelog:
         node = changelog.node(revision).hex()

@@ -8,7 +8,9 @@ This module knows SQLite and nothing of Mercurial.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 
@@ -56,6 +58,13 @@ ALL_IDS = "SELECT id FROM pushlog ORDER BY id"
 HIGHEST_USED_ID = """
 SELECT max(coalesce((SELECT max(id) FROM pushlog), 0), coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'pushlog'), 0))
 """
+NO_NODES = """
+SELECT pushid, quote(node) FROM changesets
+WHERE typeof(node) != 'text' OR length(node) != 40 OR node GLOB '*[^0-9a-f]*' ORDER BY pushid
+"""
+FIRST_EMPTIED = """
+SELECT id FROM pushlog WHERE NOT EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id) ORDER BY id LIMIT 1
+"""  # changeset_pushid
 LAST_ID = "SELECT coalesce(max(id), 0) FROM pushlog"
 PUSH = "SELECT CAST(user AS BLOB), date FROM pushlog WHERE id = ?"  # primary key
 NODES = "SELECT node FROM changesets WHERE pushid = ? ORDER BY rev"  # changeset_pushid
@@ -83,6 +92,7 @@ SELECT node FROM pushlog JOIN changesets ON pushid = id WHERE user = CAST(? AS T
 FIRST_USER = "SELECT CAST(min(user) AS BLOB) FROM pushlog"  # pushlog_user
 NEXT_USER = "SELECT CAST(min(user) AS BLOB) FROM pushlog WHERE user > CAST(? AS TEXT)"  # pushlog_user
 LARGEST = (1 << 63) - 1
+_NODE = re.compile("[0-9a-f]{40}")
 _PAGE = 1000
 
 
@@ -250,8 +260,17 @@ def renumber(connection: sqlite3.Connection, first: int, revision_of: RevisionOf
 
 
 def next_id(connection: sqlite3.Connection) -> int:
-    """One more than any id ever used."""
-    return connection.execute(HIGHEST_USED_ID).fetchone()[0] + 1
+    """One more than any id ever used; raises `sqlite3.OperationalError` if that is the largest."""
+    highest: int = connection.execute(HIGHEST_USED_ID).fetchone()[0]
+    if highest >= LARGEST:
+        raise sqlite3.OperationalError(f"no push id follows {highest}")
+    return highest + 1
+
+
+def first_emptied(connection: sqlite3.Connection) -> int | None:
+    """The first push without changesets; looks at every push if there is none."""
+    row = connection.execute(FIRST_EMPTIED).fetchone()
+    return None if row is None else row[0]
 
 
 def last_id(connection: sqlite3.Connection) -> int:
@@ -266,7 +285,7 @@ def push(connection: sqlite3.Connection, number: int) -> Push | None:
 
 
 def nodes(connection: sqlite3.Connection, number: int) -> tuple[str, ...]:
-    return tuple(node for (node,) in connection.execute(NODES, (number,)))
+    return tuple(node for (node,) in connection.execute(NODES, (number,)) if is_node(node))
 
 
 def fact(connection: sqlite3.Connection, number: int) -> Fact:
@@ -287,12 +306,14 @@ def pushes(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Pu
 
 def page_of_pushes(connection: sqlite3.Connection, first: int, last: int) -> list[Push]:
     """Some of the first pushes from ``first`` to ``last``, ascending; none only if there are none."""
+    if first > LARGEST:
+        return []
     page = connection.execute(PUSHES_BETWEEN, (first, last, _PAGE)).fetchall()
     if not page:
         return []
     recorded: dict[int, list[str]] = {number: [] for number, _user, _date in page}
     for number, node in connection.execute(NODES_BETWEEN, (page[0][0], page[-1][0])):
-        if number in recorded:
+        if number in recorded and is_node(node):
             recorded[number].append(node)
     return [
         Push(id=number, user=text(user), date=epoch(date), nodes=tuple(recorded[number])) for number, user, date in page
@@ -309,7 +330,7 @@ def pushes_with(connection: sqlite3.Connection, ids: list[int]) -> list[Push]:
     recorded: dict[int, list[str]] = {number: [] for number in rows}
     in_order = f"SELECT pushid, node FROM changesets WHERE pushid IN ({marks}) ORDER BY pushid, rev"
     for number, node in connection.execute(in_order, ids):
-        if number in recorded:
+        if number in recorded and is_node(node):
             recorded[number].append(node)
     return [
         Push(id=number, user=text(rows[number][1]), date=epoch(rows[number][2]), nodes=tuple(recorded[number]))
@@ -337,6 +358,11 @@ def nodes_pushed_between(
     return (node for node, date in connection.execute(NODES_BY_DATE, (earliest, latest)) if matches(epoch(date)))
 
 
+def is_node(value: object) -> bool:
+    """Whether a node column holds the hash of a changeset, and not what an operator's tool put there."""
+    return isinstance(value, str) and _NODE.fullmatch(value) is not None
+
+
 def text(user: str | bytes | None) -> str:
     """A user column as text, whatever an operator's tool put there."""
     return user.decode("utf-8", "replace") if isinstance(user, bytes) else str(user or "")
@@ -344,4 +370,6 @@ def text(user: str | bytes | None) -> str:
 
 def epoch(date: object) -> int:
     """A date column as seconds, whatever an operator's tool put there."""
-    return int(date) if isinstance(date, int | float) else 0
+    if isinstance(date, float):
+        return int(date) if math.isfinite(date) and abs(date) < LARGEST else 0
+    return date if isinstance(date, int) else 0

@@ -194,6 +194,7 @@ class Session:
     def __init__(self, log: Pushlog, tr: Any):
         self._log = log
         self._facts: dict[int, entry.Fact] = {}
+        self._told: list[entry.Fact] = []  # superseded by facts from the beginning
         self.push: entry.Push | None = None  # the push that this transaction is, if it is one
         self.removed: list[str] = []  # changesets that are gone, by the note
         self.renumbered: list[str] = []  # changesets that have another revision number now
@@ -220,6 +221,20 @@ class Session:
         """Record a push as another repository recorded it; raises `sqlite3.IntegrityError` if it contradicts what is there."""
         database.insert_new(self.connection, push, self._log.revision_of)
         self._facts[push.id] = push
+
+    def take(self, push: entry.Push) -> None:
+        """Record a push as a server tells it: its changesets leave the pushes that had them here."""
+        try:
+            self.insert(push)
+        except sqlite3.IntegrityError:
+            for fact in restated_without(self.connection, push.nodes):
+                if fact.id != push.id:
+                    self.put(fact)
+            self.put(push)
+
+    def remember(self, push: entry.Push) -> None:
+        """Let the file say what a push was told to be, before what it is here."""
+        self._told.append(push)
 
     def put(self, fact: entry.Fact) -> None:
         """Make a push exactly this, whatever was recorded before."""
@@ -323,7 +338,7 @@ class Session:
     def _finalize(self, tr: Any) -> None:
         """The file learns the facts, and SQLite up to where it is derived."""
         log = self._log
-        size = log.file.append(tr, map(entry.encode, self._facts.values()))
+        size = log.file.append(tr, map(entry.encode, [*self._told, *self._facts.values()]))
         database.set_state(self.connection, size, log.fingerprint(tr))
 
     def _commit(self, tr: Any) -> None:

@@ -169,6 +169,44 @@ A server that breaks off is asked again, three times; then the pull is undone.
   $ hg -R partial verifypushlog
   pushlog contains all 5 changesets across 4 pushes
 
+A row of the server that names a changeset which is not there costs a client that changeset, and no other row.
+
+  $ cat > sql.py << EOF
+  > import sqlite3, sys
+  > with sqlite3.connect(sys.argv[1], isolation_level=None) as database: database.execute(sys.argv[2])
+  > EOF
+  $ hg -q clone -U ssh://user@dummy/server sound
+  $ cp -r server damaged
+  $ python3 sql.py damaged/.hg/pushlog2.db "update changesets set node = '`printf %040d 7`' where pushid = 2"
+  $ hg clone -U ssh://user@dummy/damaged overssh2
+  requesting all changes
+  adding changesets
+  adding manifests
+  adding file changes
+  pushes without the changesets that are not given by the server: 2
+  added 4 pushes
+  added 5 changesets with 5 changes to 1 files
+  new changesets bd3dfc8671e6:ff1b1aeffa6a
+  $ hg -R overssh2 log -T '{rev} {pushid} {pushuser}\n'
+  4 4 carol
+  3 3 tester
+  2  
+  1 1 alice
+  0 1 alice
+
+A client that has no row for a changeset it gets back asks for it again.
+
+  $ hg -R sound strip -q --no-backup -r 2 --config extensions.strip=
+  $ hg -R sound pull -q ssh://user@dummy/server
+  $ hg -R sound log -T '{rev} {pushid} {pushuser}\n'
+  4 4 carol
+  3 3 tester
+  2 2 Bob Builder
+  1 1 alice
+  0 1 alice
+  $ hg -R sound verifypushlog
+  pushlog contains all 5 changesets across 4 pushes
+
 A client without the extension.
 
   $ hg clone -U -q http://localhost:$HGPORT/ without --config extensions.pushlog=!

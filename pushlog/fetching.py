@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The client's side of the wire: a pull and a clone bring the server's pushlog along, in their own transaction.
+
+Rules of this module:
+
+1. An answer is read up to its trailer before anything is done with it: over SSH the next answer follows on the same channel.
+2. What can be recorded is recorded. A row that cannot be read is left out; a changeset that the server names and does not give
+   (hidden, or gone) is left out of its push. Both are told.
+3. A row that names changesets a later pull will bring ends the answer: it and the rest come with that pull.
+4. The last answer counts: a changeset that was in another push here leaves it. So a push that was stripped on the server and
+   pushed again has its new row here, too; and of two servers that know a changeset by different pushes the higher id wins.
+5. Changesets that came and are in no push may belong to a push that lost them here, or came without them: from the first such
+   push on the server is asked again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mercurial import error
+from mercurial.utils import stringutil
+
+from . import api, database, entry, wire
+from .storage import Pushlog, Session
+
+ATTEMPTS = 3
+_TOLD = 10  # problems of one kind
+_KNOWN_BATCH = 500
+
+
+def pull(orig: Any, pullop: Any) -> Any:
+    """Wraps the last step of a pull inside its transaction: fetch the pushes that the server knows and we do not."""
+    result = orig(pullop)
+    if pullop.remote.capable(b"pushlog-stream"):
+        fetch(pullop)
+    return result
+
+
+def fetch(pullop: Any) -> None:
+    """Record the server's newer pushes under its ids and dates; aborts the pull when they cannot be had."""
+    log = Pushlog(pullop.repo)
+    first = api.last_push_id(log.repo) + 1
+    pushes = list(_given(log, pullop.remote, _asked(log, pullop.remote, first)))
+    if pushes:
+        _take(log, pullop, pushes)
+        log.repo.ui.status(b"added %d pushes\n" % len(pushes))
+    if first > 1 and (returned := _unrecorded(log)):
+        again = _first_incomplete(log, returned)
+        if again is not None:
+            rows = [push for push in _asked(log, pullop.remote, again) if not returned.isdisjoint(push.nodes)]
+            _take(log, pullop, [push for push in _given(log, pullop.remote, rows) if _is_ours(log, push)])
+
+
+class _BrokenStream(Exception):
+    """The answer ended too early, or the server said what went wrong."""
+
+
+def _asked(log: Pushlog, remote: Any, first: int) -> list[entry.Push]:
+    """The server's pushes from id ``first`` on, ascending, asked for up to three times."""
+    ui = log.repo.ui
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _readable(ui, list(_received(remote, first)), first)
+        except (_BrokenStream, error.PeerTransportError, OSError) as problem:
+            ui.warn(b"remote error fetching pushlog on attempt %d: %s\n" % (attempt, stringutil.forcebytestr(problem)))
+            if attempt < ATTEMPTS:
+                time.sleep(ui.configint(b"pushlog", b"retrydelayms") * attempt / 1000)
+    raise error.Abort(b"remote error fetching pushlog after %d attempts" % ATTEMPTS)
+
+
+def _received(remote: Any, first: int) -> Iterator[bytes]:
+    """The lines of the answer before its trailer."""
+    stream = remote._callstream(b"pushlog-stream", firstpush=b"%d" % first)
+    while line := stream.readline():
+        if line == b"ok\n":
+            return
+        if line.startswith(b"error "):
+            raise _BrokenStream(line[len(b"error ") :].rstrip(b"\n").decode("utf-8", "replace"))
+        if not line.endswith(b"\n"):
+            break
+        yield line[:-1]
+    raise _BrokenStream("stream ended without trailer")
+
+
+def _readable(ui: Any, rows: Iterable[bytes], first: int) -> list[entry.Push]:
+    pushes: list[entry.Push] = []
+    problems: list[str] = []
+    for row in rows:
+        try:
+            push = wire.parse_row(row)
+            if push.id < first:
+                raise ValueError(f"push {push.id} was not asked for, or comes twice")
+        except ValueError as problem:
+            problems.append(str(problem))
+            continue
+        pushes.append(push)
+        first = push.id + 1
+    for text in problems[:_TOLD]:
+        ui.warn(b"row of the server's pushlog left out: %s\n" % text.encode("ascii", "backslashreplace"))
+    if len(problems) > _TOLD:
+        ui.warn(b"rows of the server's pushlog left out: %d more\n" % (len(problems) - _TOLD))
+    return pushes
+
+
+def _given(log: Pushlog, remote: Any, pushes: list[entry.Push]) -> Iterator[entry.Push]:
+    """The pushes before the first that names changesets we can still get, each with those that we have."""
+    unknown = {node for push in pushes for node in push.nodes if log.revision_of(node) is None}
+    to_come = _offered(remote, sorted(unknown))
+    lacking = []
+    for push in pushes:
+        if later := [node for node in push.nodes if node in to_come]:
+            names = ", ".join(later).encode("ascii")
+            log.repo.ui.warn(b"received pushlog entry for unknown changeset %s; ignoring\n" % names)
+            break
+        if not unknown.isdisjoint(push.nodes):
+            lacking.append(b"%d" % push.id)
+        yield push
+    if lacking:
+        names = b", ".join(lacking[:_TOLD]) + (b", and %d more" % (len(lacking) - _TOLD) if lacking[_TOLD:] else b"")
+        log.repo.ui.status(b"pushes without the changesets that are not given by the server: %s\n" % names)
+
+
+def _offered(remote: Any, nodes: list[str]) -> set[str]:
+    """Those of ``nodes`` that the server would give; all, if it cannot be asked."""
+    if not remote.capable(b"known"):
+        return set(nodes)
+    offered: set[str] = set()
+    for start in range(0, len(nodes), _KNOWN_BATCH):
+        batch = nodes[start : start + _KNOWN_BATCH]
+        with remote.commandexecutor() as executor:
+            answers = executor.callcommand(b"known", {b"nodes": [bytes.fromhex(node) for node in batch]}).result()
+        offered.update(node for node, is_known in zip(batch, answers, strict=False) if is_known)
+    return offered
+
+
+def _take(log: Pushlog, pullop: Any, pushes: Iterable[entry.Push]) -> None:
+    """Record pushes as the server tells them, without the changesets that we lack."""
+    session = None
+    try:
+        for push in pushes:
+            session = session or log.session(pullop.gettransaction())
+            _take_one(log, session, push)
+    except sqlite3.Error as problem:
+        raise error.Abort(b"cannot record pushes: %s" % str(problem).encode()) from problem
+
+
+def _take_one(log: Pushlog, session: Session, push: entry.Push) -> None:
+    present = tuple(node for node in push.nodes if log.revision_of(node) is not None)
+    if present != push.nodes:
+        session.remember(push)
+        push = push._replace(nodes=present)
+    session.take(push)
+
+
+def _unrecorded(log: Pushlog) -> set[str]:
+    """The changesets that this pull brought and that are in no push."""
+    tr = log.repo.currenttransaction()
+    if tr is None:
+        return set()
+    changelog = log.repo.changelog
+    new = [changelog.node(revision).hex() for revision in changelog.revs(start=tr.changes[b"origrepolen"])]
+    with log.view() as connection:
+        return {node for node in new if database.push_id_of(connection, node) is None}
+
+
+def _first_incomplete(log: Pushlog, returned: set[str]) -> int | None:
+    """The first push that has no changesets, or once had some of ``returned``."""
+    with log.view() as connection:
+        emptied = database.first_emptied(connection)
+    once = [
+        fact.id for fact in log.sound_facts() if isinstance(fact, entry.Push) and not returned.isdisjoint(fact.nodes)
+    ]
+    return min([*once, *([] if emptied is None else [emptied])], default=None)
+
+
+def _is_ours(log: Pushlog, push: entry.Push) -> bool:
+    """Whether the server's row is about the push that we have under this id, if we have one; tells if not."""
+    with log.view() as connection:
+        here = database.push(connection, push.id)
+    if here is None or (here[:3] == push[:3] and set(here.nodes) <= set(push.nodes)):
+        return True
+    log.repo.ui.warn(b"row of the server's pushlog left out: push %d is another push here\n" % push.id)
+    return False

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A server's pushlog read by clients, in this process: whatever a row says, a client takes all it can and tells the rest."""
+
+import io
+import os
+import sqlite3
+
+import pytest
+from mercurial import exchange, extensions, initialization, merge, repair
+from mercurial import ui as ui_module
+from mercurial.repo import factory
+
+from pushlog import checking, database, wire
+from pushlog.storage import Pushlog
+
+initialization.init()
+NEXT_ANSWER = b"0\n"  # over SSH the answer to the next call follows on the same channel
+LARGEST = (1 << 63) - 1
+
+
+class Place:
+    """A repository of a test's folder, opened as a process of its own would."""
+
+    def __init__(self, folder, name):
+        self.folder = folder / name
+        if not self.folder.exists():
+            self._open(create=True)
+
+    def _open(self, *, create=False):
+        user_interface = ui_module.ui.load()
+        extensions.loadall(user_interface)
+        extensions.populateui(user_interface)
+        user_interface.fout = user_interface.ferr = self._printed = io.BytesIO()
+        return factory.repository(user_interface, os.fsencode(self.folder), create=create)
+
+    @property
+    def repository(self):
+        return self._open()
+
+    def commit(self, name, *, onto=None):
+        """The hash of a new changeset, as text."""
+        repository = self.repository
+        with repository.wlock(), repository.lock():
+            if onto is not None:
+                merge.clean_update(repository[onto])
+            repository.wvfs.write(b"file", name)
+            if b"file" not in repository.dirstate:
+                with repository.dirstate.changing_files(repository):
+                    repository[None].add([b"file"])
+            return repository.commit(name).hex()
+
+    def push_to(self, other, *nodes):
+        local = self.repository
+        remote = factory.peer(local.ui, {}, os.fsencode(other.folder))
+        exchange.push(local, remote, force=True, revs=[bytes.fromhex(node) for node in nodes] or None)
+
+    def pull_from(self, other, *nodes, answer=None):
+        """What a pull printed; ``answer`` replaces what the server says of its pushlog."""
+        local = self.repository
+        remote = factory.peer(local.ui, {}, os.fsencode(other.folder))
+        streams = []
+
+        def call(command, firstpush):
+            assert command == b"pushlog-stream"
+            body = b"".join(wire._stream(other.repository, firstpush)) if answer is None else answer
+            streams.append(io.BytesIO(body + NEXT_ANSWER))
+            return streams[-1]
+
+        remote.capable = lambda name: name == b"pushlog-stream" or type(remote).capable(remote, name)
+        remote._callstream = call
+        exchange.pull(local, remote, heads=[bytes.fromhex(node) for node in nodes] or None)
+        assert {stream.read() for stream in streams} == {NEXT_ANSWER}, "not read up to the trailer"
+        return self._printed.getvalue().decode("utf-8", "replace")
+
+    def strip(self, node):
+        repository = self.repository
+        with repository.wlock(), repository.lock():
+            repair.strip(repository.ui, repository, [bytes.fromhex(node)], backup=False)
+
+    def sql(self, statement, *arguments):
+        connection = sqlite3.connect(self.folder / ".hg" / "pushlog2.db", isolation_level=None)
+        connection.execute(statement, arguments)
+        connection.close()
+
+    def rows(self):
+        with Pushlog(self.repository).view() as connection:
+            pushes = list(database.pushes(connection, 0, database.last_id(connection)))
+        return {push.id: (push.user, list(push.nodes)) for push in pushes}
+
+    def errors(self):
+        return [line for line, is_error in checking.problems(Pushlog(self.repository)) if is_error]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "hgrc").write_text(
+        "[extensions]\npushlog =\nstrip =\n[pushlog]\nretrydelayms = 0\n[ui]\nusername = test\n"
+        "[devel]\ndefault-date = 1500000000 0\n[phases]\npublish = no\n"
+    )
+    monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))
+    monkeypatch.setenv("USER", "alice")
+    monkeypatch.setitem(os.environb, b"USER", b"alice")
+    return lambda name: Place(tmp_path, name)
+
+
+@pytest.fixture
+def server(place):
+    """Three pushes, of a changeset each, on a line."""
+    source = place("source")
+    for name in (b"a", b"b", b"c"):
+        source.commit(name)
+        source.push_to(place("server"))
+    return place("server")
+
+
+def nodes_of(server):
+    return [node for _user, nodes in server.rows().values() for node in nodes]
+
+
+BAD_ROWS = [
+    b"",
+    b"2",
+    b"2 alice",
+    b"x alice 1500000000 ",
+    b"-2 alice 1500000000 ",
+    b"%d alice 1500000000 " % (LARGEST + 1),
+    b"2_0 alice 1500000000 ",
+    b"2 alice yesterday ",
+    b"2 alice %d " % (LARGEST + 1),
+    b"2 alice 1500000000 None",
+    b"2 al\xff 1500000000 " + b"A" * 40,
+    b"1 alice 1500000000 ",
+    b"2 alice 1500000000 " + b" ".join([b"f" * 40] * 2),
+    b"9" * 5000 + b" alice 1500000000 ",
+]
+
+
+@pytest.mark.parametrize("bad", BAD_ROWS, ids=[repr(bad[:20]) for bad in BAD_ROWS])
+def test_rows_after_an_unreadable_one_are_taken(place, server, bad):
+    first, _second, third = nodes_of(server)
+    rows = [b"1 alice 1500000000 " + first.encode(), bad, b"3 carol 1500000000 " + third.encode(), b"ok"]
+    client = place("client")
+    printed = client.pull_from(server, answer=b"".join(row + b"\n" for row in rows))
+    assert client.rows() == {1: ("alice", [first]), 3: ("carol", [third])}
+    assert "left out" in printed
+    assert "added 2 pushes" in printed
+
+
+@pytest.mark.parametrize(
+    ("statement", "user"),
+    [
+        ("UPDATE pushlog SET user = NULL WHERE id = 2", ""),
+        ("UPDATE pushlog SET user = x'ff00' WHERE id = 2", "\ufffd\0"),
+        ("UPDATE pushlog SET user = CAST(x'636166e9' AS TEXT) WHERE id = 2", "caf\ufffd"),
+        ("UPDATE pushlog SET user = 'two' || char(10) || 'lines' || char(13) WHERE id = 2", "twolines"),
+        ("UPDATE pushlog SET date = 'yesterday' WHERE id = 2", "alice"),
+        ("UPDATE pushlog SET date = 9e999 WHERE id = 2", "alice"),
+        ("UPDATE pushlog SET date = NULL WHERE id = 2", "alice"),
+    ],
+)
+def test_a_row_with_rubbish_in_a_column_is_served_somehow(place, server, statement, user):
+    first, second, third = nodes_of(server)
+    server.sql(statement)
+    client = place("client")
+    client.pull_from(server)
+    assert client.rows() == {1: ("alice", [first]), 2: (user, [second]), 3: ("alice", [third])}
+
+
+@pytest.mark.parametrize("value", ["NULL", "x'00ff'", "'None'", "7", f"'{'G' * 40}'"])
+def test_what_is_no_changeset_is_left_out_of_its_row(place, server, value):
+    first, _second, third = nodes_of(server)
+    server.sql(f"UPDATE changesets SET node = {value} WHERE pushid = 2")
+    client = place("client")
+    client.pull_from(server)
+    assert client.rows() == {1: ("alice", [first]), 2: ("alice", []), 3: ("alice", [third])}
+    assert any(line.startswith(b"pushlog entry #2 names what is no changeset: ") for line in server.errors())
+
+
+def test_a_changeset_that_the_server_lacks_is_left_out_of_its_row_and_told(place, server):
+    first, _second, third = nodes_of(server)
+    server.sql("UPDATE changesets SET node = ? WHERE pushid = 2", "f" * 40)
+    client = place("client")
+    printed = client.pull_from(server)
+    assert client.rows() == {1: ("alice", [first]), 2: ("alice", []), 3: ("alice", [third])}
+    assert "not given by the server" in printed
+
+
+def test_a_changeset_that_is_yet_to_be_pulled_keeps_its_row_and_the_rest_for_later(place, server):
+    first, second, third = nodes_of(server)
+    client = place("client")
+    printed = client.pull_from(server, first)
+    assert f"received pushlog entry for unknown changeset {second}; ignoring" in printed
+    assert client.rows() == {1: ("alice", [first])}
+    client.pull_from(server)
+    assert client.rows() == {1: ("alice", [first]), 2: ("alice", [second]), 3: ("alice", [third])}
+
+
+@pytest.mark.parametrize("first", [b"-1", b"-%d" % (1 << 70), b"0"])
+def test_an_id_below_the_first_asks_for_all(server, first):
+    answer = b"".join(wire._stream(server.repository, first))
+    assert answer == b"".join(wire._stream(server.repository, b"1"))
+    assert wire.serve_pushlog(server.repository, None, first).data.count(b"\n") == 3
+
+
+@pytest.mark.parametrize("first", [b"%d" % LARGEST, b"%d" % (LARGEST + 1), b"9" * 100])
+def test_an_id_above_all_asks_for_none(server, first):
+    assert b"".join(wire._stream(server.repository, first)) == b"ok\n"
+    assert wire.serve_pushlog(server.repository, None, first).data == b"1"
+
+
+@pytest.mark.parametrize("first", [b"", b"x", b"1.5", b"9" * 5000, b"\xff"])
+def test_an_id_that_is_no_number_is_an_error_in_the_answer(server, first):
+    assert b"".join(wire._stream(server.repository, first)).startswith(b"error ")
+    assert wire.serve_pushlog(server.repository, None, first).data.startswith(b"0\n")
+
+
+def test_the_last_possible_id_can_be_served_and_is_followed_by_none(place, server):
+    server.sql("UPDATE pushlog SET id = ? WHERE id = 3", LARGEST)
+    server.sql("UPDATE changesets SET pushid = ? WHERE pushid = 3", LARGEST)
+    client = place("client")
+    client.pull_from(server)
+    assert list(client.rows()) == [1, 2, LARGEST]
+    client.pull_from(server)
+    source = place("source")
+    source.commit(b"d")
+    with pytest.raises(Exception, match="hook failed"):
+        source.push_to(server)
+
+
+def test_a_push_stripped_and_pushed_again_comes_with_its_new_row(place, server):
+    first, second, third = nodes_of(server)
+    client = place("client")
+    client.pull_from(server)
+    server.strip(third)
+    place("source").push_to(server)
+    client.pull_from(server)
+    assert client.rows() == server.rows() == {
+        1: ("alice", [first]), 2: ("alice", [second]), 3: ("alice", []), 4: ("alice", [third]),
+    }  # fmt: skip
+    assert client.errors() == []
+    os.unlink(client.folder / ".hg" / "pushlog2.db")
+    assert client.rows() == server.rows()
+
+
+def test_an_emptied_push_stops_no_pull(place, server):
+    first, second, third = nodes_of(server)
+    server.strip(third)
+    client = place("client")
+    client.pull_from(server)
+    assert client.rows() == {1: ("alice", [first]), 2: ("alice", [second]), 3: ("alice", [])}
+    assert client.errors() == []
+    place("source").push_to(server)
+    client.pull_from(server)
+    assert client.rows() == server.rows()
+    assert client.errors() == []
+
+
+@pytest.fixture
+def branched(place):
+    """Push 1 is a; push 2 is b and c upon it; push 3 is d upon a."""
+    source, server = place("source"), place("server")
+    root = source.commit(b"a")
+    source.push_to(server)
+    source.commit(b"b")
+    source.commit(b"c")
+    source.push_to(server)
+    source.commit(b"d", onto=bytes.fromhex(root))
+    source.push_to(server)
+    return server
+
+
+@pytest.mark.parametrize("place_in_push", [0, 1], ids=["all of it", "its last changeset"])
+def test_a_push_in_the_middle_that_lost_changesets_is_asked_for_again_when_they_return(place, branched, place_in_push):
+    client = place("client")
+    client.pull_from(branched)
+    before = client.rows()
+    client.strip(before[2][1][place_in_push])
+    assert client.rows() != before
+    client.pull_from(branched)
+    assert client.rows() == before == branched.rows()
+    assert client.errors() == []
+
+
+def test_a_row_that_came_without_its_changesets_is_asked_for_again_when_they_come(place, branched):
+    """An operator brings them back on the server."""
+    rows = branched.rows()
+    branched.strip(rows[2][1][0])
+    client = place("client")
+    client.pull_from(branched)
+    assert client.rows()[2] == ("alice", [])
+    place("source").push_to(branched)
+    branched.sql("UPDATE changesets SET pushid = 2 WHERE pushid = 4")
+    branched.sql("DELETE FROM pushlog WHERE id = 4")
+    client.pull_from(branched)
+    assert {number: (user, set(nodes)) for number, (user, nodes) in client.rows().items()} == {
+        number: (user, set(nodes)) for number, (user, nodes) in rows.items()
+    }
+    assert client.errors() == []
+
+
+def test_a_pull_without_new_changesets_asks_once(place, branched, monkeypatch):
+    client = place("client")
+    branched.strip(branched.rows()[2][1][0])
+    client.pull_from(branched)
+    asked = []
+    stream = wire._stream
+    monkeypatch.setattr(wire, "_stream", lambda repo, first: asked.append(first) or stream(repo, first))
+    client.pull_from(branched)
+    assert asked == [b"4"]
+
+
+def test_of_two_servers_the_newer_id_keeps_a_changeset(place, server):
+    first, second, third = nodes_of(server)
+    client = place("client")
+    client.pull_from(server, second)
+    other = place("other")
+    for number in range(3):
+        place("source").push_to(other, nodes_of(server)[number])
+    other.sql("UPDATE pushlog SET id = id + 10, user = 'bob'")
+    other.sql("UPDATE changesets SET pushid = pushid + 10")
+    client.pull_from(other)
+    assert client.rows() == {
+        1: ("alice", []), 2: ("alice", []), 11: ("bob", [first]), 12: ("bob", [second]), 13: ("bob", [third]),
+    }  # fmt: skip
+    assert client.errors() == []
+    client.pull_from(server)
+    assert client.errors() == []
+
+
+def test_a_row_of_another_server_under_a_known_id_is_left_out_and_told(place, branched):
+    client = place("client")
+    client.pull_from(branched)
+    lost = client.rows()[2][1]
+    client.strip(lost[0])
+    branched.sql("UPDATE pushlog SET user = 'eve' WHERE id = 2")
+    printed = client.pull_from(branched)
+    assert client.rows()[2] == ("alice", [])
+    assert "push 2 is another push here" in printed
