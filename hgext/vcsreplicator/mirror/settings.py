@@ -77,7 +77,7 @@ class MirrorSettings:
         within(self, workers=(1, 1000), heavy_workers=(1, 1000), repair_workers=(1, 1000))
         within(self, open_repositories=many, recycle_after=many)
         within(self, buffer_bytes=size, repository_buffer_bytes=size, batch_events=many, batch_bytes=size)
-        within(self, slow_after=seconds, hung_after=seconds, beat_interval=seconds, check_interval=seconds)
+        within(self, slow_after=seconds, hung_after=seconds, beat_interval=seconds, check_interval=(0, 31 * DAY))
         within(self, retry_first=seconds, retry_longest=seconds, master_timeout=seconds, keep_deleted_days=(0, 36_500))
 
     @property
