@@ -20,15 +20,20 @@ Two runs of one command are not always alike: a number past the end strikes noth
 status before you claim that a kill took place. A call is never half done: killing before call N+1 is killing after call N.
 """
 
+import contextlib
 import json
 import os
 import re
+import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from testing.services.process import needed
+
+SEED = int(os.environ.get("VCSREPLICATOR_TEST_SEED") or secrets.randbelow(1_000_000))
+"""Draws the samples of faults: others at every run, unless VCSREPLICATOR_TEST_SEED says which. A failure tells it."""
 
 STEPPING = Path(__file__).with_name("stepping")
 
@@ -38,6 +43,15 @@ MUTATING = (
     "mkdirat,rmdir,truncate,ftruncate,fallocate,copy_file_range,sendfile,fsync,fdatasync,syncfs,chmod,fchmod,fchmodat,utimensat"
 )
 READ_ONLY_OPEN = re.compile(r"^openat\((?!.*\bO_(?:WRONLY|RDWR|CREAT|TRUNC)\b)")
+
+
+@contextlib.contextmanager
+def told_with_seed(what: str) -> Iterator[None]:
+    """A failure within names the fault, and how to draw it again."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{what} (VCSREPLICATOR_TEST_SEED={SEED}): {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,30 @@ not waited for: others have their notes behind it.
   pushlog contains all 1 changesets across 2 pushes
   $ hg -R cut push -q
 
+A relay that is killed while it does so, once the first file is named that is going to be cut, leaves no damaged store.
+
+  $ echo c > cut/file; hg -R cut commit -q -m c; hg -R cut push -q
+  $ dying master.quiet -R repos/cut strip -q --no-backup 1
+  [1]
+  $ cat > $TESTTMP/die-relay.py <<'E'
+  > import os, runpy, signal, sys
+  > from mercurial import transaction
+  > name = transaction.transaction._addentry
+  > def named(tr, file, size):
+  >     name(tr, file, size)
+  >     if file == b"00changelog.i" and size:
+  >         os.kill(os.getpid(), signal.SIGKILL)
+  > transaction.transaction._addentry = named
+  > runpy.run_path(sys.argv.pop(1), run_name="__main__")
+  > E
+  $ python $TESTTMP/die-relay.py "$TESTDIR/master-finish.py" $TESTTMP/repos 2>&1 | grep -v '^Killed'
+  [1]
+  $ finish
+  $ hgm -R repos/cut verify -q
+  $ hgm -R repos/cut log -T '{rev} {desc}\n'
+  0 a
+  $ hg -R cut push -q
+
 A bookmark on what is stripped goes to what stays, also when the strip is killed before Mercurial moves it.
 
   $ cat > $TESTTMP/die-late.py <<'E'
@@ -87,7 +111,7 @@ A bookmark on what is stripped goes to what stays, also when the strip is killed
   >             return super().transaction(desc, report)
   >     repo.__class__ = dying
   > E
-  $ for text in b c; do echo $text > cut/file; hg -R cut commit -q -A -m $text; done; hg -R cut push -q -f
+  $ for text in d e; do echo $text > cut/file; hg -R cut commit -q -A -m $text; done; hg -R cut push -q -f
   $ hgm -R repos/cut bookmark -q -r tip here
   $ hgm --config extensions.die=$TESTTMP/die-late.py -R repos/cut strip -q --no-backup 1 2>&1 | grep -v '^Killed'
   [1]
@@ -96,7 +120,7 @@ A bookmark on what is stripped goes to what stays, also when the strip is killed
   0 a here
   $ hg -R cut push -q
   $ hgm -R repos/cut verifypushlog 2> /dev/null
-  pushlog contains all 3 changesets across 5 pushes
+  pushlog contains all 5 changesets across 7 pushes
 
 A note that cannot be read, and a repository that cannot be opened, hold up no other.
 

@@ -23,14 +23,13 @@ from mercurial import ui as ui_module
 from mercurial.repo import factory
 
 from pushlog import checking, database, journal, storage, stripping, wire
-from testing.faults import SystemCall, SystemCalls
+from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
 
 pytestmark = pytest.mark.hunt
 
 initialization.init()
 
 HG = Path(sys.executable).with_name("hg")
-SEED = 20150701
 STEPS = {"write", "flush", "close", "rename", "unlink", "truncate", "execute", "executemany", "link", "symlink"}
 PLACES = {"transaction", "revlog", "repair", "phases", "storage", "appendfile", "database", "stripping", "recording"}
 
@@ -326,11 +325,12 @@ def test_killed_at_a_system_call(tmp_path, pushed, name, share, told):
     kills = 0
     for call in calls if share is None else random.Random(SEED).sample(calls, share):
         kills += struck.meet(call) == -signal.SIGKILL
-        reader = pushed(repository)
-        recorded(storage.Pushlog(reader))
-        if reader.svfs.exists(b"journal"):
-            reader.recover()
-        assert_agrees(pushed(repository))
+        with told_with_seed(f"{name}: killed at {call}"):
+            reader = pushed(repository)
+            recorded(storage.Pushlog(reader))
+            if reader.svfs.exists(b"journal"):
+                reader.recover()
+            assert_agrees(pushed(repository))
     told(f"{name}: killed at {kills} of {len(calls)} system calls")
     assert kills
 
@@ -344,11 +344,12 @@ def test_a_full_disk_at_a_system_call_of_a_push(tmp_path, pushed, share, told):
     chosen = calls if share is None else random.Random(SEED).sample(calls, share)
     for call in chosen:
         was_accepted = struck.meet(call, fault="error=ENOSPC") == 0
-        reader = pushed(repository)
-        if reader.svfs.exists(b"journal"):
-            reader.recover()
-        assert_agrees(pushed(repository))
-        assert not was_accepted or len(recorded(storage.Pushlog(pushed(repository)))) == 3
+        with told_with_seed(f"push: no space at {call}"):
+            reader = pushed(repository)
+            if reader.svfs.exists(b"journal"):
+                reader.recover()
+            assert_agrees(pushed(repository))
+            assert not was_accepted or len(recorded(storage.Pushlog(pushed(repository)))) == 3
         accepted += was_accepted
     told(f"push: no space at {len(chosen)} of {len(calls)} system calls, accepted all the same {accepted} times")
 
