@@ -11,12 +11,14 @@ import functools
 import json
 from typing import Any, NamedTuple
 
-from mercurial import encoding, phases
+from mercurial import encoding, phases, util
 from mercurial.node import bin, hex
 
 from .entry import Push
 from .gitnodes import GitNodes
 from .query import Query
+
+MANY = 1000  # pushes
 
 
 class Pushed(NamedTuple):
@@ -56,6 +58,10 @@ class Answers:
         if query.is_full:
             value = self.value(push, query)
             return None if value is None else dumps(value)
+        if len(push.nodes) == 1 and not query.branch:
+            simple = self._one_visible(push)
+            if simple is not None:
+                return simple
         pushed = self.changesets(push, query)
         if not pushed:
             return None
@@ -68,6 +74,27 @@ class Answers:
             hidden = [changeset for changeset in pushed if changeset.is_hidden]
             members += f'"obsoletechangesets": {_nodes(hidden)}, '
         return members + f'"user": {_quoted(push.user)}}}'
+
+    def _one_visible(self, push: Push) -> str | None:
+        """As `json`, for most pushes of most repositories: one changeset, which is not hidden."""
+        node = bin(push.nodes[0])
+        revision = self._index.get_rev(node)
+        if revision is None or revision in self._filtered:
+            return None
+        git = self._git.of(revision, node)
+        return (
+            f'{{"changesets": ["{push.nodes[0]}"], "date": {push.date}, "git_changesets": [{_quoted(git)}], '
+            f'"user": {_quoted(push.user)}}}'
+        )
+
+    @util.nogc
+    def json_members(self, pushes: list[Push], query: Query) -> str:
+        """Members of the object of pushes, a comma in front of each; the garbage collector would look at them again and again."""
+        return "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
+
+    def expect(self, count: int) -> None:
+        """Make ready for an answer of so many pushes."""
+        self._git.are_many = count >= MANY
 
     def finish(self) -> None:
         """Keep for the next request what had to be looked up in changesets."""

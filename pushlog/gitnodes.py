@@ -11,21 +11,34 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
+from collections.abc import Iterator
 from typing import Any
+
+from mercurial import changelog
+from mercurial.revlogutils import constants
 
 FILE = b"pushlog-git"
 _RECORD = 24
 _BLOCK_RECORDS = 4096
+_BLOCKS = 64  # kept in memory
 _NONE = bytes(20)
+_ZSTD = b"\x28"
+_BULK = 1 << 16  # bytes of a text that is read together with others
+_FLAGS_AND_START, _LENGTH, _TEXT_LENGTH, _BASE, _MODE = 0, 1, 2, 3, 10  # of an entry of a revlog's index
 
 
 class GitNodes:
-    """Git commits of the changesets of ``repo``; `save` keeps what had to be looked up."""
+    """Git commits of the changesets of ``repo``; `save` keeps what had to be looked up.
+
+    While ``are_many``, what is not in the file is looked up with its neighbours: a tenth of the cost where most are asked for.
+    """
+
+    are_many = False
 
     def __init__(self, repo: Any):
         self._repo = repo.unfiltered()
         self._path = self._repo.cachevfs.join(FILE)
-        self._block, self._block_number = b"", -1
+        self._blocks: dict[int, bytes] = {}
         self._found: dict[int, bytes] = {}
 
     def of(self, revision: int, node: bytes) -> str | None:
@@ -49,10 +62,15 @@ class GitNodes:
         self._found = {}
 
     def _record(self, revision: int) -> bytes:
+        if revision in self._found:
+            return self._found[revision]
         number, place = divmod(revision, _BLOCK_RECORDS)
-        if number != self._block_number:
-            self._block, self._block_number = self._read(number), number
-        return self._block[place * _RECORD : (place + 1) * _RECORD]
+        block = self._blocks.get(number)
+        if block is None:
+            if len(self._blocks) == _BLOCKS:
+                self._blocks.clear()
+            block = self._blocks[number] = self._read(number)
+        return block[place * _RECORD : (place + 1) * _RECORD]
 
     def _read(self, number: int) -> bytes:
         try:
@@ -65,7 +83,20 @@ class GitNodes:
             os.close(file)
 
     def _look(self, revision: int, node: bytes) -> str | None:
-        commit = self._repo[revision].extra().get(b"git_commit")
+        if self.are_many and revision not in self._found:
+            first = revision - revision % _BLOCK_RECORDS
+            to_node = self._repo.changelog.node
+            for number, text in texts(self._repo.changelog, first, first + _BLOCK_RECORDS):
+                self._keep(number, to_node(number), commit_in(text))
+        if not (self.are_many and revision in self._found):
+            commit = self._repo[revision].extra().get(b"git_commit")
+            if not self._keep(revision, node, commit):
+                return commit.decode("utf-8", "replace")  # type: ignore[no-any-return]
+        value = self._found[revision][4:]
+        return None if value == _NONE else value.hex()
+
+    def _keep(self, revision: int, node: bytes, commit: bytes | None) -> bool:
+        """False for a commit that is none, of which there is no record."""
         value = _NONE
         if commit is not None:
             try:
@@ -73,9 +104,45 @@ class GitNodes:
             except ValueError:
                 value = b""
             if len(value) != 20 or value == _NONE:
-                return commit.decode("utf-8", "replace")
+                return False
         self._found[revision] = zlib.crc32(value, zlib.crc32(node)).to_bytes(4, "big") + value
-        return None if value == _NONE else value.hex()
+        return True
+
+
+def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The texts of the revisions from `first` to before `end` that can be read in one piece: all but very unusual ones."""
+    end = min(end, len(log))
+    inner, index = log._inner, log.index
+    with log.reading():
+        begin, data = inner.get_segment_for_revs(first, end - 1)
+    data = memoryview(data)
+    frames: list[tuple[int, memoryview]] = []
+    for revision in range(first, end):
+        entry = index[revision]
+        if entry[_FLAGS_AND_START] & 0xFFFF or entry[_BASE] != revision or entry[_MODE] != constants.COMP_MODE_INLINE:
+            continue
+        start = (entry[_FLAGS_AND_START] >> 16) - begin
+        if inner.inline:  # entries of the index lie between the texts
+            start += (revision + 1) * index.entry_size
+        chunk = data[start : start + entry[_LENGTH]]
+        if entry[_TEXT_LENGTH] <= _BULK and bytes(chunk[:1]) == _ZSTD:
+            frames.append((revision, chunk))
+        else:
+            yield revision, bytes(inner.decompress(chunk))
+    if frames:
+        from mercurial import zstd
+
+        whole = zstd.ZstdDecompressor().multi_decompress_to_buffer([chunk for _revision, chunk in frames])
+        for (revision, _chunk), text in zip(frames, whole, strict=True):
+            yield revision, text.tobytes()
+
+
+def commit_in(text: bytes) -> bytes | None:
+    """`git_commit` among the extras of a changeset's text: manifest, user, then date, time zone and extras, a line each."""
+    if b"git_commit:" not in text:
+        return None
+    words = text.split(b"\n", 3)[2].split(b" ", 2)
+    return changelog.decodeextra(words[2]).get(b"git_commit") if len(words) == 3 else None  # type: ignore[no-any-return]
 
 
 def _runs(records: dict[int, bytes]) -> list[tuple[int, bytes]]:

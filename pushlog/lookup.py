@@ -78,14 +78,14 @@ class Lookup:
 
     def pushes(self, ids: Iterable[int]) -> Iterator[Push]:
         """The pushes with these ids, in this order, read in batches; one that vanished meanwhile is left out."""
-        batch: list[int] = []
-        for number in ids:
-            batch.append(number)
-            if len(batch) == _BATCH:
-                yield from self._read(batch)
-                batch = []
-        if batch:
-            yield from self._read(batch)
+        for batch in self.batches(ids, _BATCH):
+            yield from batch
+
+    def batches(self, ids: Iterable[int], size: int) -> Iterator[list[Push]]:
+        """As `pushes`, so many at a time."""
+        rest = iter(ids)
+        while batch := list(itertools.islice(rest, size)):
+            yield self._read(batch)
 
     def _read(self, ids: list[int]) -> list[Push]:
         with self.log.view() as connection:

@@ -12,6 +12,8 @@ from mercurial.hgweb import hgweb_mod_inner, webcommands, webutil
 from . import children, pushed
 from .lookup import Found, Lookup
 
+_BATCH = 4000  # pushes whose short form is made at once
+
 
 def register() -> None:
     """Add the commands to hgweb; called once per process."""
@@ -60,12 +62,13 @@ def pushes(web: Any) -> Iterable[bytes]:
 
 def _json(lookup: Lookup, found: Found, version: int) -> Iterator[bytes]:
     yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if version == 2 else "{").encode("ascii")
-    separator = ""
-    for push in lookup.pushes(sorted(found.ids, key=str)):
-        value = lookup.answers.json(push, found.query)
-        if value is not None:
-            yield f'{separator}"{push.id}": {value}'.encode("ascii")
-            separator = ", "
+    lookup.answers.expect(len(found.ids))
+    separators = 2  # characters, which the first member lacks
+    ids = sorted(found.ids, key=str)
+    for pushes in ([push] for push in lookup.pushes(ids)) if found.query.is_full else lookup.batches(ids, _BATCH):
+        members = lookup.answers.json_members(pushes, found.query)
+        yield members[separators:].encode("ascii")
+        separators = 0 if members else separators
     lookup.answers.finish()
     yield b"}\n}" if version == 2 else b"}"
 
