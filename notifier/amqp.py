@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import kombu.connection
 import kombu.transport.pyamqp
@@ -86,6 +87,15 @@ def drain(connection: Any, timeout: float) -> None:
                 timeout = 0
     except TimeoutError:
         pass
+
+
+def is_broker(url: str) -> bool:
+    """Whether the URL names a broker: scheme, a host, and a port that can be one."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def where(url: str) -> str:

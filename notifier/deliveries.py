@@ -80,6 +80,7 @@ _REMOVE_SUBSCRIPTION = "UPDATE subscriptions SET removed_at = ? WHERE id = ?"
 _CANCEL = "UPDATE deliveries SET state = 'cancelled', finished_at = ? WHERE subscription = ? AND state = 'queued'"
 _SUBSCRIPTIONS = """SELECT id, name, origin, content, created_at, paused_reason, failing_since FROM subscriptions
     WHERE removed_at IS NULL ORDER BY id"""
+_NAMED = "SELECT id FROM subscriptions WHERE name = ? AND removed_at IS NULL"
 _PAUSE = "UPDATE subscriptions SET paused_reason = ? WHERE id = ?"
 _FAILING = "UPDATE subscriptions SET failing_since = ? WHERE id = ?"
 _HISTORY = "INSERT INTO history (time, subscription, what, who) VALUES (?, ?, ?, ?)"
@@ -192,7 +193,7 @@ class Deliveries:
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
         """A new subscription; False if one of this name exists."""
-        if any(each.name == name for each in self.subscriptions()):
+        if self._named(name) is not None:
             return False
         with self._writing():
             self._run(_ADD_SUBSCRIPTION, (name, origin, shape.to_json(subscription).decode(), now))
@@ -201,14 +202,14 @@ class Deliveries:
 
     def remove(self, name: str, *, who: str, now: float) -> bool:
         """Removes it and cancels what waits for it; False if there is none of this name."""
-        for each in self.subscriptions():
-            if each.name == name:
-                with self._writing():
-                    self._run(_REMOVE_SUBSCRIPTION, (now, each.id))
-                    self._run(_CANCEL, (now, each.id))
-                    self._run(_HISTORY, (now, name, "removed", who))
-                return True
-        return False
+        number = self._named(name)
+        if number is None:
+            return False
+        with self._writing():
+            self._run(_REMOVE_SUBSCRIPTION, (now, number))
+            self._run(_CANCEL, (now, number))
+            self._run(_HISTORY, (now, name, "removed", who))
+        return True
 
     def follow_file(self, wanted: Mapping[str, Subscription], *, now: float) -> None:
         """Makes the subscriptions of origin `file` those of the configuration."""
@@ -229,15 +230,15 @@ class Deliveries:
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
         """Pauses it with a reason, or resumes it (None); False if there is none of this name."""
-        for each in self.subscriptions():
-            if each.name == name:
-                with self._writing():
-                    self._run(_PAUSE, (reason, each.id))
-                    if reason is None:
-                        self._run(_FAILING, (None, each.id))
-                    self._run(_HISTORY, (now, name, f"paused: {reason}" if reason else "resumed", who))
-                return True
-        return False
+        number = self._named(name)
+        if number is None:
+            return False
+        with self._writing():
+            self._run(_PAUSE, (reason, number))
+            if reason is None:
+                self._run(_FAILING, (None, number))
+            self._run(_HISTORY, (now, name, f"paused: {reason}" if reason else "resumed", who))
+        return True
 
     def failing(self, subscription: int, since: float | None) -> None:
         """Notes since when an endpoint fails; None: it does not."""
@@ -354,6 +355,11 @@ class Deliveries:
             if self._db.in_transaction:
                 self._db.rollback()
             raise
+
+    def _named(self, name: str) -> int | None:
+        """Its number, whether or not this release understands what it says."""
+        rows = self._rows(_NAMED, (name,))
+        return int(rows[0][0]) if rows else None
 
     def _rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
         try:

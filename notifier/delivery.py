@@ -21,6 +21,7 @@ from hgext.vcsreplicator.retry import Backoff
 
 from .message import Message
 
+DAY = 86400.0
 RETRY = Backoff(first=0.2, longest=30.0)
 
 
@@ -36,6 +37,20 @@ class Patience:
     held: int = 10_000
     attempts: int = 5
     retry: Backoff = RETRY
+
+    def __post_init__(self) -> None:
+        for name in ("in_flight", "held", "attempts"):
+            check_number(name, getattr(self, name), 1, 1_000_000)
+        check_number("retry.first", self.retry.first, 0.001, DAY)
+        check_number("retry.longest", self.retry.longest, self.retry.first, DAY)
+        check_number("retry.factor", self.retry.factor, 1, 100)
+        check_number("retry.jitter", self.retry.jitter, 0, 1)
+
+
+def check_number(name: str, value: float, least: float, most: float) -> None:
+    """Raises ValueError, with the setting's name, if the value is not between these (nan never is)."""
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected a number from {least:g} to {most:g}, got {value!r}")
 
 
 PATIENCE = Patience()

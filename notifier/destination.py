@@ -33,6 +33,22 @@ DOCUMENTED = (Stream.CHANGEGROUP.value, Stream.NEWREPO.value, Stream.OBSOLETE.va
 """The message types sent unless a destination says otherwise."""
 
 
+ALL_TYPES = tuple(stream.value for stream in Stream)
+
+
+def check_types(types: Sequence[str]) -> None:
+    """Raises ValueError for a type that no message has."""
+    if not types or set(types) - set(ALL_TYPES):
+        raise ValueError(f"types: expected some of {', '.join(ALL_TYPES)}, got {', '.join(types) or 'none'}")
+
+
+def check_common(settings: "DestinationSettings") -> None:
+    """What all settings of destinations have; raises ValueError."""
+    check_types(settings.types)
+    if settings.start_at not in ("beginning", "end"):
+        raise ValueError(f"start-at: expected beginning or end, got {settings.start_at!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of the delivery `number`: confirmed (`error` None), to be repeated (Unavailable), or wrong (Rejected)."""

@@ -20,7 +20,7 @@ from amqp.exceptions import AccessRefused, NotFound
 from hgext.vcsreplicator.errors import Refused
 from hgext.vcsreplicator.retry import Backoff
 
-from .amqp import TROUBLE, client, connect, drain, within
+from .amqp import TROUBLE, client, connect, drain, is_broker, within
 
 log_line = structlog.get_logger()
 
@@ -48,6 +48,10 @@ class ListenSettings:
     pause: float = 1.0
 
     def __post_init__(self) -> None:
+        if not is_broker(self.url):
+            raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
+        if not (1 <= self.prefetch <= 65535 and self.max_length >= 1):
+            raise ValueError("prefetch: expected 1 to 65535; max-length: expected at least 1")
         if not self.exchange.startswith("exchange/"):
             raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
         if not _QUEUE.match(self.queue):

@@ -24,8 +24,8 @@ from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.streams import Stream
 
-from .amqp import TROUBLE, client, connect, drain, where, within
-from .delivery import PATIENCE, Delivery, Patience
+from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
+from .delivery import DAY, PATIENCE, Delivery, Patience, check_number
 from .destination import DOCUMENTED, Destination, Outcome
 from .message import Json, Message, to_text
 from .secret import Secret
@@ -76,7 +76,7 @@ class PulseSettings:
     def __post_init__(self) -> None:
         if not _EXCHANGE.match(self.exchange) or len(self.exchange.encode()) > MAX_KEY:
             raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
-        if not self.url.startswith(("amqp://", "amqps://")):
+        if not is_broker(self.url):
             raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
         if self.stream not in ("v1", "v2"):
             raise ValueError(f"stream: expected v1 or v2, got {self.stream!r}")
@@ -84,6 +84,9 @@ class PulseSettings:
             if self.types not in (DOCUMENTED, _V1_TYPES):
                 raise ValueError("types: the stream v1 has changegroup.1 only")
             object.__setattr__(self, "types", _V1_TYPES)
+        check_number("confirm_timeout", self.confirm_timeout, 0.001, DAY)
+        check_number("heartbeat", self.heartbeat, 1, 3600)
+        check_number("max_bytes", self.max_bytes, 1, 2**31)
         for template in self.cc:
             try:
                 template.format(type="", key="")

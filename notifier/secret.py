@@ -29,6 +29,8 @@ class Secret:
     def __post_init__(self) -> None:
         if sum(map(bool, (self.env, self.file, self.command))) != 1:
             raise ValueError("secret: expected one of env, file, command")
+        if self.file and not os.path.isabs(self.file):
+            raise ValueError(f"file: expected an absolute path, got {self.file!r}")
 
     def read(self) -> str:
         """The secret as it is now, so a rotated one is seen. Raises BadConfig naming the place, never the content."""

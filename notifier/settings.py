@@ -17,7 +17,7 @@ from typing import Any
 from hgext.vcsreplicator import shape
 from hgext.vcsreplicator.errors import BadConfig, MalformedEvent
 
-from .destination import DESTINATIONS, DestinationSettings, settings_class
+from .destination import DESTINATIONS, DestinationSettings, check_common, settings_class
 from .public import PublicSettings
 
 DEFAULT_STATE = "/var/lib/vcsreplicator/notifier.db"
@@ -41,8 +41,8 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     """
     section = dict(_mapping(tables.get("notifier", {}), f"{file}: notifier"))
     state = section.pop("state", DEFAULT_STATE)
-    if not isinstance(state, str):
-        raise BadConfig(f"{file}: notifier.state: expected a path, got {state!r}")
+    if not isinstance(state, str) or not os.path.isabs(state):
+        raise BadConfig(f"{file}: notifier.state: expected an absolute path, got {state!r}")
     if "public" not in tables:
         raise BadConfig(f"{file}: section [public] is missing: it says which repositories may be told, and their URLs")
     public = _read(PublicSettings, tables["public"], f"{file}: public")
@@ -77,6 +77,10 @@ def _destination(name: str, table: Any, where: str) -> DestinationSettings:
     if kind not in DESTINATIONS:
         raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {kind!r}")
     found: DestinationSettings = _read(settings_class(kind), keys, where)
+    try:
+        check_common(found)
+    except ValueError as error:
+        raise BadConfig(f"{where}.{error}") from error
     return found
 
 

@@ -19,7 +19,7 @@ from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.errors import Rejected as Wrong
 
-from .delivery import PATIENCE, Patience
+from .delivery import PATIENCE, Patience, check_number
 from .destination import DOCUMENTED, Destination, Threads
 from .message import Json, Message, to_text
 
@@ -58,8 +58,16 @@ class SnsSettings:
     def __post_init__(self) -> None:
         if not self.topic_arn.startswith("arn:"):
             raise ValueError(f"topic-arn: expected arn:…, got {self.topic_arn!r}")
-        if not 1 <= self.workers <= 100:
-            raise ValueError(f"workers: expected 1 to 100, got {self.workers}")
+        for name in ("bucket", "region"):
+            if not getattr(self, name):
+                raise ValueError(f'{name}: expected a name, got ""')
+        for name in ("sns_endpoint_url", "s3_endpoint_url"):
+            if not (getattr(self, name) or "https://").startswith(("http://", "https://")):
+                raise ValueError(f"{name}: expected an http or https URL, got {getattr(self, name)!r}")
+        check_number("workers", self.workers, 1, 100)
+        check_number("limit", self.limit, 1024, 1024 * 1024)
+        check_number("connect_timeout", self.connect_timeout, 0.001, 3600)
+        check_number("read_timeout", self.read_timeout, 0.001, 3600)
 
     def open(self, name: str, clock: Clock) -> Destination:
         return Threads(Sns(self).send, workers=self.workers)

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from .destination import DOCUMENTED
+from .delivery import check_number
+from .destination import DOCUMENTED, check_types
 from .filter import check_filter, matches
 from .message import Message
 from .secret import Secret
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-_RESERVED = ("webhook-", "vcsreplicator-", "host", "content-length", "transfer-encoding", "connection")
+_OURS = ("webhook-", "vcsreplicator-", "content-", "proxy-")
+_RESERVED = {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "expect"}
 
 
 class Order(enum.StrEnum):
@@ -43,18 +45,25 @@ class Subscription:
     order: Order = Order.STRICT
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
-            raise ValueError("url: expected https://HOST/… without user and fragment")
         if not self.url.isascii() or any(character <= " " for character in self.url):
             raise ValueError("url: expected ASCII without blanks; encode the rest with %")
+        try:
+            parts = urlsplit(self.url)
+            wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        except ValueError:  # a port or an address that is none
+            wrong = True
+        if wrong or "@" in parts.netloc or parts.fragment:
+            raise ValueError("url: expected https://HOST/… without user and fragment")
+        check_types(self.types)
         if self.method not in ("POST", "PUT"):
             raise ValueError(f"method: expected POST or PUT, got {self.method!r}")
-        if not 1 <= self.concurrency <= 64 or not 0 < self.timeout <= 120:
-            raise ValueError("concurrency: expected 1 to 64; timeout: expected up to 120 seconds")
+        check_number("concurrency", self.concurrency, 1, 64)
+        check_number("timeout", self.timeout, 0.001, 120)
         for name, value in (self.headers or {}).items():
-            if not _TOKEN.match(name) or name.lower().startswith(_RESERVED) or not value.isprintable():
+            if not _TOKEN.match(name) or name.lower().startswith(_OURS) or name.lower() in _RESERVED:
                 raise ValueError(f"headers.{name}: not allowed")
+            if not (value.isascii() and value.isprintable()):
+                raise ValueError(f"headers.{name}: expected printable ASCII")
         if self.filter is not None:
             check_filter(self.filter)
 

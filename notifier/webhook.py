@@ -6,6 +6,7 @@ destination, sees to it (`webhook_dispatcher`).
 """
 
 import ipaddress
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,19 +15,15 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import ReplicationError, Unavailable
-from hgext.vcsreplicator.streams import Stream
 
 from .deliveries import Deliveries, StoredSubscription
-from .delivery import PATIENCE, Delivery, Patience
-from .destination import Destination, Outcome
+from .delivery import DAY, PATIENCE, Delivery, Patience, check_number
+from .destination import ALL_TYPES, Destination, Outcome
 from .filter import FilterFailed
 from .message import Message
 from .subscription import Subscription
 from .webhook_dispatcher import Dispatcher
 from .webhook_request import Network
-
-ALL_TYPES = tuple(stream.value for stream in Stream)
-DAY = 86400.0
 
 FILTER_FAILED = Counter(
     "vcsreplicator_notifier_filter_failures", "Messages on which a filter failed", ["destination", "subscription"]
@@ -61,10 +58,16 @@ class WebhookSettings:
     patience: Patience = PATIENCE
 
     def __post_init__(self) -> None:
-        if not self.ladder or min(self.ladder) < 0 or self.ladder[0] != 0:
+        if not self.ladder or self.ladder[0] != 0:
             raise ValueError("ladder: expected delays in seconds, the first 0")
-        if not 1 <= self.workers <= 200:
-            raise ValueError(f"workers: expected 1 to 200, got {self.workers}")
+        for delay in self.ladder:
+            check_number("ladder", delay, 0, 30 * DAY)
+        check_number("jitter", self.jitter, 0, 1)
+        check_number("workers", self.workers, 1, 200)
+        for name in ("pause_after", "keep_delivered", "keep_failed"):
+            check_number(name, getattr(self, name), 0, 3650 * DAY)
+        if not os.path.isabs(self.database):
+            raise ValueError(f"database: expected an absolute path, got {self.database!r}")
         self.networks()
 
     def networks(self) -> list[Network]:

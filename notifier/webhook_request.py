@@ -17,10 +17,10 @@ import hmac
 import ipaddress
 import socket
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
@@ -46,6 +46,8 @@ NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.Conne
 """Nothing was sent: another address of the same host may answer."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NOT_PUBLIC = [ipaddress.ip_network(each) for each in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "fec0::/10")]
+"""Reserved by now, or once private, and called global by Python."""
 
 
 class Verdict(enum.StrEnum):
@@ -74,9 +76,14 @@ class Forbidden(Exception):
 def allowed(address: Address, networks: Sequence[Network]) -> bool:
     """Whether a request may go there: a public address, or one in the networks that the configuration opens."""
     inner = _inner(address)
-    if any(inner.version == network.version and inner in network for network in networks):
+    if _is_in(inner, networks):
         return True
-    return inner.is_global and not (inner.is_multicast or inner.is_reserved or inner.is_unspecified)
+    closed = inner.is_multicast or inner.is_reserved or inner.is_unspecified or _is_in(inner, _NOT_PUBLIC)
+    return inner.is_global and not closed
+
+
+def _is_in(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
 
 
 def _inner(address: Address) -> Address:
@@ -132,7 +139,7 @@ def headers(outgoing: Outgoing, subscription: Subscription, secrets: Sequence[st
     """All headers of the request; the subscription's own cannot replace ours."""
     found = {
         "user-agent": f"vcsreplicator/{VERSION}",
-        **(subscription.headers or {}),
+        **{name.lower(): value for name, value in (subscription.headers or {}).items()},
         "host": urlsplit(subscription.url).netloc,
         "content-type": "application/json",
         "vcsreplicator-id": outgoing.message_id,
@@ -222,7 +229,6 @@ class Sender:
         secrets: Sequence[str],
         now: float,
     ) -> Answer:
-        deadline = time.monotonic() + subscription.timeout
         response = pool.urlopen(
             subscription.method,
             target,
@@ -236,9 +242,10 @@ class Sender:
         )
         try:
             answer = judge(response.status, response.headers, now)
-            _finish(response, deadline)
+            _finish(response)
             return answer
         finally:
+            getattr(response, _WATCH).cancel()
             response.release_conn()
 
     def _pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
@@ -254,8 +261,8 @@ class Sender:
 
     def _new_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         if scheme == "http":
-            return urllib3.HTTPConnectionPool(address, port, maxsize=16)
-        return urllib3.HTTPSConnectionPool(
+            return _Pool(address, port, maxsize=16)
+        return _TlsPool(
             address,
             port,
             maxsize=16,
@@ -266,16 +273,71 @@ class Sender:
         )
 
 
-def _finish(response: urllib3.BaseHTTPResponse, deadline: float) -> None:
+class _Watch(threading.Timer):
+    """Ends what another thread reads once the time is over; TLS is not told, its objects belong to that thread."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        super().__init__(seconds, self._cut)
+        self.daemon = True
+        self.over, self._sock = False, sock
+
+    def _cut(self) -> None:
+        self.over = True
+        try:
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+        except OSError:
+            pass  # it ended by itself
+
+
+_WATCH = "vcsreplicator_watch"
+
+
+class _Timed:
+    """A connection whose answers end in time: a socket's timeout only limits the wait for the next byte."""
+
+    sock: socket.socket
+
+    def getresponse(self) -> Any:
+        """Cut at the read timeout; whoever takes the answer cancels the watch once it has read all of it."""
+        watch = _Watch(self.sock, self.sock.gettimeout() or CONNECT_PATIENCE)
+        watch.start()
+        try:
+            response = super().getresponse()  # type: ignore[misc]
+            if watch.over:  # what was cut may look whole: headers end where the connection does
+                raise TimeoutError("the answer did not end in time")
+        except BaseException:
+            watch.cancel()
+            raise
+        setattr(response, _WATCH, watch)
+        return response
+
+
+class _Connection(_Timed, urllib3.connection.HTTPConnection):
+    pass
+
+
+class _TlsConnection(_Timed, urllib3.connection.HTTPSConnection):
+    pass
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+def _finish(response: urllib3.BaseHTTPResponse) -> None:
     """Reads the rest so that the connection can be used again; a long or slow rest costs the connection instead."""
     try:
         size = 0
-        for chunk in response.stream(4096):
+        for chunk in response.stream(4096, decode_content=False):
             size += len(chunk)
-            if size > ANSWER_BYTES or time.monotonic() > deadline:
+            if size > ANSWER_BYTES:
                 response.close()
                 return
-    except urllib3.exceptions.HTTPError:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError):
         response.close()
 
 

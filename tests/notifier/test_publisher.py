@@ -369,6 +369,66 @@ def test_configuration_errors_say_file_key_and_expectation(toml: dict[str, objec
         read(toml, "f.toml")
 
 
+PULSE = {"type": "pulse", "url": "amqp://u@h//", "exchange": "exchange/u/v2"}
+SNS = {"type": "sns", "topic-arn": "arn:aws:sns:us-west-2:1:t", "bucket": "b", "region": "us-west-2"}
+WEBHOOK = {"type": "webhook", "database": "/d.db"}
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ({"type": "stdout", "types": ["push"]}, "types: expected some of .*, got push"),
+        ({"type": "stdout", "types": []}, r"types: expected some of .*, got none"),
+        ({"type": "stdout", "types": "changegroup.1"}, r"types: expected a list, got 'changegroup\.1'"),
+        ({**SNS, "types": ["newrepo.1", "newrepo"]}, r"types: expected some of .*, got newrepo\.1, newrepo"),
+        ({"type": "stdout", "start-at": "begining"}, "start-at: expected beginning or end, got 'begining'"),
+        ({"type": "stdout", "nosuch": 1}, "unknown key 'nosuch'"),
+        ({"type": "stdout", "patience": {"held": 0}}, r"patience\.held: expected a number from 1 to .*, got 0"),
+        ({"type": "stdout", "patience": {"attempts": True}}, r"patience\.attempts: expected a whole number, got True"),
+        (
+            {"type": "stdout", "patience": {"in-flight": -1}},
+            r"patience\.in-flight: expected a number from 1 .*, got -1",
+        ),
+        (
+            {"type": "stdout", "patience": {"retry": {"first": float("nan")}}},
+            r"retry\.first: expected a number .*, got nan",
+        ),
+        ({"type": "stdout", "patience": {"retry": {"jitter": -1}}}, r"retry\.jitter: expected a number .*, got -1"),
+        ({"type": "stdout", "patience": {"retry": {"more": 1}}}, r"patience\.retry: unknown key 'more'"),
+        ({**PULSE, "url": "amqp://u@h:99999//"}, "url: expected amqp://"),
+        ({**PULSE, "url": "amqp://"}, "url: expected amqp://"),
+        ({**PULSE, "confirm-timeout": 0}, "confirm-timeout: expected a number from 0.001 to .*, got 0"),
+        ({**PULSE, "heartbeat": float("inf")}, "heartbeat: expected a number from 1 to 3600, got inf"),
+        ({**PULSE, "max-bytes": -1}, "max-bytes: expected a number from 1 to .*, got -1"),
+        ({**PULSE, "mandatory": 1}, "mandatory: expected true or false, got 1"),
+        ({**SNS, "bucket": ""}, "bucket: expected a name"),
+        ({**SNS, "sns-endpoint-url": "sns.example"}, "sns-endpoint-url: expected an http or https URL"),
+        ({**SNS, "limit": 10}, "limit: expected a number from 1024 to .*, got 10"),
+        ({**SNS, "read-timeout": -1}, r"read-timeout: expected a number .*, got -1"),
+        ({**WEBHOOK, "ladder": [0, float("nan")]}, "ladder: expected a number from 0 .*, got nan"),
+        ({**WEBHOOK, "ladder": [0, -1]}, "ladder: expected a number from 0 .*, got -1"),
+        ({**WEBHOOK, "jitter": 2}, "jitter: expected a number from 0 to 1, got 2"),
+        ({**WEBHOOK, "pause-after": -1}, "pause-after: expected a number from 0 .*, got -1"),
+        ({**WEBHOOK, "database": "d.db"}, "database: expected an absolute path, got 'd.db'"),
+        (
+            {**WEBHOOK, "subscriptions": {"a": {"url": "https://x/", "types": ["x"]}}},
+            "subscriptions.a.types: expected some",
+        ),
+        (
+            {**WEBHOOK, "subscriptions": {"a": {"url": "https://x/", "speed": 1}}},
+            "subscriptions.a: unknown key 'speed'",
+        ),
+        (
+            {**WEBHOOK, "subscriptions": {"a": {"url": "https://x/", "order": "fast"}}},
+            "order: expected one of strict, speed",
+        ),
+    ],
+)
+def test_wrong_value_is_never_accepted_silently(table: dict[str, object], complaint: str) -> None:
+    with pytest.raises(BadConfig, match=rf"^f\.toml: notifier\.it.*{complaint}[^\n]*\Z"):
+        read({"public": {"urls": {}}, "notifier": {"it": table}}, "f.toml")
+
+
 def test_configuration_is_read(tmp_path: Path) -> None:
     settings = read(
         {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.errors import Unavailable
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import Log
 from notifier.deliveries import Deliveries
@@ -256,6 +257,15 @@ def test_filter_that_breaks_on_a_message_hurts_its_subscription_alone_and_is_sho
         assert FILTER_FAILED.labels("hooks", "a")._value.get() >= 3
 
 
+def test_subscription_of_another_release_is_named_and_can_be_removed(deliveries: Deliveries) -> None:
+    assert deliveries.add("a", Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
+    deliveries._run("UPDATE subscriptions SET content = '{}'")
+    with pytest.raises(Unavailable, match=r"subscription a: .*'url' is missing; remove it and add it again"):
+        deliveries.subscriptions()
+    assert deliveries.remove("a", who="dana", now=2.0)
+    assert deliveries.subscriptions() == []
+
+
 def test_hanging_endpoint_does_not_delay_the_others(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
@@ -278,8 +288,16 @@ def test_hanging_endpoint_does_not_delay_the_others(
         ({"method": "GET"}, "method: expected POST or PUT"),
         ({"filter": "[[["}, "filter: not a JMESPath"),
         ({"headers": {"Host": "x"}}, "headers.Host: not allowed"),
-        ({"headers": {"a": "b\r\nc: d"}}, "headers.a: not allowed"),
-        ({"concurrency": 0}, "concurrency: expected 1 to 64"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers.a: expected printable ASCII"),
+        ({"headers": {"Content-Type": "text/html"}}, r"headers.Content-Type: not allowed"),
+        ({"headers": {"a": "é"}}, "headers.a: expected printable ASCII"),
+        ({"url": "https://@x/"}, "url: expected https"),
+        ({"url": "https://x:99999/"}, "url: expected https"),
+        ({"url": "https://[::1/"}, "url: expected https"),
+        ({"types": ("push",)}, "types: expected some of .*, got push"),
+        ({"types": ()}, r"types: expected some of .*, got none"),
+        ({"timeout": float("nan")}, "timeout: expected a number from 0.001 to 120, got nan"),
+        ({"concurrency": 0}, "concurrency: expected a number from 1 to 64, got 0"),
     ],
 )
 def test_subscription_is_checked_whole(wrong: dict[str, Any], complaint: str) -> None:

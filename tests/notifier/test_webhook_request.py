@@ -5,7 +5,9 @@ import base64
 import hashlib
 import hmac
 import ipaddress
+import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from notifier.webhook_request import (
     signed_headers,
     signing_key,
 )
+from testing.broker import FakeBroker
 from testing.certificates import certificate
 from testing.endpoint import Endpoint, Reply
 
@@ -91,7 +94,7 @@ def test_secret_that_is_no_base64_is_taken_as_it_is() -> None:
             "224.0.0.1",
         ),
         *("255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"),
-        *("64:ff9b::7f00:1", "2002:7f00:1::", "2001:db8::1"),
+        *("64:ff9b::7f00:1", "2002:7f00:1::", "2001:db8::1", "fec0::1", "3fff::1", "192.0.0.8", "64:ff9b:1::7f00:1"),
     ],
 )
 def test_address_that_is_not_public_is_refused(address: str) -> None:
@@ -178,6 +181,74 @@ def test_endpoint_that_does_not_answer_in_time_is_to_be_tried_again() -> None:
         answer = send(endpoint, timeout=0.2)
     assert answer.verdict is Verdict.AGAIN
     assert answer.status is None
+
+
+def dripping(first: bytes) -> Callable[[socket.socket, threading.Event], None]:
+    """Sends this at once, then a byte every few milliseconds for ever."""
+
+    def drip(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(first)
+        while not over.wait(0.005):
+            connection.sendall(b"x")
+
+    return drip
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"),
+    [
+        (b"HTTP/1.1 200 OK\r\nx-long: ", Verdict.AGAIN),
+        (b"HTTP/1.1 2", Verdict.AGAIN),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n", Verdict.DELIVERED),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffff\r\n", Verdict.DELIVERED),
+        (b"HTTP/1.1 503 No\r\ncontent-length: 1000000\r\n\r\n", Verdict.AGAIN),
+    ],
+    ids=["headers", "status", "body", "chunk", "body of an error"],
+)
+def test_answer_that_drips_for_ever_ends_with_the_timeout(first: bytes, verdict: Verdict) -> None:
+    with FakeBroker(None, dripping(first)) as endpoint:
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        url = endpoint.url.replace("amqp://guest:guest@", "http://")
+        assert sender.send(OUTGOING, Subscription(url=url, timeout=0.2), [], 1.0).verdict is verdict
+        sender.close()
+
+
+def test_endless_answer_is_not_read_to_its_end() -> None:
+    def flood(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999\r\n\r\n")
+        while not over.is_set():
+            connection.sendall(b"x" * 65536)
+
+    with FakeBroker(None, flood) as endpoint:
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        url = endpoint.url.replace("amqp://guest:guest@", "http://")
+        assert sender.send(OUTGOING, Subscription(url=url, timeout=60), [], 1.0).verdict is Verdict.DELIVERED
+        sender.close()
+
+
+def test_headers_of_a_subscription_never_stand_beside_ours() -> None:
+    found = headers(OUTGOING, Subscription(url="https://example.org/", headers={"User-Agent": "me"}), [], 1.0)
+    assert [value for name, value in found.items() if name.lower() == "user-agent"] == ["me"]
+
+
+def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection goes to the address that was checked, and is asked for anew by the next request."""
+    with Endpoint() as endpoint:
+        answers = ["127.0.0.1", "10.0.0.1"]
+
+        def getaddrinfo(host: str, port: int, *more: object, **options: object) -> list[object]:
+            assert host in ("example.org", "127.0.0.1"), host
+            address = answers.pop(0) if host == "example.org" else host
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        subscription = Subscription(url=f"http://example.org:{endpoint.port}/hook")
+        assert sender.send(OUTGOING, subscription, [], 1.0).verdict is Verdict.DELIVERED
+        answer = sender.send(OUTGOING, subscription, [], 1.0)
+        sender.close()
+    assert "10.0.0.1, which is not public" in (answer.error or "")
+    assert len(endpoint.requests) == 1
 
 
 def test_endpoint_that_resets_is_to_be_tried_again() -> None:
