@@ -14,6 +14,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+from botocore.handlers import add_expect_header
 
 from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
@@ -65,7 +66,7 @@ class SnsSettings:
             if not (getattr(self, name) or "https://").startswith(("http://", "https://")):
                 raise ValueError(f"{name}: expected an http or https URL, got {getattr(self, name)!r}")
         check_number("workers", self.workers, 1, 100)
-        check_number("limit", self.limit, 1024, 1024 * 1024)
+        check_number("limit", self.limit, 1024, 256 * 1024)
         check_number("connect_timeout", self.connect_timeout, 0.001, 3600)
         check_number("read_timeout", self.read_timeout, 0.001, 3600)
 
@@ -126,6 +127,9 @@ class Sns:
         try:
             session = boto3.session.Session(region_name=settings.region)
             self._s3 = session.client("s3", config=config, endpoint_url=settings.s3_endpoint_url)
+            self._s3.meta.events.unregister(
+                "before-call.s3", add_expect_header
+            )  # a round trip for each of our small bodies
             self._sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
         except (BotoCoreError, OSError, ValueError) as error:
             raise BadConfig(f"sns: {error}") from error
