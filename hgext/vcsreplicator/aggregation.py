@@ -55,6 +55,7 @@ class Aggregation:
         self.repositories: dict[str, Repository] = {}
         self.heard: dict[str, float] = {}
         self._touched: dict[str, Repository] = {}
+        self._line: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
         self._behind: dict[str, dict[str, int]] = {}
         self._output = Outgoing(passed=dict(positions))
@@ -146,14 +147,28 @@ class Aggregation:
     # Decisions
 
     def decide(self, now: float, *, limit: int = 1000) -> bool:
-        """Releases and announces what can be, at most about `limit` notices or BATCH_BYTES; whether something is left to decide."""
-        for name, repository in list(self._touched.items()):
-            del self._touched[name]
+        """Releases what can be and announces at most about `limit` notices or BATCH_BYTES; whether something is left to announce.
+
+        What is new goes first: a long backlog of others delays no release, and no notice by more than a batch.
+        """
+        touched, self._touched = self._touched, {}
+        for name, repository in touched.items():
+            if self._advance(repository, now, limit):
+                self._line.pop(name, None)
+            else:
+                self._line[name] = repository
+        for name in list(self._line):
+            repository = self._line.pop(name)
             if not self._advance(repository, now, limit):
-                self._touched[name] = repository
-                return True
+                self._line[name] = repository
+                break
         self._promote(now)
-        return bool(self._touched)
+        return self.undecided
+
+    @property
+    def undecided(self) -> bool:
+        """Whether there is more to decide than went into the last batch."""
+        return bool(self._touched or self._line)
 
     @property
     def urgent(self) -> bool:

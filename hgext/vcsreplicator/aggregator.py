@@ -148,17 +148,15 @@ class Session:
             self._reader.close()
 
     def step(self, timeout: float) -> None:
-        """Reads what is there, waiting at most `timeout` seconds, decides, and commits if somebody waits for it."""
+        """Reads what is there, waiting at most `timeout` seconds, decides, and commits one batch if somebody waits for it."""
         core, settings = self.core, self._settings
         was_waiting = core.waiting
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
-        self._read(timeout)
-        more = True
-        while more:
-            more = core.decide(self._clock.now(), limit=settings.batch)
-            if core.urgent or core.full:
-                self.commit()
+        self._read(0.0 if core.undecided else timeout)
+        core.decide(self._clock.now(), limit=settings.batch)
+        if core.urgent or core.full:
+            self.commit()
         now = self._clock.monotonic()
         if not was_waiting:
             self._first = now

@@ -15,15 +15,17 @@ import pytest
 from hgext.vcsreplicator.aggregator import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator_metrics import EVENTS_TOTAL
 from hgext.vcsreplicator.errors import Fenced, Unavailable
-from hgext.vcsreplicator.levels import Notice
-from hgext.vcsreplicator.log import EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log
+from hgext.vcsreplicator.levels import Ack, Notice
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log, Message, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.roster import Verb
 from hgext.vcsreplicator.service import EXIT_FENCED
-from hgext.vcsreplicator.shape import from_json
+from hgext.vcsreplicator.shape import from_json, to_json
 from testing.aggregating import Aggregator, all_noticed, ask, fill, mirrors, patiently, push_everywhere, send
 from testing.chains import Chain
 from testing.checker import check, history, remembering_topics
+from testing.clock import HandClock
+from testing.memorylog import MemoryLog
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
@@ -284,6 +286,36 @@ def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -
     report = check(history(log))
     assert not report.violations
     assert report.notices == 16
+
+
+def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> None:
+    clock, backlog, other = HandClock(), Chain("backlog"), Chain("other")
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    ask(log, Verb.ADD, "alpha")
+    send(log, backlog.take(200))
+    acknowledge(log, backlog.ack("alpha", 200))
+    settings = AggregatorSettings(batch=10, beat=1.0)
+    with Session(settings, log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)  # alpha is active
+        session.step(0.0)
+        assert len(notices(log)) == 10
+        send(log, other.take(1))
+        acknowledge(log, other.ack("alpha", 1, 0))
+        clock.advance(1.0)
+        session.step(0.0)
+        assert session.core.repositories[other.repository].released == 1
+        assert [record.time for record in log.records(STATE) if record.key == "aggregator"] == [clock.now()]
+        acknowledge(log, other.ack("alpha", 1))
+        session.step(0.0)
+        assert notices(log)[20].event == other.events[0]
+        while session.core.undecided:
+            session.step(0.0)
+    assert len(notices(log)) == 201
+
+
+def acknowledge(log: Log, ack: Ack) -> None:
+    log.append([Message(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack))])
 
 
 def test_stopping_commits_what_was_taken(url: str, log: Log) -> None:
