@@ -28,7 +28,7 @@ from .errors import BadConfig, Fenced, ReplicationError
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
 
-PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.ESTALE}
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE}
 PASSING_SQLITE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 
 Health = Callable[[], Mapping[str, Any]]

@@ -54,6 +54,7 @@ def ends(error: Exception) -> tuple[int, list[dict[str, object]]]:
         (BadConfig("mirror.toml: root: expected a folder"), 78),
         (because_of(FileNotFoundError(errno.ENOENT, "No such file")), 78),
         (because_of(PermissionError(errno.EACCES, "Permission denied")), 78),
+        (because_of(BlockingIOError(errno.EAGAIN, "the lock is another's")), 78),
         (because_of(OSError(errno.ENOSPC, "No space left on device")), 1),
         (because_of(OSError(errno.EMFILE, "Too many open files")), 1),
         (because_of(OSError(errno.EIO, "Input/output error")), 1),
