@@ -14,6 +14,7 @@ from mercurial import encoding
 from .answers import Pushed, path
 from .entry import Push
 from .lookup import Found, Lookup
+from .web import address
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -46,7 +47,7 @@ _ENTRY = """ <entry>
 def atom(web: Any, lookup: Lookup, found: Found) -> Iterator[bytes]:
     """The document in pieces, in the encoding that it declares."""
     name = encoding.encoding.decode("ascii")
-    base = escape((web.req.advertisedbaseurl + web.req.apppath + b"/").decode("latin-1"))
+    base = escape(address(web).decode("ascii"))
     updated = None
     for push in lookup.pushes(reversed(found.ids)):
         if updated is None:

@@ -55,7 +55,7 @@ def pushes(web: Any) -> Iterable[bytes]:
     version = lookup.version()
     found = lookup.find()
     forget_tag(web, lookup)
-    link_next(web, found)
+    link_next(web, found, b"json-pushes")
     web.res.headers[b"Content-Type"] = b"application/json"
     return send(web, _json(lookup, found, version))
 
@@ -86,7 +86,7 @@ def pushlog(web: Any) -> Iterable[bytes]:
     lookup.version()
     found = lookup.find()
     forget_tag(web, lookup)
-    link_next(web, found)
+    link_next(web, found, b"pushlog")
     web.res.headers[b"Content-Type"] = b"application/atom+xml"
     return send(web, feed.atom(web, lookup, found))
 
@@ -104,7 +104,7 @@ def pushloghtml(web: Any) -> Iterable[bytes]:
     lookup.version()
     found = lookup.find()
     forget_tag(web, lookup)
-    link_next(web, found)
+    link_next(web, found, b"pushloghtml")
     return page.send(web, lookup, found)
 
 
@@ -145,13 +145,19 @@ def forget_tag(web: Any, lookup: Lookup) -> None:
         del web.res.headers[b"ETag"]
 
 
-def link_next(web: Any, found: Found) -> None:
+def link_next(web: Any, found: Found, command: bytes) -> None:
     """Say in a header where an answer that was cut goes on."""
     if found.next_id is not None:
-        web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found.next_id)
+        web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found.next_id, command)
 
 
-def next_url(web: Any, next_id: int) -> bytes:
+def address(web: Any) -> bytes:
+    """The repository's URL, ending in a slash; whatever its path or the server's name hold, a URL and nothing else."""
+    host = util.urlreq.quote(web.req.advertisedbaseurl, safe=b":/[]")
+    return b"%s%s/" % (host, util.urlreq.quote(web.req.apppath))
+
+
+def next_url(web: Any, next_id: int, command: bytes) -> bytes:
     """This request's URL, starting behind ``next_id``."""
     start = ("startdate", "fromchange", "startID")
     parameters = [
@@ -162,6 +168,4 @@ def next_url(web: Any, next_id: int) -> bytes:
     ]
     parameters.append((b"startID", b"%d" % next_id))
     words = b"&".join(b"%s=%s" % (util.urlreq.quote(n), util.urlreq.quote(v)) for n, v in parameters)
-    command = web.req.dispatchparts[0] if web.req.dispatchparts else b"json-pushes"
-    place = util.urlreq.quote(b"%s/%s" % (web.req.apppath, command))  # a style is anything that precedes the command
-    return b"%s%s?%s" % (web.req.advertisedbaseurl, place, words)
+    return b"%s%s?%s" % (address(web), command, words)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 import xml.etree.ElementTree as ElementTree
 from importlib import resources
 from urllib.parse import quote, urlsplit
@@ -14,11 +15,11 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mercurial import context, encoding
+from mercurial import context, encoding, scmutil
 from mercurial.utils import cborutil
 from referencing import Registry, Resource
 
-from pushlog import database
+from pushlog import database, dates
 from pushlog.storage import Pushlog
 from tests.pushlog.conftest import Site
 
@@ -79,28 +80,79 @@ def encoded(pairs):
     )
 
 
+@pytest.fixture(scope="module")
+def everything(site):
+    """All pushes that can be seen, by id, and the branch of every changeset."""
+    pushes = json.loads(site.get("/json-pushes", "startID=0&full=1")[2])
+    changesets = {
+        number: {each["node"]: each["branch"] for each in push["changesets"] + push.get("obsoletechangesets", [])}
+        for number, push in pushes.items()
+    }
+    return pushes, changesets
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pairs=parameters, page=st.sampled_from(["json-pushes", "json-pushes/2", "json-pushes/x", "pushlog", "pushloghtml"])
 )
-def test_no_parameters_are_an_accident(site, pairs, page):
-    status, _headers, body = site.get("/" + page, encoded(pairs))
+def test_no_parameters_are_an_accident(site, everything, pairs, page):
+    status, headers, body = site.get("/" + page, encoded(pairs))
     wrong_version = [value for name, value in pairs if name == "version"][-1:]
     assert status in (200, 400, 404) or (status == 500 and wrong_version and b"version parameter" in body)
+    assert all(value.isprintable() for value in headers.values())
     if page.startswith("json-pushes") and status == 200:
         answer = json.loads(body)
         check(body, 2 if "lastpushid" in answer else 1)
-        assert_asked_for(dict(pairs), answer.get("pushes", answer))
+        assert_asked_for(site, everything, pairs, answer.get("pushes", answer))
 
 
-def assert_asked_for(asked, pushes):
-    """Never more than asked."""
-    if "startdate" not in asked and "fromchange" not in asked and "startID" in asked:
-        assert all(int(number) > int(asked["startID"]) for number in pushes)
-    if "user" in asked:
-        assert len({push["user"] for push in pushes.values()}) <= 5
-    if not {"startID", "fromchange", "startdate", "user", "changeset"} & asked.keys():
-        assert len(pushes) <= 10
+def assert_asked_for(site, everything, pairs, answer):
+    """Never more than asked, and never less but for pages."""
+    pushes, changesets = everything
+    given_values = {}
+    for name, value in pairs:
+        text = value if isinstance(value, bytes) else value.encode(errors="replace")
+        given_values.setdefault(name, []).append(text.decode("utf-8", "replace"))
+    last = {name: values[-1] for name, values in given_values.items()}
+    is_paged = not {"startID", "fromchange", "startdate", "user", "changeset"} & last.keys()
+    chosen = {number: push for number, push in pushes.items() if not is_paged or len(answer) <= 10}
+
+    def push_of(name):
+        node = scmutil.revsymbol(site.repository, name.encode()).hex().decode()
+        return next((int(number) for number, names in changesets.items() if node in names), 0)
+
+    def keep(condition):
+        for number in [number for number, push in chosen.items() if not condition(int(number), push)]:
+            del chosen[number]
+
+    if "startdate" in last:
+        keep(lambda _number, push: push["date"] > dates.parse(last["startdate"], int(time.time())))
+    elif "fromchange" in last:
+        first = push_of(last["fromchange"])
+        keep(lambda number, _push: number > first)
+    elif "startID" in last:
+        keep(lambda number, _push: number > int(last["startID"]))
+    if "enddate" in last and not is_paged:
+        keep(lambda _number, push: push["date"] < dates.parse(last["enddate"], int(time.time())))
+    elif "tochange" in last and not is_paged:
+        end = push_of(last["tochange"])
+        keep(lambda number, _push: number <= end)
+    elif "endID" in last and not is_paged:
+        keep(lambda number, _push: number <= int(last["endID"]))
+    if "user" in last:
+        keep(lambda _number, push: push["user"] in given_values["user"])
+    if "changeset" in last:
+        named = set(map(push_of, given_values["changeset"]))
+        keep(lambda number, _push: number in named)
+    if last.get("branch"):
+        keep(lambda number, _push: last["branch"] in changesets[str(number)].values())
+    assert answer.keys() <= chosen.keys() if is_paged else answer.keys() == chosen.keys()
+    for number, push in answer.items():
+        shown = push["changesets"] + push.get("obsoletechangesets", [])
+        names = [each if isinstance(each, str) else each["node"] for each in shown]
+        assert not last.get("branch") or {changesets[number][name] for name in names} == {last["branch"]}
+        assert ("full" in last) == (not isinstance(shown[0], str))
+        assert len(names) == 1 if last.get("tipsonly") == "1" else len(set(names)) == len(names)
 
 
 @pytest.fixture
@@ -175,6 +227,31 @@ def test_a_question_cannot_add_a_header(copy, path, query):
     assert status == 200
     assert not {character for character in headers["Link"] if character in "\r\n"}
     assert headers["Link"].count(">") == headers["Link"].count(";") == 1
+
+
+@pytest.mark.parametrize("path", ["/json-pushes", "/x\r\nSet-Cookie: a", '/"><b>', "/\xc3\xb6"])
+@pytest.mark.parametrize(("command", "name"), [("pushes&style=json", "json-pushes"), ("pushloghtml", "pushloghtml")])
+def test_the_link_to_the_rest_holds_nothing_but_a_url(copy, path, command, name):
+    site = Site(copy, "[pushlog]\nmaxpushes = 3\n")
+    query = f"cmd={command}&startID=0&user=alice%40example.com&%0d%0aX=%22%3e%0a"
+    for script in ("", '/"><\r\nX: y'):
+        status, headers, _body = site.get(path, query, script=script)
+        expected = f"{quote(script)}/{name}?user=alice%40example.com&%0D%0AX=%22%3E%0A&startID=6"
+        assert (status, headers["Link"]) == (200, f'<http://hg.example.com{expected}>; rel="next"')
+
+
+@pytest.mark.parametrize("path", ["/json-pushes", "/pushlog", "/pushloghtml"])
+def test_a_repository_may_have_any_name(copy, path):
+    name = '/\xc3\xb6 "><\r\n'  # as WSGI has it
+    status, headers, body = Site(copy, "[pushlog]\nmaxpushes = 3\n").get(path, "startID=0", script=name)
+    assert status == 200
+    assert "/%C3%B6%20%22%3E%3C%0D%0A/" in headers["Link"]
+    if path == "/pushlog":
+        feed = ElementTree.fromstring(body)
+        base = "http://hg.example.com/%C3%B6%20%22%3E%3C%0D%0A/"
+        links = [each.get("href") for each in feed.iter("{http://www.w3.org/2005/Atom}link")]
+        names = [each.text for each in feed.iter("{http://www.w3.org/2005/Atom}id")]
+        assert all(each.startswith(base) for each in links + names)
 
 
 def test_an_answer_as_long_as_allowed_is_not_cut(copy):

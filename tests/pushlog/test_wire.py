@@ -1,116 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A server's pushlog read by clients, in this process: whatever a row says, a client takes all it can and tells the rest."""
 
-import io
 import os
-import sqlite3
 
 import pytest
-from mercurial import exchange, extensions, initialization, merge, repair
-from mercurial import ui as ui_module
-from mercurial.repo import factory
 
-from pushlog import checking, database, wire
-from pushlog.storage import Pushlog
+from pushlog import wire
 
-initialization.init()
-NEXT_ANSWER = b"0\n"  # over SSH the answer to the next call follows on the same channel
 LARGEST = (1 << 63) - 1
-
-
-class Place:
-    """A repository of a test's folder, opened as a process of its own would."""
-
-    def __init__(self, folder, name):
-        self.folder = folder / name
-        if not self.folder.exists():
-            self._open(create=True)
-
-    def _open(self, *, create=False):
-        user_interface = ui_module.ui.load()
-        extensions.loadall(user_interface)
-        extensions.populateui(user_interface)
-        user_interface.fout = user_interface.ferr = self._printed = io.BytesIO()
-        return factory.repository(user_interface, os.fsencode(self.folder), create=create)
-
-    @property
-    def repository(self):
-        return self._open()
-
-    def commit(self, name, *, onto=None):
-        """The hash of a new changeset, as text."""
-        repository = self.repository
-        with repository.wlock(), repository.lock():
-            if onto is not None:
-                merge.clean_update(repository[onto])
-            repository.wvfs.write(b"file", name)
-            if b"file" not in repository.dirstate:
-                with repository.dirstate.changing_files(repository):
-                    repository[None].add([b"file"])
-            return repository.commit(name).hex()
-
-    def push_to(self, other, *nodes):
-        local = self.repository
-        remote = factory.peer(local.ui, {}, os.fsencode(other.folder))
-        exchange.push(local, remote, force=True, revs=[bytes.fromhex(node) for node in nodes] or None)
-
-    def pull_from(self, other, *nodes, answer=None):
-        """What a pull printed; ``answer`` replaces what the server says of its pushlog."""
-        local = self.repository
-        remote = factory.peer(local.ui, {}, os.fsencode(other.folder))
-        streams = []
-
-        def call(command, firstpush):
-            assert command == b"pushlog-stream"
-            body = b"".join(wire._stream(other.repository, firstpush)) if answer is None else answer
-            streams.append(io.BytesIO(body + NEXT_ANSWER))
-            return streams[-1]
-
-        remote.capable = lambda name: name == b"pushlog-stream" or type(remote).capable(remote, name)
-        remote._callstream = call
-        exchange.pull(local, remote, heads=[bytes.fromhex(node) for node in nodes] or None)
-        assert {stream.read() for stream in streams} == {NEXT_ANSWER}, "not read up to the trailer"
-        return self._printed.getvalue().decode("utf-8", "replace")
-
-    def strip(self, node):
-        repository = self.repository
-        with repository.wlock(), repository.lock():
-            repair.strip(repository.ui, repository, [bytes.fromhex(node)], backup=False)
-
-    def sql(self, statement, *arguments):
-        connection = sqlite3.connect(self.folder / ".hg" / "pushlog2.db", isolation_level=None)
-        connection.execute(statement, arguments)
-        connection.close()
-
-    def rows(self):
-        with Pushlog(self.repository).view() as connection:
-            pushes = list(database.pushes(connection, 0, database.last_id(connection)))
-        return {push.id: (push.user, list(push.nodes)) for push in pushes}
-
-    def errors(self):
-        return [line for line, is_error in checking.problems(Pushlog(self.repository)) if is_error]
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    (tmp_path / "hgrc").write_text(
-        "[extensions]\npushlog =\nstrip =\n[pushlog]\nretrydelayms = 0\n[ui]\nusername = test\n"
-        "[devel]\ndefault-date = 1500000000 0\n[phases]\npublish = no\n"
-    )
-    monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))
-    monkeypatch.setenv("USER", "alice")
-    monkeypatch.setitem(os.environb, b"USER", b"alice")
-    return lambda name: Place(tmp_path, name)
-
-
-@pytest.fixture
-def server(place):
-    """Three pushes, of a changeset each, on a line."""
-    source = place("source")
-    for name in (b"a", b"b", b"c"):
-        source.commit(name)
-        source.push_to(place("server"))
-    return place("server")
 
 
 def nodes_of(server):
