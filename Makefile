@@ -39,9 +39,10 @@ $(VENV)/installed-for-tests: $(VENV)/installed requirements/test.txt
 	$(PIP) install --require-hashes -r requirements/test.txt
 	touch $@
 
+# The same kills each time, so that a run can be repeated; `test-all` draws others at every run.
 test: $(VENV)/installed-for-tests
 	$(INSTALL) services
-	$(PYTEST) $(AT_ONCE) $(SECOND_LOOK) -m "not slow" $(TESTS)
+	VCSREPLICATOR_TEST_SEED=$${VCSREPLICATOR_TEST_SEED:-20261122} $(PYTEST) $(AT_ONCE) $(SECOND_LOOK) -m "not slow" $(TESTS)
 
 test-all: $(VENV)/installed-for-tests
 	$(INSTALL) services
