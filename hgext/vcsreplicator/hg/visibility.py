@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mercurial import error, extensions, hg, repoview, scmutil
-from mercurial.node import nullrev
+from mercurial.node import hex, nullrev
 from mercurial.utils import repoviewutil
 
 from . import watermark
