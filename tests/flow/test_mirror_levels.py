@@ -7,10 +7,11 @@ import pytest
 
 from hgext.vcsreplicator.clock import SystemClock
 from hgext.vcsreplicator.hg import replicated
+from hgext.vcsreplicator.hg.checking import check
 from hgext.vcsreplicator.hg.repository import Repositories, prepare
 from hgext.vcsreplicator.hg.work import Hands
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
-from hgext.vcsreplicator.mirror.task import Item, Outcome, Task
+from hgext.vcsreplicator.mirror.task import Check, Item, Outcome, Task
 from hgext.vcsreplicator.wire import decode
 from testing.author import Author
 from testing.mirroring import Bench
@@ -78,3 +79,13 @@ def test_levels_that_wait_for_their_release_stay(one: OneRepository) -> None:
     assert outcome.serving == 17
     watermark = (one.bench.where(one.author) / ".hg/replicated-watermark").read_text()
     assert watermark.startswith("1 17 16 ")
+
+
+def test_reading_through_tells_a_level_that_is_lower_than_it_was(one: OneRepository) -> None:
+    for _ in range(3):
+        outcome = one.apply(released=0)
+    folder = str(one.bench.where(one.author))
+    for seq, lower in ((3, None), (4, outcome.level)):
+        wanted = Check(repository=one.author.repository, folder=folder, seq=seq)
+        checked = check(one.hands.repositories, wanted)
+        assert (checked.problem, checked.lower) == (None, lower)

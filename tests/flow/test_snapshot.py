@@ -16,6 +16,7 @@ from hgext.vcsreplicator.errors import Diverged, ReplicationError, Unavailable
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.hg import offer, replicated, snapshot
 from hgext.vcsreplicator.hg.fingerprint import fingerprint
+from hgext.vcsreplicator.hg.frames import Answer
 from hgext.vcsreplicator.outbox import Outbox
 from testing.author import Author
 
@@ -227,3 +228,12 @@ def test_another_incarnation_is_no_continuation_of_what_is_here(author: Author, 
     assert level is not None
     assert level.incarnation != "d" * 32
     assert len(repo.changelog) == (7 if call == 1 else 8)
+
+
+def test_a_master_that_is_locked_says_so_soon(author: Author, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offer, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(offer, "check_allowed", lambda ui, proto: None)
+    os.symlink("elsewhere.example:1", author.folder / ".hg/store/lock")
+    answer = offer._guarded(offer._state)(author.repo, None, b"")
+    with pytest.raises(Unavailable, match="locked"):
+        Answer(io.BytesIO(b"".join(answer.gen)))

@@ -25,7 +25,7 @@ from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
 from hgext.vcsreplicator.mirror.sources import Sender as RealSender
 from hgext.vcsreplicator.mirror.supervisor import Supervisor
-from hgext.vcsreplicator.mirror.task import Check, Found, Outcome, Task, Trouble
+from hgext.vcsreplicator.mirror.task import Check, Checked, Found, Outcome, Task, Trouble
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.shape import from_json, to_json
@@ -309,6 +309,17 @@ def test_a_wish_to_heal_what_is_not_here_is_answered(bench: Bench) -> None:
     assert bench.notes.wishes() == []
 
 
+def test_a_worker_that_hangs_at_its_start_is_replaced_and_then_killed(bench: Bench) -> None:
+    worker = bench.pool.idle(Lane.LIGHT)
+    worker.is_ready = False
+    bench.pool.workers.append(worker)
+    bench.passes(7)
+    assert worker.is_apart
+    assert bench.pool.killed == []
+    bench.passes(60)
+    assert bench.pool.killed == [worker]
+
+
 def test_the_third_of_three_large_pushes_at_once_does_not_wait_for_the_others(bench: Bench) -> None:
     bench.pool.limits[Lane.HEAVY] = 2
     pushed = [bench.push_large() for _ in range(3)]
@@ -376,6 +387,23 @@ def test_a_level_that_went_down_while_the_mirror_runs_is_acked(bench: Bench) -> 
     bench.answer(bench.pool.given[-1], done=0, level=restored, folder="/x", serving=4, trouble=trouble)
     ack = bench.sender.acks[restored.repository]
     assert (ack.applied, ack.serving, ack.event) == (2, 2, restored.id)
+
+
+def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_believed(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.start({0: 0})
+    bench.pool.limits[Lane.CHECK] = 1
+    events = Chain("r").take(4)
+    for event in events:
+        bench.read(event)
+        bench.applied(event)
+    bench.passes(4)
+    [worker] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
+    assert worker.busy.seq == 4
+    answer = Checked(repository=events[0].repository, problem=None, lower=level(events[1]))
+    bench.mirror.take(Answered(worker=worker, answer=answer))
+    ack = bench.sender.acks[events[0].repository]
+    assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
 
 
 def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> None:

@@ -13,17 +13,20 @@ from .text import text
 
 def check(repositories: Repositories, wanted: Check) -> Checked:
     """What is wrong with the repository; nothing if it changed while it was read, or is not to be read now."""
+    lower = None
     try:
         repo = repositories.open(wanted.folder)
         repo.invalidateall()
         before = replicated.read(repo)
+        if before is not None and before.seq < wanted.seq:
+            lower = before
         problem = _problem(repo)
         changed = replicated.read(repo) != before or repo.svfs.exists(b"journal")
     except Exception as unreadable:
         problem, changed = f"{type(unreadable).__name__}: {unreadable}"[:300], False
     finally:
         repositories.close(wanted.folder)
-    return Checked(repository=wanted.repository, problem=None if changed else problem)
+    return Checked(repository=wanted.repository, problem=None if changed else problem, lower=lower)
 
 
 def _problem(repo: Any) -> str | None:

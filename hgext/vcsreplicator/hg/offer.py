@@ -24,6 +24,7 @@ from . import bundles, capture, fingerprint, frames, observe
 from .text import text
 
 CHANGESETS = 2000  # of one answer
+LOCK_SECONDS = 5
 _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
 
 
@@ -99,7 +100,8 @@ def _covers(entry: bytes, address: bytes | None) -> bool:
 
 def _state(repo: Any, firstpush: bytes) -> Iterator[bytes]:
     """One moment, held still by the lock; what only grows is read afterwards, up to where it was."""
-    with repo.lock():
+    patience = {(b"ui", b"timeout"): LOCK_SECONDS}  # a mirror has others to ask about
+    with repo.ui.configoverride(patience, b"vcsreplicator"), repo.lock():
         if repo.svfs.exists(b"journal"):
             repo.recover()
             repo.invalidateall()

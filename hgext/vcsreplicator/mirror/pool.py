@@ -137,7 +137,7 @@ class Pool:
         """The worker is ready, has answered or died: it is idle, or leaves because it is dead, or has done enough."""
         worker = answered.worker
         if answered.answer == READY:
-            worker.is_ready = True
+            worker.is_ready, worker.is_apart = True, worker.is_killed
             return
         worker.busy = None
         if answered.answer is None or worker.is_apart or worker.tasks >= self._settings.recycle_after:

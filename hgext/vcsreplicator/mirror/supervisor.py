@@ -37,8 +37,8 @@ APART_LIMITS = {Lane.LIGHT: 8, Lane.HEAVY: 6, Lane.REPAIR: 0, Lane.CHECK: 0}
 A disk that is slow for all needs no more of them. Large pushes leave some for small work. Repairs and checks take long by nature,
 and are replaced only if they hang.
 """
-# Seconds until a worker is ready; on a loaded machine it may take some.
-START_LIMIT = 60.0
+# Seconds after which another worker is started beside one that is not ready yet, and after which that one is killed.
+START_SLOW, START_LIMIT = 5.0, 60.0
 # Seconds after which positions that did not move are stored again: Kafka forgets what nobody stores for a week.
 RENEW_INTERVAL = 3600.0
 SWEEP_INTERVAL = 3600.0
@@ -110,10 +110,10 @@ class Supervisor(Intake):
                 continue
             task = worker.busy
             following = self._all.get(task.repository) if isinstance(task, Task) else None
-            is_slow = now - worker.since > self._settings.slow_after
+            is_slow = now - worker.since > (self._settings.slow_after if worker.is_ready else START_SLOW)
             if is_slow and following is not None and following.running and following.phase is Phase.STREAM:
                 self._detach(following, Reason.SLOW, f"one task takes more than {self._settings.slow_after:g} s")
-            if is_slow and worker.is_ready and not worker.is_apart:
+            if is_slow and not worker.is_apart:
                 worker.is_apart = sum(each.is_apart for each in self.pool.workers) < APART_LIMITS[worker.lane]
             if not worker.is_killed and self._hangs(worker, now):
                 seconds, repository = round(now - worker.since), following.id if following else None
@@ -184,8 +184,13 @@ class Supervisor(Intake):
 
     def _checked(self, checked: Checked) -> None:
         following = self._all.get(checked.repository)
-        if following is not None and following.phase is Phase.STREAM and checked.problem is not None:
+        if following is None or following.phase is not Phase.STREAM:
+            return
+        if checked.problem is not None:
             self._detach(following, Reason.CORRUPT, checked.problem)
+        elif checked.lower is not None and following.level is not None and not following.running:
+            had, following.level = following.level.seq, checked.lower
+            self._detach(following, Reason.GAP, f"had events up to {had}, has {checked.lower.seq} now", offset=0)
 
     def _check_next(self, now: float) -> None:
         """Has one repository read through, in turn, once the last one was."""
@@ -197,7 +202,8 @@ class Supervisor(Intake):
             self._unchecked = [f.id for f in self._all.values() if f.folder is not None]
         following = self._all.get(self._unchecked.pop()) if self._unchecked else None
         if following is not None and following.folder is not None and following.phase is Phase.STREAM:
-            self._give(worker, Check(repository=following.id, folder=following.folder))
+            seq = following.level.seq if following.level else 0
+            self._give(worker, Check(repository=following.id, folder=following.folder, seq=seq))
 
     def _died(self, following: Following, task: Task, note: str) -> None:
         log.warning("worker died", repository=following.id, path=following.path)

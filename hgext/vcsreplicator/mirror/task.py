@@ -82,18 +82,23 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Asks to read a repository through, every revision of every file, while work on it goes on; answered by `Checked`."""
+    """Asks to read a repository through, every revision of every file, while work on it goes on; answered by `Checked`.
+
+    It was at `seq` when this was asked.
+    """
 
     repository: str
     folder: str
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What reading a repository through found: nothing, or what is wrong."""
+    """What reading a repository through found: nothing, or what is wrong, and the level if that is lower than it was."""
 
     repository: str
     problem: str | None
+    lower: Level | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
