@@ -463,6 +463,24 @@ def test_a_deletion_whose_note_cannot_be_removed_is_told_and_the_note_goes_later
     assert bench.notes.detached() == []
 
 
+def test_a_repository_that_cannot_be_set_aside_rests_before_the_next_attempt(bench: Bench) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    bench.records(bench.record(EVENTS, chain.repository, b"junk"))
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(deleted), deleted=True))))
+    bench.passes(2)
+    first = bench.pool.given[-1]
+    assert first.busy.leave
+    trouble = Trouble(reason=Reason.DISK, note="read-only", passing=True)
+    bench.answer(first, done=0, level=level(created), folder="/x", serving=1, trouble=trouble)
+    bench.mirror.turn(0)
+    assert bench.pool.given[-1] is first
+    bench.passes(5)
+    assert bench.pool.given[-1].busy.leave
+
+
 def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench: Bench) -> None:
     first, *_, last = Chain("r").take(40)
     bench.read(first)

@@ -237,7 +237,8 @@ class Supervisor(Intake):
             self._troubled(following, task, outcome.trouble, done=outcome.done)
         if following.id not in self._all:
             return
-        self._leave_if_due(following)
+        if not (task.leave and outcome.trouble):  # which rests first
+            self._leave_if_due(following)
         self._ack(following)
         self._queue(following)
         if following.phase is Phase.STREAM:
