@@ -165,6 +165,7 @@ def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Lo
         (("deliveries", "show", "77"), "there is no delivery 77"),
         (("subscription", "pause", "nobody"), "there is no subscription 'nobody'"),
         (("subscription", "add", "x", "ftp://x"), "url: expected https"),
+        (("subscription", "add", "x", "https://x", "--header", "foo"), "--header: expected NAME:VALUE, got 'foo'"),
     ],
 )
 def test_mistakes_are_one_line(file: Path, words: tuple[str, ...], complaint: str) -> None:

@@ -145,3 +145,23 @@ def test_a_value_that_can_only_hurt_is_refused_in_one_line(tmp_path: Path, secti
     assert isinstance(result.exception, BadConfig), result.exception
     assert str(result.exception).startswith(f"{file}: {complaint}")
     assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "create", "--partitions", "0"),
+        ("topics", "create", "--retention", "-1"),
+        ("topics", "create", "--retention", "nan"),
+        ("roster", "add", "alpha", "--wait", "nan"),
+        ("verify", "--patience", "-1"),
+        ("errors", "--last", "-5"),
+        ("check", "--warn", "-1"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_makes_no_sense_is_a_mistake_of_the_user(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n[mirror.a]\nroot = "{tmp_path}"\n')
+    result = CliRunner().invoke(program, [*words, "--config", str(file)])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{words[-2]}'" in result.output

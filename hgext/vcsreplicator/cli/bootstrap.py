@@ -24,7 +24,7 @@ from ..log.opening import open_log
 from ..path import Rules
 from ..roster import Request, Role, Verb
 from .display import console, visible
-from .options import with_config
+from .options import SECONDS, with_config
 from .requests import who
 from .roster import RULE, ask
 
@@ -37,7 +37,9 @@ EVERY = 10.0
 @click.option("--exclude", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated.")
 @click.option("--backup", is_flag=True, help="A mirror that nothing waits for and that ignores deletions.")
 @click.option("--workers", type=click.IntRange(1), help="Repositories copied at a time.  [default: 4]")
-@click.option("--wait", default=30.0, show_default=True, metavar="SECONDS", help="For the aggregator's word.")
+@click.option(
+    "--wait", default=30.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the aggregator's word."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a display.")
 @with_config
 def command(

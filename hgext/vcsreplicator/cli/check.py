@@ -14,8 +14,20 @@ WORDS = ("OK", "WARNING", "CRITICAL")
 
 
 @click.command()
-@click.option("--warn", default=150, show_default=True, help="Events or notices behind that are worth a warning.")
-@click.option("--critical", default=600, show_default=True, help="Events or notices behind that need someone now.")
+@click.option(
+    "--warn",
+    default=150,
+    type=click.IntRange(1),
+    show_default=True,
+    help="Events or notices behind that are worth a warning.",
+)
+@click.option(
+    "--critical",
+    default=600,
+    type=click.IntRange(1),
+    show_default=True,
+    help="Events or notices behind that need someone now.",
+)
 @with_config
 def command(config: Config, warn: int, critical: int) -> None:
     """Say in one line if someone must act; exit code 0 no, 1 soon, 2 now."""

@@ -11,7 +11,7 @@ import click
 from ..config import Config
 from ..errors import Refused
 from .display import console, table
-from .options import with_config
+from .options import HOW_MANY, with_config
 from .requests import open_deliveries, when, who
 
 _destination = click.option("--destination", metavar="NAME", help="If there are several of type webhook.")
@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--state", type=_STATES)
 @click.option("--subscription", metavar="NAME")
-@click.option("--last", default=30, show_default=True, help="How many.")
+@click.option("--last", default=30, type=HOW_MANY, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @_destination
 @with_config

@@ -12,10 +12,12 @@ import click
 from ..config import Config
 from ..errors import Refused
 from .display import console, table
-from .options import with_config
+from .options import HOW_MANY, SECONDS, with_config
 from .requests import ask, when
 
-_wait = click.option("--wait", default=10.0, show_default=True, metavar="SECONDS", help="For the notifier's answer.")
+_wait = click.option(
+    "--wait", default=10.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the notifier's answer."
+)
 
 
 @click.group()
@@ -85,7 +87,7 @@ def skip(config: Config, name: str, message: str | None, yes: bool, wait: float)
 
 
 @command.command()
-@click.option("--last", default=20, show_default=True, help="How many.")
+@click.option("--last", default=20, type=HOW_MANY, show_default=True, help="How many.")
 @with_config
 def requests(config: Config, last: int) -> None:
     """Show who asked for what, and what became of it."""

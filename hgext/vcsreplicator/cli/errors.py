@@ -10,12 +10,12 @@ from ..levels import ErrorRecord
 from ..log import ERRORS, Log
 from ..shape import from_json, plain
 from .display import console, table
-from .options import log_of, with_config
+from .options import HOW_MANY, log_of, with_config
 from .requests import when
 
 
 @click.command()
-@click.option("--last", default=20, show_default=True, help="How many.")
+@click.option("--last", default=20, type=HOW_MANY, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="For programs, with the bytes in base64.")
 @with_config
 def command(config: Config, last: int, as_json: bool) -> None:

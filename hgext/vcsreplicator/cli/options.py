@@ -2,6 +2,7 @@
 """Options that several verbs share, and the opening of what they name."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,23 @@ import click
 
 from ..config import DEFAULT_FILE, Config, load
 from ..errors import BadConfig
+from ..limits import DAY
 from ..log import Log
 from ..log.opening import open_log
+
+
+class Number(click.FloatRange):
+    """A number within its limits; `nan` is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+SECONDS = Number(0, 31 * DAY)
+HOW_MANY = click.IntRange(1, 1_000_000)
 
 
 def with_config(function: Callable[..., Any]) -> Callable[..., Any]:

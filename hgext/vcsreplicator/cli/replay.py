@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..config import Config
-from .options import with_config
+from .options import SECONDS, with_config
 from .requests import ask
 
 
@@ -15,7 +15,7 @@ from .requests import ask
 @click.option("--repository", required=True, metavar="PATH", help="Its wire path, or its id.")
 @click.option("--since", required=True, metavar="TIME|PUSHID", help="2026-07-29T22:11 (UTC), or the first push id.")
 @click.option("--to", "destination", required=True, metavar="DESTINATION", help="The only one that gets them.")
-@click.option("--wait", default=60.0, show_default=True, metavar="SECONDS", help="For the replay to end.")
+@click.option("--wait", default=60.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the replay to end.")
 @with_config
 def command(config: Config, repository: str, since: str, destination: str, wait: float) -> None:
     """Send the notices of a repository again, to one destination.

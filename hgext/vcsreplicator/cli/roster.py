@@ -25,7 +25,7 @@ from ..roster import Decision, Mirror, Request, Role, Roster, Verb
 from ..shape import from_json, plain, to_json
 from ..status import Follower, Picture
 from .display import console, table
-from .options import log_of, with_config
+from .options import SECONDS, log_of, with_config
 from .requests import when, who
 
 RULE = "path:EXACT or re:EXPRESSION"
@@ -44,7 +44,9 @@ def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
     """Options of every verb that asks for a change."""
 
     @click.option("--reason", default="", metavar="TEXT", help="Kept with the decision.")
-    @click.option("--wait", default=10.0, show_default=True, metavar="SECONDS", help="For the aggregator's word.")
+    @click.option(
+        "--wait", default=10.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the aggregator's word."
+    )
     @with_config
     @functools.wraps(function)
     def wrapped(config: Config, *arguments: Any, reason: str, wait: float, yes: bool = True, **options: Any) -> None:

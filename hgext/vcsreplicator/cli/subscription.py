@@ -11,7 +11,7 @@ from ..config import Config
 from ..errors import Refused
 from ..shape import plain
 from .display import console, table
-from .options import with_config
+from .options import HOW_MANY, with_config
 from .requests import open_deliveries, when, who
 
 _destination = click.option("--destination", metavar="NAME", help="If there are several of type webhook.")
@@ -72,6 +72,8 @@ def _subscription(
     from notifier.subscription import Order, Subscription
 
     pairs = [header.partition(":") for header in headers]
+    if wrong := [name for name, colon, _ in pairs if not colon]:
+        raise Refused(f"--header: expected NAME:VALUE, got {wrong[0]!r}")
     if not options["types"]:
         del options["types"]
     try:
@@ -123,7 +125,7 @@ def resume(config: Config, destination: str | None, name: str) -> None:
 
 
 @command.command()
-@click.option("--last", default=30, show_default=True, help="How many.")
+@click.option("--last", default=30, type=HOW_MANY, show_default=True, help="How many.")
 @_destination
 @with_config
 def history(config: Config, destination: str | None, last: int) -> None:

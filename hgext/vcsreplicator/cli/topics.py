@@ -8,7 +8,7 @@ import click
 from ..config import Config
 from ..log import DAY, Log, topics
 from .display import console, table
-from .options import log_of, with_config
+from .options import Number, log_of, with_config
 
 
 @click.group()
@@ -17,8 +17,16 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--partitions", default=16, show_default=True, help="Of `events`; fixed for life.")
-@click.option("--retention", default=30.0, show_default=True, help="Days that `events` and `notices` are kept.")
+@click.option(
+    "--partitions", default=16, type=click.IntRange(1, 10_000), show_default=True, help="Of `events`; fixed for life."
+)
+@click.option(
+    "--retention",
+    default=30.0,
+    type=Number(0.01, 36_500),
+    show_default=True,
+    help="Days that `events` and `notices` are kept.",
+)
 @with_config
 def create(config: Config, partitions: int, retention: float) -> None:
     """Create the missing topics; those that exist stay as they are."""

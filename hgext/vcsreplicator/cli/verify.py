@@ -21,7 +21,7 @@ from ..mirror import MirrorSettings
 from ..service import configure_logging, serve
 from ..shape import plain
 from .display import console, visible
-from .options import with_config
+from .options import SECONDS, with_config
 
 ALARMS = (Outcome.DIFFERS, Outcome.AHEAD, Outcome.MISSING)
 STYLES = {Outcome.EQUAL: "green", Outcome.BEHIND: "yellow", Outcome.UNREACHABLE: "yellow"}
@@ -31,7 +31,7 @@ STYLES = {Outcome.EQUAL: "green", Outcome.BEHIND: "yellow", Outcome.UNREACHABLE:
 @click.argument("names", nargs=-1, metavar="[MIRROR]...")
 @click.option("--repository", "-r", "paths", multiple=True, metavar="PATH", help="Only this one; may be repeated.")
 @click.option("--continuous", is_flag=True, help="Go on for ever at a gentle rate ([verify] pace, rest).")
-@click.option("--patience", type=float, metavar="SECONDS", help="What a mirror may need to catch up.  [default: 60]")
+@click.option("--patience", type=SECONDS, metavar="SECONDS", help="What a mirror may need to catch up.  [default: 60]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, equal repositories too.")
 @with_config
 def command(
