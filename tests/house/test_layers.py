@@ -29,8 +29,8 @@ LAYER_OF = {name: layer for names, layer in LAYERS.items() for name in names.spl
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
 CLIENTS = {
     "kafka": {f"{OURS}.log.kafka{part}" for part in ("", "_clients", "_options", "_reader", "_transactor")},
-    "kombu": {"notifier.pulse", "notifier.listener"},
-    "amqp": {"notifier.pulse", "notifier.listener"},
+    "kombu": {"notifier.amqp", "notifier.pulse", "notifier.listener"},
+    "amqp": {"notifier.amqp", "notifier.pulse", "notifier.listener"},
     "boto3": {
         "notifier.sns",
         f"{OURS}.blobs",
