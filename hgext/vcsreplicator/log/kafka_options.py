@@ -25,7 +25,12 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 # What only some kinds of clients know; again a URL may change these.
-PRODUCER: Mapping[str, Any] = {"retry_backoff_ms": 5, "max_block_ms": 5_000, "transaction_timeout_ms": 10_000}
+PRODUCER: Mapping[str, Any] = {
+    "retry_backoff_ms": 5,
+    "max_block_ms": 5_000,
+    "transaction_timeout_ms": 10_000,
+    "batch_size": 512 * 1024,  # batches of a partition go one after the other: few large ones
+}
 CONSUMER: Mapping[str, Any] = {"fetch_max_bytes": 32 * 1024 * 1024, "retry_backoff_ms": 20}
 
 # The promises: these a URL may not change.
