@@ -212,7 +212,7 @@ class Bench:
 
         def detached(acks: dict[str, Ack]) -> bool:
             ack = acks.get(author.repository)
-            return ack is not None and ack.detached is not None and reason in (None, ack.detached.value)
+            return ack is not None and ack.detached is not None and reason in (None, ack.detached)
 
         self.wait(detached, f"{author.path} detached")
         return self._acks[author.repository]

@@ -38,7 +38,8 @@ class Ack:
     """A mirror's level for one repository. Topic `acks`, key `MIRROR/REPOSITORY`; may go down (a restored mirror).
 
     `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times are when those levels were
-    reached. `detached` names the reason while the mirror follows the repository apart from the stream. A mirror that no longer
+    reached. `detached` names the reason while the mirror follows the repository apart from the stream: a Reason, or one that only
+    newer mirrors know. A mirror that no longer
     carries a repository writes a tombstone; a deletion is acked like any other event (applied and serving), because its notice
     waits for that, and the tombstone may follow once `state` says that the deletion is noticed. When it starts, a
     mirror sees to it that all its levels are in the log.
@@ -53,7 +54,7 @@ class Ack:
     digest: str
     applied_at: float
     served_at: float
-    detached: Reason | None = None
+    detached: str | None = None
     note: str | None = None
 
 

@@ -176,7 +176,8 @@ def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() ->
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(chain.next())
     beat = Beat(mirror="alpha", time=1.0, positions={}, version="9")
-    for key, level in ((f"alpha/{chain.repository}", chain.ack("alpha", 1)), ("alpha", beat)):
+    ack = replace(chain.ack("alpha", 1), detached="a reason of its own")
+    for key, level in ((f"alpha/{chain.repository}", ack), ("alpha", beat)):
         value = to_json(level).replace(b"{", b'{"later":{"x":1},', 1)
         assert hands.core.ack(hands.record(ACKS, key, value), hands.now) is Outcome.TAKEN
     assert hands.commit() == [1]
