@@ -90,7 +90,7 @@ A relay that is killed while it does so, once the first file is named that is go
   > transaction.transaction._addentry = named
   > runpy.run_path(sys.argv.pop(1), run_name="__main__")
   > E
-  $ python $TESTTMP/die-relay.py "$TESTDIR/master-finish.py" $TESTTMP/repos 2>&1 | grep -v '^Killed'
+  $ { python $TESTTMP/die-relay.py "$TESTDIR/master-finish.py" $TESTTMP/repos; :; } 2>&1 | grep -v 'Killed'
   [1]
   $ finish
   $ hgm -R repos/cut verify -q
