@@ -33,6 +33,8 @@ from testing.memorylog import MemoryLog
 NAMES = ("a", "b", "c")
 MIRRORS = ("alpha", "beta", "gamma")
 SETTLED = 12
+# More than the notices of any example would need, at three in each step.
+MANY_BATCHES = 10_000
 
 
 class RememberingLog(MemoryLog):
@@ -227,6 +229,10 @@ class World(RuleBasedStateMachine):
             self.step()
             self.clock.advance(0.01)
             self.step()
+            batches = 0
+            while self.session is not None and self.session.core.undecided and batches < MANY_BATCHES:
+                self.step()
+                batches += 1
 
     # Inside
 
