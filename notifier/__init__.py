@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tells the world what the log's notices say: to each destination in order per repository, at least once, on its own feet.
 
-message     what a notice says in public (pure)          publisher   the loop of one destination, and the daemon
+message     what a notice says in public (pure)          publisher   the daemon
 public      what is public, and under which URL (pure)   destination the port, and the table of destinations
 delivery    what to send next, and what is done (pure)   jsonlines, pulse, sns, webhook   one file per destination
+courier     the loop of one destination                  orders      what operators asked of it
 """

@@ -5,9 +5,7 @@ Rules of this file: one thread; the position is stored only after what is before
 `errors` before it is settled; nothing blocks longer than a fifth of a second, so stop, pause and new notices are seen at once.
 """
 
-import base64
 import contextlib
-import json
 import random
 import threading
 from collections import deque
@@ -20,24 +18,23 @@ from prometheus_client import Counter, Gauge
 from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.event import check_event
-from hgext.vcsreplicator.levels import KEY_KEPT, ErrorRecord, Notice
-from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, Reader, Record
-from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.levels import Notice
+from hgext.vcsreplicator.log import NOTICES, Log, Reader, Record
 from hgext.vcsreplicator.retry import Backoff
-from hgext.vcsreplicator.shape import from_json, to_json
+from hgext.vcsreplicator.shape import from_json
 
 from .delivery import Delivery, Window
 from .destination import Destination, DestinationSettings, Outcome
 from .message import Message, messages
-from .replay import Replay
+from .orders import Orders
+from .rejects import Rejects
 from .settings import NotifierSettings
-from .state import Kind, Request, State
+from .state import State
 
 BLINK = 0.2
 """Seconds that any wait may last."""
 BUSY_BLINK = 0.02
 """The same while deliveries are unconfirmed and new notices may come."""
-ASK_EVERY = 0.5
 TELL_EVERY = 2.0
 STORE_EVERY = 0.5
 RENEW_EVERY = 3600.0
@@ -45,19 +42,16 @@ RENEW_EVERY = 3600.0
 
 DRAIN = 5.0
 BATCH = 500
-ERROR_BYTES = 64 * 1024
 
 _LABEL = ["destination"]
 DELIVERED = Counter("vcsreplicator_notifier_delivered_messages", "Confirmed by the destination", _LABEL)
 FAILED = Counter("vcsreplicator_notifier_failed_attempts", "Attempts that failed", _LABEL)
 RETRIED = Counter("vcsreplicator_notifier_retried_attempts", "Attempts that were not the first", _LABEL)
 REJECTED = Counter("vcsreplicator_notifier_rejected_messages", "Kept in the topic errors", _LABEL)
-SKIPPED = Counter("vcsreplicator_notifier_skipped_messages", "Skipped by an operator", _LABEL)
 REPLAYED = Counter("vcsreplicator_notifier_replayed_messages", "Sent again on request", _LABEL)
 WAITING = Gauge("vcsreplicator_notifier_waiting_messages", "Read and not settled", _LABEL)
 OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest message not settled", _LABEL)
 POSITION = Gauge("vcsreplicator_notifier_position_offset", "First offset of notices that is not settled", _LABEL)
-PAUSED = Gauge("vcsreplicator_notifier_paused_flag", "1 while an operator paused the destination", _LABEL)
 DOWN = Gauge("vcsreplicator_notifier_down_flag", "1 while the destination does not answer", _LABEL)
 
 log_line = structlog.get_logger()
@@ -96,7 +90,7 @@ class Courier:
             state = opened.enter_context(contextlib.closing(self._state()))
             reader = self.log.reader({(NOTICES, 0): self._first_position()})
             shift = _Shift(self, destination, state, reader)
-            opened.callback(lambda: shift.reader.close())  # it may be another one by then
+            opened.callback(shift.close)
             shift.work()
 
     def _state(self) -> State:
@@ -143,18 +137,27 @@ class _Shift:
         [self.read_to] = reader.positions().values()
         self.stored = self.read_to
         self.untaken: deque[Record] = deque()
-        self.replays: list[Replay] = []
+        self.rejects = Rejects(self.name, self.log, self.clock)
+        self.orders = Orders(
+            name=self.name,
+            state=state,
+            log=self.log,
+            clock=self.clock,
+            window=self.window,
+            rejects=self.rejects,
+            messages_of=self.messages_of,
+        )
         self.skipped = state.skipped(self.name, self.read_to)
-        self.asked_at = self.told_at = self.stored_at = float("-inf")
+        self.told_at = self.stored_at = float("-inf")
         self.trouble: str | None = None
         self.log_failures, self.log_until = 0, 0.0
 
     def work(self) -> None:
-        self.obey()
+        self.orders.obey()
         self.attempt(self.destination.start)
         self.courier.started.set()
         while not self.courier.stop.is_set():
-            self.obey()
+            self.orders.obey()
             self.read()
             self.begin()
             self.collect(BUSY_BLINK if self.window.in_flight else 0)
@@ -164,15 +167,14 @@ class _Shift:
 
     def read(self) -> None:
         """Notices into the window, as many as it has room for; waits for the next only when nothing else is to be done."""
-        more = self.window.room and any(replay.goes_on for replay in self.replays)
+        more = self.window.room and self.orders.replaying
         wait = 0.0 if self.window.in_flight or more else self._idle_time()
         if not self.window.room or self.clock.monotonic() < self.log_until:
             self.courier.stop.wait(wait)
             return
         try:
             self._read_live(wait)
-            for replay in list(self.replays):
-                self._read_replay(replay)
+            self.orders.read_replays()
             self.log_failures = 0
         except Unavailable as error:
             self._log_trouble(error)
@@ -193,7 +195,7 @@ class _Shift:
         try:
             found = [message for message in self.messages_of(record) if message.id not in self.skipped]
         except Rejected as error:
-            self._keep(str(error), record.value or b"", record.offset, record.key)
+            self.rejects.keep(str(error), record.value or b"", record.offset, record.key)
             log_line.error("notice rejected", offset=record.offset, reason=str(error))
             found = []
         self.window.take(record.offset, found)
@@ -255,7 +257,7 @@ class _Shift:
     def _give_up(self, delivery: Delivery, reason: str) -> None:
         """Kept as a reject, then settled; while the log cannot keep it, it is tried again."""
         try:
-            self._reject(delivery.message, reason)
+            self.rejects.keep_message(delivery.message, reason)
         except Unavailable as error:
             self._log_trouble(error)
             self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
@@ -296,74 +298,6 @@ class _Shift:
         self.stored_at = float("-inf")
         self.store_position()
 
-    # -- operators
-
-    def obey(self) -> None:
-        """Carries out what operators asked since the last look."""
-        now = self.clock.monotonic()
-        if now - self.asked_at < ASK_EVERY:
-            return
-        self.asked_at = now
-        try:
-            for request in self.state.open_requests(self.name):
-                self._carry_out(request)
-            self.window.paused = self.state.paused(self.name)
-        except Unavailable as error:
-            log_line.warning("requests not read", reason=str(error))
-        PAUSED.labels(self.name).set(self.window.paused)
-
-    def _carry_out(self, request: Request) -> None:
-        match request.kind:
-            case Kind.PAUSE | Kind.RESUME:
-                self._done(request, f"{request.kind.value}d")
-            case Kind.SKIP:
-                self._skip(request)
-            case Kind.REPLAY:
-                if all(replay.request.id != request.id for replay in self.replays):
-                    self.replays.append(Replay(request, self.log))
-
-    def _skip(self, request: Request) -> None:
-        """Recorded in `errors` before it is passed over, so a kill between repeats and never forgets."""
-        delivery = self.window.skippable(request.argument.get("message"))
-        if delivery is None:
-            self._done(request, "nothing skipped: no such message waits for another attempt")
-            return
-        message = delivery.message
-        self._reject(message, f"skipped by {request.who}")
-        self._done(request, f"skipped {message.id} of {message.repo_url}", skipped=message)
-        self.window.settle(delivery.number)
-        SKIPPED.labels(self.name).inc()
-
-    def _read_replay(self, replay: Replay) -> None:
-        """Some more of a replay into the window; done once all of it is settled."""
-        replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
-        for record in replay.records(self.window.room):
-            for message in self._readable(record):
-                replay.numbers.add(self.window.take_replay(replay.marked(message)))
-                replay.count += 1
-        if replay.finished:
-            self._done(replay.request, f"sent {replay.count} messages again")
-            self.replays.remove(replay)
-            replay.close()
-
-    def _readable(self, record: Record) -> list[Message]:
-        try:
-            return self.messages_of(record)
-        except Rejected:  # kept when the live stream met it
-            return []
-
-    def _done(self, request: Request, result: str, *, skipped: Message | None = None) -> None:
-        self.state.done(
-            request.id,
-            result,
-            now=self.clock.now(),
-            skipped=None if skipped is None else skipped.id,
-            skipped_offset=None if skipped is None else skipped.offset,
-        )
-        log_line.info(
-            "request carried out", request=request.id, kind=request.kind.value, who=request.who, result=result
-        )
-
     def tell(self) -> None:
         """How we are, for people and monitoring."""
         now = self.clock.monotonic()
@@ -387,6 +321,11 @@ class _Shift:
         except Unavailable as error:
             log_line.warning("condition not told", reason=str(error))
 
+    def close(self) -> None:
+        """Free the readers."""
+        self.orders.close()
+        self.reader.close()
+
     # -- trouble
 
     def _in_trouble(self, error: ReplicationError, delay: float) -> None:
@@ -404,33 +343,12 @@ class _Shift:
         """The log dropped notices before we sent them: nothing can bring them back, so say it loudly and go on."""
         beginning = self.log.beginnings(NOTICES)[0]
         reason = f"notices {self.read_to} to {beginning - 1} left the log before they were delivered to {self.name}"
-        self._keep(reason, b"", self.read_to, None)
+        self.rejects.keep(reason, b"", self.read_to, None)
         log_line.error("notices lost", reason=reason)
         old, self.reader = self.reader, self.log.reader({(NOTICES, 0): beginning})
         old.close()
         self.window.take(beginning - 1, [])
         self.read_to = beginning
-
-    def _reject(self, message: Message, reason: str) -> None:
-        value = json.dumps({**message.envelope, "id": message.id}, sort_keys=True).encode()
-        self._keep(f"{message.id}: {reason}", value, message.offset, message.repository)
-
-    def _keep(self, reason: str, value: bytes, offset: int, key: str | None) -> None:
-        """A record in the topic `errors`; durable on return."""
-        key = None if key is None else key[:KEY_KEPT]
-        record = ErrorRecord(
-            time=self.clock.now(),
-            service="notifier",
-            reason=reason,
-            topic=NOTICES,
-            partition=0,
-            offset=offset,
-            key=key,
-            value=base64.b64encode(value[:ERROR_BYTES]).decode("ascii"),
-            repository=key,
-            destination=self.name,
-        )
-        self.log.append([LogMessage(topic=ERRORS, key=key, value=to_json(record))])
 
     def _idle_time(self) -> float:
         wakes_at = self.window.wakes_at

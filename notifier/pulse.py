@@ -9,7 +9,6 @@ Rules of this file: nothing waits without a limit (`amqp`), because a stopped br
 answer by closing the channel (routing key, size) is refused here, before I/O, for it would cost every other message too.
 """
 
-import datetime
 import json
 import re
 from collections import OrderedDict
@@ -27,7 +26,8 @@ from hgext.vcsreplicator.streams import Stream
 from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
 from .delivery import DAY, PATIENCE, Delivery, Patience, check_number
 from .destination import DOCUMENTED, Destination, Outcome
-from .message import Json, Message, to_text
+from .message import Message
+from .pulse_message import body, payload, routing_key, shortened
 from .secret import Secret
 
 POLITE_BYTES = 8 * 1024
@@ -98,38 +98,6 @@ class PulseSettings:
 
 
 _V1_TYPES = (Stream.CHANGEGROUP.value,)
-
-
-def routing_key(message: Message, strip_prefix: str | None) -> str:
-    """The repository's public path; slashes and case are kept."""
-    if strip_prefix is not None and message.repo_url.startswith(strip_prefix):
-        return message.repo_url[len(strip_prefix) :].strip("/")
-    return message.repo_url.split("://", 1)[1].partition("/")[2]
-
-
-def payload(message: Message, stream: str) -> Json:
-    """The member `payload` of a body: `{repo_url, heads, pushlog_pushes}` in v1, `{type, data}` in v2."""
-    if stream == "v1":
-        return {name: message.data[name] for name in ("repo_url", "heads", "pushlog_pushes")}
-    return message.envelope
-
-
-def body(content: Json, exchange: str, key: str, now: float) -> str:
-    """The whole body."""
-    sent = datetime.datetime.fromtimestamp(now, datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
-    meta = {"exchange": exchange, "routing_key": key, "serializer": "json", "sent": sent}
-    return to_text({"payload": content, "_meta": meta})
-
-
-def shortened(content: Json) -> Json:
-    """The payload with its long lists empty and `shortened` set: receivers ask the URLs for the rest."""
-    data = content.get("data", content)
-    emptied = {name: [] if name in _LISTS else value for name, value in data.items()}
-    short = {**emptied, "shortened": True}
-    return {**content, "data": short} if "data" in content else short
-
-
-_LISTS = ("heads", "markers", "bookmarks", "phases")
 
 
 class Pulse:

@@ -20,7 +20,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
@@ -30,12 +29,11 @@ from hgext.vcsreplicator.version import VERSION
 from .authorities import trusting
 from .deliveries import Outgoing
 from .subscription import Subscription
+from .webhook_connection import CONNECT_PATIENCE, Pool, TlsPool, finish, watched
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-CONNECT_PATIENCE = 5.0
-ANSWER_BYTES = 16 * 1024
 LONGEST_WAIT = 86400.0
 """Seconds that `Retry-After` may ask for."""
 
@@ -242,10 +240,10 @@ class Sender:
         )
         try:
             answer = judge(response.status, response.headers, now)
-            _finish(response)
+            finish(response)
             return answer
         finally:
-            getattr(response, _WATCH).cancel()
+            watched(response).cancel()
             response.release_conn()
 
     def _pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
@@ -261,8 +259,8 @@ class Sender:
 
     def _new_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         if scheme == "http":
-            return _Pool(address, port, maxsize=16)
-        return _TlsPool(
+            return Pool(address, port, maxsize=16)
+        return TlsPool(
             address,
             port,
             maxsize=16,
@@ -271,74 +269,6 @@ class Sender:
             server_hostname=host,
             assert_hostname=host,
         )
-
-
-class _Watch(threading.Timer):
-    """Ends what another thread reads once the time is over; TLS is not told, its objects belong to that thread."""
-
-    def __init__(self, sock: socket.socket, seconds: float) -> None:
-        super().__init__(seconds, self._cut)
-        self.daemon = True
-        self.over, self._sock = False, sock
-
-    def _cut(self) -> None:
-        self.over = True
-        try:
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
-        except OSError:
-            pass  # it ended by itself
-
-
-_WATCH = "vcsreplicator_watch"
-
-
-class _Timed:
-    """A connection whose answers end in time: a socket's timeout only limits the wait for the next byte."""
-
-    sock: socket.socket
-
-    def getresponse(self) -> Any:
-        """Cut at the read timeout; whoever takes the answer cancels the watch once it has read all of it."""
-        watch = _Watch(self.sock, self.sock.gettimeout() or CONNECT_PATIENCE)
-        watch.start()
-        try:
-            response = super().getresponse()  # type: ignore[misc]
-            if watch.over:  # what was cut may look whole: headers end where the connection does
-                raise TimeoutError("the answer did not end in time")
-        except BaseException:
-            watch.cancel()
-            raise
-        setattr(response, _WATCH, watch)
-        return response
-
-
-class _Connection(_Timed, urllib3.connection.HTTPConnection):
-    pass
-
-
-class _TlsConnection(_Timed, urllib3.connection.HTTPSConnection):
-    pass
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _TlsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
-
-
-def _finish(response: urllib3.BaseHTTPResponse) -> None:
-    """Reads the rest so that the connection can be used again; a long or slow rest costs the connection instead."""
-    try:
-        size = 0
-        for chunk in response.stream(4096, decode_content=False):
-            size += len(chunk)
-            if size > ANSWER_BYTES:
-                response.close()
-                return
-    except (urllib3.exceptions.HTTPError, OSError, ValueError):
-        response.close()
 
 
 def _reason(error: BaseException) -> str:

@@ -226,6 +226,8 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
             "notifier/webhook.py",
             "notifier/webhook_dispatcher.py",
             "notifier/destination.py",
+            "notifier/amqp.py",
+            "notifier/orders.py",
         )
         steps = PythonSteps(files=(*files, *more), record=folder / "steps", argument="testing.notifier_process")
         publish_pushes(log, "x", 1, 2)

@@ -29,8 +29,8 @@ LAYER_OF = {name: layer for names, layer in LAYERS.items() for name in names.spl
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
 CLIENTS = {
     "kafka": {f"{OURS}.log.kafka{part}" for part in ("", "_clients", "_options", "_reader", "_transactor")},
-    "kombu": {"notifier.amqp", "notifier.pulse", "notifier.listener"},
-    "amqp": {"notifier.amqp", "notifier.pulse", "notifier.listener"},
+    "kombu": {"notifier.amqp", "notifier.listener"},
+    "amqp": {"notifier.amqp", "notifier.listener"},
     "boto3": {
         "notifier.sns",
         f"{OURS}.blobs",
@@ -158,7 +158,7 @@ def test_a_forbidden_import_is_found(module: str, line: str) -> None:
         (f"{OURS}.hg.capture", "from mercurial import node\nfrom ..outbox import records\nfrom pushlog import api"),
         (f"{OURS}.cli.relay", "from ..relay import loop\nimport click"),
         ("pushlog.storage", "from mercurial import node\nfrom . import api"),
-        ("notifier.pulse", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
+        ("notifier.listener", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
     ],
 )
 def test_an_allowed_import_passes(module: str, line: str) -> None:

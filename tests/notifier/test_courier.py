@@ -72,7 +72,7 @@ class Turns:
     def take(self, turns: int = 1) -> None:
         for _ in range(turns):
             self.clock.advance(1.0)
-            self.shift.obey()
+            self.shift.orders.obey()
             self.shift.read()
             self.shift.begin()
             self.shift.collect(0)

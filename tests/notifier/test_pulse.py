@@ -17,7 +17,8 @@ from notifier.delivery import Delivery
 from notifier.destination import Destination, Outcome
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
-from notifier.pulse import PulseSettings, body, payload, routing_key
+from notifier.pulse import PulseSettings
+from notifier.pulse_message import body, payload, routing_key
 from notifier.secret import Secret
 from testing.notices import a_notice, an_event, publish, publish_pushes
 from testing.notifying import Notifier, Scripted
