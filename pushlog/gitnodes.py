@@ -73,14 +73,13 @@ class GitNodes:
         return block[place * _RECORD : (place + 1) * _RECORD]
 
     def _read(self, number: int) -> bytes:
-        try:
+        with contextlib.suppress(OSError):
             file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return b""
-        try:
-            return os.pread(file, _BLOCK_RECORDS * _RECORD, number * _BLOCK_RECORDS * _RECORD)
-        finally:
-            os.close(file)
+            try:
+                return os.pread(file, _BLOCK_RECORDS * _RECORD, number * _BLOCK_RECORDS * _RECORD)
+            finally:
+                os.close(file)
+        return b""
 
     def _look(self, revision: int, node: bytes) -> str | None:
         if self.are_many and revision not in self._found:
