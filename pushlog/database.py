@@ -74,6 +74,7 @@ PUSHES_BETWEEN = (
 NODES_BETWEEN = (
     "SELECT pushid, node FROM changesets WHERE pushid >= ? AND pushid <= ? ORDER BY pushid, rev"  # changeset_pushid
 )
+ALL_NODES = "SELECT node FROM changesets"
 PUSH_OF_NODE = "SELECT pushid FROM changesets WHERE node = ?"  # changeset_node
 INSERT_PUSH = "INSERT OR REPLACE INTO pushlog (id, user, date) VALUES (?, ?, ?)"
 DELETE_PUSH = "DELETE FROM pushlog WHERE id = ?"
@@ -239,14 +240,10 @@ def apply(connection: sqlite3.Connection, fact: Fact, revision_of: RevisionOf) -
 
 
 def insert_new(connection: sqlite3.Connection, push: Push, revision_of: RevisionOf) -> None:
-    """Add a push; raises `sqlite3.IntegrityError` if one of its changesets was recorded already."""
+    """Add a push, or more changesets to it; raises `sqlite3.IntegrityError` if another push has one of them, or its number."""
+    connection.execute(DELETE_CHANGESETS, (push.id,))
     connection.execute(INSERT_PUSH, (push.id, push.user, push.date))
-    extend(connection, push.id, push.nodes, revision_of)
-
-
-def extend(connection: sqlite3.Connection, number: int, nodes: Iterable[str], revision_of: RevisionOf) -> None:
-    """Add changesets to a push; raises `sqlite3.IntegrityError` if one of them was recorded already."""
-    connection.executemany(INSERT_CHANGESET, [(number, revision_of(node), node) for node in nodes])
+    connection.executemany(INSERT_CHANGESET, [(push.id, revision_of(node), node) for node in push.nodes])
 
 
 def renumber(connection: sqlite3.Connection, first: int, revision_of: RevisionOf) -> list[str]:
@@ -290,6 +287,10 @@ def nodes(connection: sqlite3.Connection, number: int) -> tuple[str, ...]:
 
 def fact(connection: sqlite3.Connection, number: int) -> Fact:
     return push(connection, number) or Deleted(id=number)
+
+
+def all_nodes(connection: sqlite3.Connection) -> Iterator[str]:
+    return (node for (node,) in connection.execute(ALL_NODES))
 
 
 def push_id_of(connection: sqlite3.Connection, node: str) -> int | None:

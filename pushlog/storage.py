@@ -208,14 +208,11 @@ class Session:
     def record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
         """Record a push under the next id; a second changegroup of the same transaction belongs to the same push."""
         if self.push is None:
-            number = database.next_id(self.connection)
-            push = entry.Push(id=number, user=user, date=date, nodes=nodes)
-            database.insert_new(self.connection, push, self._log.revision_of)
+            self.push = entry.Push(id=database.next_id(self.connection), user=user, date=date, nodes=nodes)
         else:
-            database.extend(self.connection, self.push.id, nodes, self._log.revision_of)
-            push = entry.Push(id=self.push.id, user=self.push.user, date=self.push.date, nodes=self.push.nodes + nodes)
-        self.push = self._facts[push.id] = push
-        return push
+            self.push = self.push._replace(nodes=self.push.nodes + nodes)
+        self.take(self.push)
+        return self.push
 
     def insert(self, push: entry.Push) -> None:
         """Record a push as another repository recorded it; raises `sqlite3.IntegrityError` if it contradicts what is there."""
@@ -223,14 +220,27 @@ class Session:
         self._facts[push.id] = push
 
     def take(self, push: entry.Push) -> None:
-        """Record a push as a server tells it: its changesets leave the pushes that had them here."""
-        try:
-            self.insert(push)
-        except sqlite3.IntegrityError:
-            for fact in restated_without(self.connection, push.nodes):
-                if fact.id != push.id:
-                    self.put(fact)
-            self.put(push)
+        """Record a push whose changesets leave the pushes that had them here."""
+        for make_room in (self._take_from_others, self._catch_up_with_changelog):
+            try:
+                self.insert(push)
+                return
+            except sqlite3.IntegrityError:
+                make_room(push)
+        self.insert(push)
+
+    def _take_from_others(self, push: entry.Push) -> None:
+        for fact in restated_without(self.connection, push.nodes):
+            if fact.id != push.id:
+                self.put(fact)
+
+    def _catch_up_with_changelog(self, push: entry.Push) -> None:
+        """Changesets were removed where this extension was not loaded: they leave their pushes, the rest gets its new number."""
+        revision_of = self._log.revision_of
+        gone = [node for node in database.all_nodes(self.connection) if revision_of(node) is None]
+        for fact in restated_without(self.connection, gone):
+            self.put(fact)
+        database.renumber(self.connection, 0, revision_of)
 
     def remember(self, push: entry.Push) -> None:
         """Let the file say what a push was told to be, before what it is here."""
@@ -268,21 +278,27 @@ class Session:
 
     def _level(self, connection: sqlite3.Connection, tr: Any) -> None:
         """Rule 3: bring SQLite level with the file, and take an operator's edits down for the file."""
+        late: set[int] = set()  # pushes of which the file knows more than whoever edited SQLite
         edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
         state = database.state(connection)
         try:
             if state is None or self._log.file.tail(tr) == 0:
                 self._adopt(connection, tr)
             else:
-                self._follow(connection, tr, *state)
+                late = self._follow(connection, tr, *state)
         except TornRecord:
             self._salvage(connection, tr, state)
         for fact in edits if state else ():
+            if fact.id in late:
+                self._log.repo.ui.log(b"pushlog", b"edit of push %d dropped: pushlog2.db was behind\n", fact.id)
+                continue
             database.apply(connection, fact, self._log.revision_of)
             self._facts[fact.id] = fact
 
-    def _follow(self, connection: sqlite3.Connection, tr: Any, position: int, fingerprint: int) -> None:
-        """Apply what was appended since SQLite was level; all of it if SQLite comes from another or a longer file."""
+    def _follow(self, connection: sqlite3.Connection, tr: Any, position: int, fingerprint: int) -> set[int]:
+        """Apply what was appended since SQLite was level, and say of which pushes; all of it, and of none, if SQLite comes from
+        another or a longer file.
+        """
         log = self._log
         is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
         facts = list(log.facts(position if is_descended else 0, tr))
@@ -290,6 +306,7 @@ class Session:
             database.clear(connection)
         for fact in facts:
             database.apply(connection, fact, log.revision_of)
+        return {fact.id for fact in facts} if is_descended else set()
 
     def _adopt(self, connection: sqlite3.Connection, tr: Any) -> None:
         """Take over a database that is not derived from the file: the file keeps its word, what it does not know is added."""

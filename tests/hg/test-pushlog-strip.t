@@ -108,7 +108,44 @@ A rollback takes the push back.
   pushlog entry has no nodes: #2
   pushlog contains all 5 changesets across 4 pushes
 
-So does the rollback of the first push into a database that came from elsewhere.
+A strip where the extension is not loaded stays in the pushlog until a push needs the place.
+
+  $ cd ../server
+  $ hg strip --no-backup -q -r 2 --config extensions.pushlog=!
+  $ hg verifypushlog
+  pushlog entry has no nodes: #2
+  changeset in pushlog entry #3 does not exist: 3893386f2e9f844483631301c575f9dfecbff06b
+  pushlog has errors
+  [1]
+  $ cd ../client
+  $ USER=erin hg push -q -f
+  recorded push in pushlog
+  $ hg -R ../server rows -r 2:
+  2 c3 3
+  3 c4 5
+  4 c2 6
+  $ hg -R ../server verifypushlog
+  pushlog entry has no nodes: #2
+  pushlog contains all 5 changesets across 5 pushes
+  $ hg -R ../server strip --no-backup -q -r 4 --config extensions.pushlog=!
+  $ echo 5 > g; hg -q commit -m c5
+  $ USER=fay hg push -q -f -r tip
+  recorded push in pushlog
+  $ hg -R ../server rows -r 2:
+  2 c3 3
+  3 c4 5
+  4 c5 7
+  $ hg -R ../server verifypushlog
+  pushlog entry has no nodes: #2
+  pushlog entry has no nodes: #6
+  pushlog contains all 5 changesets across 6 pushes
+  $ rm ../server/.hg/pushlog2.db
+  $ hg -R ../server verifypushlog
+  pushlog entry has no nodes: #2
+  pushlog entry has no nodes: #6
+  pushlog contains all 5 changesets across 6 pushes
+
+A rollback takes back the first push into a database that came from elsewhere, too.
 
   $ cd ..
   $ hg init elsewhere

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Several writers of one pushlog, and SQLite behind its file: no push is lost, whoever wrote what meanwhile."""
+
+from pushlog import entry
+from pushlog.storage import Pushlog
+
+
+def lag(server, push):
+    """Record a push as a process that was killed before SQLite's commit, or could not commit because somebody read."""
+    log = Pushlog(server.repository)
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.file.append(tr, [entry.encode(push)])
+
+
+def test_a_push_that_sqlite_lacks_outlasts_a_row_put_under_its_id(place, server):
+    [_first, _second, (_user, [third])] = server.rows().values()
+    server.sql("DELETE FROM changesets WHERE pushid = 3")
+    server.sql("DELETE FROM pushlog WHERE id = 3")
+    server.sql("DELETE FROM pushlog_edit")
+    lag(server, entry.Push(id=3, user="bob", date=1500000000, nodes=(third,)))
+    server.sql("INSERT INTO pushlog VALUES (3, 'operator', 1)")
+    assert server.rows()[3] == ("bob", [third])
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert server.rows()[3] == ("bob", [third])
+    assert len(server.rows()) == 4
+    assert server.errors() == []
+
+
+def test_an_edit_of_another_push_is_kept_when_sqlite_was_behind(place, server):
+    [_first, _second, (_user, [third])] = server.rows().values()
+    lag(server, entry.Push(id=3, user="bob", date=1500000000, nodes=(third,)))
+    server.sql("UPDATE pushlog SET user = 'eve' WHERE id = 1")
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert [user for user, _nodes in server.rows().values()] == ["eve", "alice", "bob", "alice"]
+    assert server.errors() == []
+
+
+def test_a_push_moves_a_changeset_that_was_pushed_before(server):
+    """Removed by a Mercurial without this extension, and pushed again."""
+    log = Pushlog(server.repository)
+    [_first, _second, (_user, [third])] = server.rows().values()
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.session(tr).record("bob", 1500000000, (third,))
+    assert server.rows()[3] == ("alice", [])
+    assert server.rows()[4] == ("bob", [third])
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert server.rows()[3] == ("alice", [])
+    assert server.errors() == []
