@@ -78,6 +78,7 @@ def test_what_differs_is_healed_by_an_operators_wish(bench: Bench) -> None:
         assert verdicts(bench)["one"].outcome is Outcome.DIFFERS
         bench.wish(one)
         bench.wait_detached(one, "diverged")
+        bench.wait_applied(one)  # it said so again, in the stream: it is repaired
         bench.wait_served(one, two)
         assert {verdict.outcome for verdict in verdicts(bench).values()} == {Outcome.EQUAL}
 
