@@ -123,7 +123,7 @@ def test_a_bookmark_set_to_where_it_was_is_no_change(new_repository):
     assert changes.bookmarks == ()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
 def test_mirrors_come_to_the_masters_digest_one_transaction_an_event_or_one_for_all(new_repository, seed):
     master, apart, together = (new_repository(name) for name in ("master", "apart", "together"))
     chance = random.Random(seed)
