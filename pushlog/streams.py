@@ -9,9 +9,15 @@ from typing import Any
 
 from mercurial import bundle2, error
 
+_installed = False
+
 
 def refuse_pushed() -> None:
-    """Guards every kind of part that is a stream (`master-stream.t`); those of a clone or a pull are taken as before."""
+    """Guards every kind of part that is a stream (`master-stream.t`), once per process; those of a clone or a pull are taken."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
     for name, handler in bundle2.parthandlermapping.items():
         if name.startswith(b"stream"):
             bundle2.parthandlermapping[name] = _guarded(handler)

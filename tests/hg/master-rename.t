@@ -32,9 +32,9 @@ Another file system, to which nothing can be moved in one step: tell, and change
   abort: cannot move $TESTTMP/repos/one to $TESTTMP/repos/file/deep: File exists
   [255]
   $ mkdir $TESTTMP/repos/shm
-  $ ln -s "$(mktemp -d /dev/shm/rename-XXXXXX)" other
+  $ ln -s "$(mktemp -d -p /dev/shm)" other
   $ hgm -R repos/one replicaterename --yes other/one --config "vcsreplicator-roots.$(realpath other)=other"
-  abort: cannot move $TESTTMP/repos/one to /dev/shm/rename-*/one: Invalid cross-device link (glob)
+  abort: cannot move $TESTTMP/repos/one to /dev/shm/tmp.*/one: Invalid cross-device link (glob)
   [255]
   $ ls other/
   $ rmdir $(realpath other)

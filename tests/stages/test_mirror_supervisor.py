@@ -545,7 +545,7 @@ def test_a_reader_is_never_far_ahead_of_whoever_takes_what_it_read(bench: Bench)
 
     source = Source(bench.log, {(EVENTS, 0): 0}, take).start()
     try:
-        assert not full.wait(1.0)
+        assert not full.wait(0.3)
         arrived[0].taken()
         assert full.wait(30)
     finally:
