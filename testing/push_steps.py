@@ -30,9 +30,9 @@ STEPS = (
     ("the event, appended to the outbox", "hgext.vcsreplicator.hg.capture", "Capture.finalize"),
     ("… of it, sync what was touched", "hgext.vcsreplicator.hg.durability", "before_outbox"),
     ("… of it, sync the outbox", "hgext.vcsreplicator.hg.durability", "after_outbox"),
-    ("pushlog: commit SQLite", "pushlog.storage", "Session._commit"),
     ("after the commit", "hgext.vcsreplicator.hg.master", "_after_commit"),
-    ("the log's word, by the relay", "hgext.vcsreplicator.hg.master", "tell"),
+    ("pushlog: commit SQLite", "pushlog.storage", "Session._commit"),
+    ("what is left of the wait for the log's word", "hgext.vcsreplicator.hg.master", "report"),
 )
 
 spent: dict[str, float] = {}

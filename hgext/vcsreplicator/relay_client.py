@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push's line to the relay: opened with the transaction, so the relay notices if the pusher dies in it; asked after the commit.
+"""A push's line to the relay: opened with the transaction, so the relay notices if the pusher dies in it; told of the commit.
 
 The conversation, one JSON object a line, over a Unix stream socket:
 
@@ -11,6 +11,7 @@ The end of the connection is a message too: whoever dies in a transaction leaves
 Standard library only, because a push imports it; nothing here raises but a programming error.
 """
 
+import contextlib
 import json
 import socket
 import time
@@ -18,10 +19,11 @@ from typing import Self
 
 
 class RelayLine:
-    """One connection; useless once anything went wrong, which `ask` answers with False."""
+    """One connection; useless once anything went wrong, which `hears` answers with False."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._told = 0
 
     @classmethod
     def open(cls, path: str, folder: str, *, patience: float = 0.5) -> Self | None:
@@ -36,29 +38,28 @@ class RelayLine:
             return None
         return cls(connection)
 
-    def ask(self, seq: int, *, patience: float) -> bool:
-        """Whether the relay said, within `patience` seconds, that the log has everything up to `seq`."""
+    def tell(self, seq: int) -> None:
+        """Says that `seq` is committed; does not wait for an answer."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(_line({"seq": seq}))
+            self._told = seq
+
+    def hears(self, *, patience: float) -> bool:
+        """Whether the relay says, within `patience` seconds, that the log has everything up to what it was told."""
+        if not self._told:
+            return False
         deadline = time.monotonic() + patience
         received = b""
         try:
-            self._connection.sendall(_line({"seq": seq}))
             while b"\n" not in received:
                 self._connection.settimeout(max(deadline - time.monotonic(), 0.001))
                 piece = self._connection.recv(4096)
                 if not piece:
                     return False
                 received += piece
-            return bool(json.loads(received)["sent"] >= seq)
+            return bool(json.loads(received)["sent"] >= self._told)
         except (OSError, ValueError, KeyError, TypeError):
             return False
-
-    def tell(self, seq: int) -> bool:
-        """Says that `seq` is committed, without waiting for an answer; whether that worked."""
-        try:
-            self._connection.sendall(_line({"seq": seq}))
-        except OSError:
-            return False
-        return True
 
     def close(self) -> None:
         """Ends the conversation."""

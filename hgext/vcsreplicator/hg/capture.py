@@ -65,13 +65,14 @@ class Announcement(Value):
 class Capture:
     """What one outermost transaction of a repository tells; made when it opens, kept as an attribute of it.
 
-    `written` are the entries it appended, filled in by the finalizer.
+    `written` are the entries it appended, filled in by the finalizer; `committed` when, on the monotonic clock.
     """
 
     def __init__(self, repo: Any, path: str, configuration: Configuration, end: End | None) -> None:
         self.repo, self.path, self.configuration, self.end = repo, path, configuration, end
         self.announcements: list[Announcement] = []
         self.written: list[Entry] = []
+        self.committed = 0.0
 
     def finalize(self, tr: Any) -> None:
         """Appends what `tr` did, if anything, to the outbox; raises Abort, which refuses the push, if that cannot be told."""

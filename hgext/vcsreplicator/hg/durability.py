@@ -17,6 +17,7 @@ from typing import Any
 from .settings import Durability
 
 LATE = b"~outbox"  # generators run sorted by name too
+OUTBOX = b"outbox."
 MANY = 24  # files; beyond, one syncfs of the whole file system is cheaper
 
 
@@ -65,14 +66,26 @@ def after_commit(repo: Any) -> None:
 
 
 def _touched(repo: Any, tr: Any) -> Iterable[bytes]:
-    """Every file that the transaction appended to, created or replaced so far, and the journal that says so."""
+    """Every file that the transaction appended to, created or replaced so far, and the journal that says so.
+
+    Not the outbox, which is synced once its record stands there; nor a file that still is its own backup, for it is the old one.
+    """
     yield repo.svfs.join(b"journal")
     yield repo.svfs.join(b"journal.backupfiles")
     for name in (*tr._offsetmap, *tr._newfiles):
-        yield repo.svfs.join(name)
-    for location, name, _backup, _cache in tr._backupentries:
-        if name:
-            yield tr._vfsmap[location].join(name)
+        if not name.startswith(OUTBOX):
+            yield repo.svfs.join(name)
+    for location, name, backup, _cache in tr._backupentries:
+        vfs = tr._vfsmap[location]
+        if name and not (backup and _same(vfs.join(name), vfs.join(backup))):
+            yield vfs.join(name)
+
+
+def _same(path: bytes, other: bytes) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except FileNotFoundError:
+        return False
 
 
 def _sync_file(path: bytes) -> None:

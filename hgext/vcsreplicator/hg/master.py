@@ -134,39 +134,58 @@ def _watch(tr: Any, captured: Capture, line: RelayLine | None, folder: str) -> N
         tr.addfinalize(capture.FIRST, lambda tr: durability.sync_journal(repo))
     tr.addfinalize(capture.FINALIZER, captured.finalize)
 
-    def committed(tr: Any) -> None:
-        if not captured.written:
-            _close(line)
-            return
-        _after_commit(repo)
-        repo._afterlock(lambda _success: tell(captured, line, folder))
+    def committed(_tr: Any) -> None:
+        if captured.written:
+            _after_commit(captured, line)
 
-    tr.addpostclose(capture.FINALIZER, committed)
+    def ended(_tr: Any) -> None:
+        if captured.written:
+            repo._afterlock(lambda _success: report(captured, line, folder))
+        else:
+            _close(line)
+
+    tr.addpostclose(capture.FIRST, committed)
+    tr.addpostclose(capture.FINALIZER, ended)
     tr.addabort(capture.FINALIZER, lambda _tr: _close(line))
 
 
-def _after_commit(repo: Any) -> None:
-    """What is left to do under the lock; a failure here concerns the operator, not the pusher, whose push is committed."""
-    try:
+def _after_commit(captured: Capture, line: RelayLine | None) -> None:
+    """What is left to do under the lock; a failure here concerns the operator, not the pusher, whose push is committed.
+
+    The relay is told as soon as the commit is on disk: it sends while Mercurial writes its caches and releases the locks.
+    """
+    repo = captured.repo
+    captured.committed = time.monotonic()
+    with _logged(repo):
         durability.after_commit(repo)
+    if line is not None:
+        line.tell(captured.written[-1].event.seq)
+    with _logged(repo):
         Outbox(repo.svfs).prune()
+
+
+@contextlib.contextmanager
+def _logged(repo: Any) -> Any:
+    """Within, what the disk refuses goes to Mercurial's log."""
+    try:
+        yield
     except OSError as problem:
         repo.ui.log(b"vcsreplicator", b"after the commit: %s\n", str(problem).encode())
 
 
-def tell(captured: Capture, line: RelayLine | None, folder: str) -> None:
-    """With the locks released: have the event sent, wait for it as the policy says, and tell the pusher. Never raises."""
+def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
+    """With the locks released: waits for the log's word as the policy says, and tells the pusher. Never raises.
+
+    Without a relay the event is sent now.
+    """
     from . import sending
 
-    settings, seq = captured.configuration, captured.written[-1].event.seq
-    started, fork = time.monotonic(), None
+    settings, fork = captured.configuration, None
     try:
         if settings.acknowledge is Acknowledge.OUTBOX:
-            if line is not None:
-                line.tell(seq)
             captured.repo.ui.status(b"recorded push in outbox; it will be sent to the replication log\n")
             return
-        known = line.ask(seq, patience=settings.patience) if line is not None else False
+        known = line.hears(patience=settings.patience) if line is not None else False
         if line is None and settings.log:
             known = sending.send_now(captured.repo, folder, settings, patience=settings.patience)
         fork = None if known else Outbox(captured.repo.svfs).fork()
@@ -176,7 +195,7 @@ def tell(captured: Capture, line: RelayLine | None, folder: str) -> None:
     finally:
         _close(line)
     if known:
-        _say_recorded(captured, time.monotonic() - started)
+        _say_recorded(captured, time.monotonic() - captured.committed)
     elif fork is not None:
         captured.repo.ui.warn(b"the push is kept and is not sent: %s\n" % fork.encode())
     else:

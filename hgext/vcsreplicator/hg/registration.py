@@ -20,11 +20,22 @@ for _key in settings.KEYS:
 
 
 def uisetup(ui: Any) -> None:
-    """Views and guards of a mirror."""
+    """Views and guards of a mirror; a master's pushes are spared the search for cyclic garbage."""
     if ui.config(settings.SECTION, b"role") == b"mirror":
         from . import visibility
 
         visibility.uisetup(ui)
+    else:
+        _collect_rarely()
+
+
+def _collect_rarely() -> None:
+    """Has Python look for cycles less often, and not once more at the end (`docs/decisions/rare-collections.md`)."""
+    import atexit
+    import gc
+
+    gc.set_threshold(20_000, 10, 10)
+    atexit.register(gc.freeze)
 
 
 def extsetup(ui: Any) -> None:
