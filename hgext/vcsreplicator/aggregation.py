@@ -33,7 +33,7 @@ from .streams import streams
 
 
 class Outcome(enum.StrEnum):
-    """What a record came to, for metrics and log lines."""
+    """What a record came to, for metrics and log lines; an unfinished one is entered again once the batch is written."""
 
     TAKEN = "taken"
     REPEAT = "repeat"
@@ -41,16 +41,19 @@ class Outcome(enum.StrEnum):
     UNKNOWN = "unknown"
     HELD = "held"
     NOTHING = "nothing"
+    UNFINISHED = "unfinished"
 
 
 class Aggregation:
     """All repositories, levels and the roster of one installation; used by one thread.
 
-    `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset.
+    `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset; in `acks`, up to
+    where unreadable levels are recorded. A batch holds at most about `limit` notices, or BATCH_BYTES.
     """
 
-    def __init__(self, roster: Roster, positions: Mapping[tuple[str, int], int]) -> None:
+    def __init__(self, roster: Roster, positions: Mapping[tuple[str, int], int], *, limit: int = 1000) -> None:
         self.roster = roster
+        self.limit = limit
         self.positions = dict(positions)
         self.repositories: dict[str, Repository] = {}
         self.heard: dict[str, float] = {}
@@ -87,14 +90,18 @@ class Aggregation:
     def reread(self, now: float) -> bool:
         """Takes what an older aggregator kept, until a batch is full; whether some is left, to be taken before any `event`."""
         while self._stored_newer and not self.full:
-            self._take_newer(self._stored_newer.pop(), now)
+            if not self._take_newer(self._stored_newer[-1], now):
+                break
+            self._stored_newer.pop()
         return bool(self._stored_newer)
 
     # Input
 
     def event(self, record: Record, now: float) -> Outcome:
-        """Takes a record of `events`; its position is passed whatever it is."""
-        self._pass(record)
+        """Takes a record of `events`; its position is passed whatever it is, but for an unfinished one."""
+        return self._pass(record, self._event(record, now))
+
+    def _event(self, record: Record, now: float) -> Outcome:
         repository = self.repositories.get(record.key or "")
         if repository is not None and repository.newer:
             self._keep(repository, record)
@@ -110,7 +117,7 @@ class Aggregation:
             return self._refuse(record, error, now)
 
     def ack(self, record: Record, now: float) -> Outcome:
-        """Takes a record of `acks`: a level, the end of one, or a sign of life. Nothing of it is written again."""
+        """Takes a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
         mirror, _, repository = (record.key or "").partition("/")
         self.heard[mirror] = max(record.time, self.heard.get(mirror, 0.0))
         try:
@@ -119,13 +126,17 @@ class Aggregation:
             elif record.value is not None and shape.from_json(Beat, record.value).mirror != mirror:
                 raise MalformedEvent("key and value name different mirrors")
         except Rejected as error:
-            self._output.reject(record, str(error), now)
+            if record.offset >= self.positions.get((ACKS, record.partition), 0):
+                self._output.reject(record, str(error), now)
+                self._pass(record, Outcome.REJECTED)
             return Outcome.REJECTED
         return Outcome.TAKEN
 
     def request(self, record: Record, now: float) -> Outcome:
-        """Takes a record of `roster-requests` and decides it; a request decided before is a repeat."""
-        self._pass(record)
+        """Takes a record of `roster-requests` and decides it; a request decided before is a repeat. As with `event`."""
+        return self._pass(record, self._request(record, now))
+
+    def _request(self, record: Record, now: float) -> Outcome:
         self._output.moved = True
         try:
             request = shape.from_json(Request, record.value or b"")
@@ -139,27 +150,29 @@ class Aggregation:
         if isinstance(decided, rosters.Refusal):
             self._set_roster(rosters.remember(self.roster, request, now=now, refusal=decided))
             return Outcome.REJECTED
+        if request.verb is rosters.Verb.REMOVE and not self._forget(request.mirror or ""):
+            return Outcome.UNFINISHED
         self._set_roster(rosters.remember(decided, request, now=now))
-        if request.verb is rosters.Verb.REMOVE:
-            self._forget(request.mirror or "")
         return Outcome.TAKEN
 
     # Decisions
 
-    def decide(self, now: float, *, limit: int = 1000) -> bool:
-        """Releases what can be and announces at most about `limit` notices or BATCH_BYTES; whether something is left to announce.
+    def decide(self, now: float) -> bool:
+        """Releases and announces what can be, until a batch is full; whether something is left.
 
         What is new goes first: a long backlog of others delays no release, and no notice by more than a batch.
         """
         touched, self._touched = self._touched, {}
         for name, repository in touched.items():
-            if self._advance(repository, now, limit):
+            if self._output.crowded:
+                self._touched[name] = repository
+            elif self._advance(repository, now):
                 self._line.pop(name, None)
             else:
                 self._line[name] = repository
         for name in list(self._line):
             repository = self._line.pop(name)
-            if not self._advance(repository, now, limit):
+            if not self._advance(repository, now):
                 self._line[name] = repository
                 break
         self._promote(now)
@@ -207,9 +220,11 @@ class Aggregation:
 
     # Inside
 
-    def _pass(self, record: Record) -> None:
-        place = (record.topic, record.partition)
-        self.positions[place] = self._output.passed[place] = record.offset + 1
+    def _pass(self, record: Record, outcome: Outcome) -> Outcome:
+        if outcome is not Outcome.UNFINISHED:
+            place = (record.topic, record.partition)
+            self.positions[place] = self._output.passed[place] = record.offset + 1
+        return outcome
 
     def _repository(self, name: str) -> Repository:
         found = self.repositories.get(name)
@@ -222,8 +237,10 @@ class Aggregation:
         if frame.header.event is None:
             return Outcome.NOTHING
         self._output.moved = True
-        self._output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
-        return self._arrive(frame.event, record, now)
+        outcome = self._arrive(frame.event, record, now)
+        if outcome is Outcome.TAKEN:
+            self._output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
+        return outcome
 
     def _refuse(self, record: Record, error: Rejected, now: float) -> Outcome:
         self._output.moved = True
@@ -235,20 +252,25 @@ class Aggregation:
         repository.newer += 1
         self._output.keep(record)
 
-    def _take_newer(self, record: Record, now: float) -> None:
-        """What an older aggregator kept; once more if it is still not understood, or stands behind one that is not."""
+    def _take_newer(self, record: Record, now: float) -> bool:
+        """What an older aggregator kept; once more if it is still not understood, or stands behind one that is not.
+
+        False if it is unfinished.
+        """
         repository = self._repository(record.key or "")
         if repository.newer:
             repository.newer += 1
-            return
+            return True
         try:
-            self._read(record, now)
+            if self._read(record, now) is Outcome.UNFINISHED:
+                return False
         except UnknownEvent:
             repository.newer += 1
-            return
+            return True
         except Rejected as error:
             self._refuse(record, error, now)
         self._output.give_up(record)
+        return True
 
     def _arrive(self, event: Event, record: Record, now: float) -> Outcome:
         if record.key != event.repository:
@@ -266,8 +288,8 @@ class Aggregation:
         if arrival is Arrival.GAP:
             text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
             self._output.reject(record, text, now, repository=repository.id)
-        if arrival is Arrival.ADOPTED:
-            self._retire(repository, event, now)
+        if arrival is Arrival.ADOPTED and not self._retire(repository, event, now):
+            return Outcome.UNFINISHED
         repository.state = follow(repository.state, event, arrival, self.roster.version)
         repository.add(Held.arrived(event, record, now))
         self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
@@ -276,22 +298,28 @@ class Aggregation:
             self._survey()
         return Outcome.TAKEN
 
-    def _retire(self, repository: Repository, event: Event, now: float) -> None:
+    def _retire(self, repository: Repository, event: Event, now: float) -> bool:
         """An adopted history begins: what can still be told of the old one is told, the rest is recorded as overtaken.
 
-        Raises UnknownEvent, with nothing changed, if a newer aggregator stored some of it.
+        False if the batch was full before the end. The newest is overtaken first: killed in the middle, what is left is told
+        without a hole, or overtaken the next time. Raises UnknownEvent, with nothing changed, if a newer aggregator stored some.
         """
         for held in repository.queue:
-            if held.readable():
+            if held.pending is None and held.readable():
                 held.opened()
-        self._advance(repository, now, None)
-        for held in repository.drop():
-            if not held.readable():
-                self._set_aside(repository, held, now)
-                continue
-            text = f"{event.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
-            self._output.bury(repository, held)
-            self._output.error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
+        if not self._advance(repository, now):
+            return False
+        while repository.queue and not self._output.full:
+            self._overtake(repository, repository.drop_newest(), event, now)
+        return not repository.queue
+
+    def _overtake(self, repository: Repository, held: Held, event: Event, now: float) -> None:
+        if not held.readable():
+            self._set_aside(repository, held, now)
+            return
+        text = f"{event.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
+        self._output.bury(repository, held)
+        self._output.error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
 
     def _level(self, mirror: str, repository: str, value: bytes | None) -> None:
         found = self._repository(repository)
@@ -308,19 +336,20 @@ class Aggregation:
         if behind and repository in behind and found.is_level(mirror, behind[repository]):
             del behind[repository]
 
-    def _advance(self, repository: Repository, now: float, limit: int | None) -> bool:
-        """Releases, then announces, in order; False when the limit was hit before the end."""
+    def _advance(self, repository: Repository, now: float) -> bool:
+        """Releases, then announces, in order; False when the batch was full before the end."""
         while True:
             try:
-                return self._step(repository, now, limit)
+                return self._step(repository, now)
             except UnknownEvent:  # stored by a newer aggregator: it waits for that one, and all behind it do
                 repository.is_stored_newer = True
                 return True
             except MalformedEvent:
-                for broken in repository.broken():
-                    self._set_aside(repository, broken, now)
+                if self._output.full:
+                    return False
+                self._set_aside(repository, repository.drop_broken(), now)
 
-    def _step(self, repository: Repository, now: float, limit: int | None) -> bool:
+    def _step(self, repository: Repository, now: float) -> bool:
         output, version, allow = self._output, self.roster.version, self.roster.allow_empty
         gating = repository.gating(self.roster)
         for held in repository.releasable(gating, allow_empty=allow):
@@ -328,7 +357,7 @@ class Aggregation:
             output.dirty[repository.id] = repository
             output.releases += 1
         for held, proof in repository.announceable(gating, allow_empty=allow):
-            if limit is not None and (output.notices >= limit or output.full):
+            if output.notices >= self.limit or output.full:
                 return False
             self._announce(repository, held, proof, now)
         return True
@@ -379,12 +408,16 @@ class Aggregation:
         for name in [name for name, behind in self._behind.items() if not behind]:
             self._set_roster(rosters.promoted(self.roster, name, now=now))
 
-    def _forget(self, mirror: str) -> None:
-        """The levels of a removed mirror: it may come back empty."""
+    def _forget(self, mirror: str) -> bool:
+        """The levels of a mirror that is about to be removed: it may come back empty. False if the batch was full before."""
         for repository in self.repositories.values():
-            if repository.acks.pop(mirror, None) is not None:
+            if mirror in repository.acks:
+                if self._output.full:
+                    return False
+                del repository.acks[mirror]
                 self._output.add(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         self.heard.pop(mirror, None)
+        return True
 
 
 def _kept(repository: str, partition: int, offset: int, value: bytes) -> Record:

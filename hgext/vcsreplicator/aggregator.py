@@ -2,9 +2,10 @@
 """The aggregator: releases what every gating mirror has applied, and announces what every one serves.
 
 It reads `events`, `acks` and `roster-requests`; one transaction moves its positions, `pending`, `state`, `roster` and `notices`.
-Levels (`acks`) are read whole at start and never acknowledged. So whatever crashes, each event is released and announced once in
-effect, and a restart needs the compacted topics alone. After a transaction whose outcome is unknown everything in memory is
-thrown away and read again. A newer aggregator fences an older one, which leaves `run` with Fenced, whatever trouble either had.
+Levels (`acks`) are read whole at start; a stored position there only says up to where unreadable ones are recorded. So whatever
+crashes, each event is released and announced once in effect, and a restart needs the compacted topics alone. After a transaction
+whose outcome is unknown everything in memory is thrown away and read again. A newer aggregator fences an older one, which leaves
+`run` with Fenced, whatever trouble either had.
 
 Commits are made when somebody waits for them: a release, a notice or a decision about the roster at once (what arrives during a
 commit is the next group). Nobody waits for new events alone: within `group_time` most of them are released, and one transaction
@@ -123,7 +124,8 @@ class Session:
         self._first = clock.monotonic()
         try:
             began = clock.monotonic()
-            self.core, acks = _load(log, clock)
+            self.core = _load(log, settings.batch)
+            acks = self._load_acks(log)
             while self.core.reread(clock.now()):
                 self.commit()
             self._reader = log.reader({**self.core.positions, **acks})
@@ -147,6 +149,16 @@ class Session:
         if self._reader is not None:
             self._reader.close()
 
+    def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
+        """Every level in the log, and where to go on reading."""
+        acks: dict[TopicPartition, int] = {}
+        for record in _whole(log, (ACKS,), acks):
+            self.core.ack(record, self._clock.now())
+            if self.core.full:
+                self.commit()
+        self.core.loaded()
+        return acks
+
     def step(self, timeout: float) -> None:
         """Reads what is there, waiting at most `timeout` seconds, decides, and commits one batch if somebody waits for it."""
         core, settings = self.core, self._settings
@@ -154,7 +166,7 @@ class Session:
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
         self._read(0.0 if core.undecided else timeout)
-        core.decide(self._clock.now(), limit=settings.batch)
+        core.decide(self._clock.now())
         if core.urgent or core.full:
             self.commit()
         now = self._clock.monotonic()
@@ -162,8 +174,7 @@ class Session:
             self._first = now
         if core.waiting and now - self._first >= settings.group_time:
             self.commit()
-        if now - self._beaten >= settings.beat:
-            self._beat(now)
+        self._beat(now)
 
     def commit(self, *more: Message) -> None:
         """Writes everything decided and taken so far, and `more`, in one transaction."""
@@ -190,7 +201,9 @@ class Session:
         core, now = self.core, self._clock.now()
         inputs = {EVENTS: core.event, ACKS: core.ack, ROSTER_REQUESTS: core.request}
         for record in records:
-            outcome = inputs[record.topic](record, now)
+            while (outcome := inputs[record.topic](record, now)) is Outcome.UNFINISHED:
+                self.commit()
+                self._beat(self._clock.monotonic())
             if record.topic == EVENTS:
                 EVENTS_TOTAL.labels(outcome=outcome.value).inc()
                 if outcome is Outcome.UNKNOWN:
@@ -201,7 +214,9 @@ class Session:
                 self.commit()
 
     def _beat(self, now: float) -> None:
-        """A sign of life, which also finds out whether somebody took over; then a look at who does not give any."""
+        """A sign of life when it is due, which also finds out whether somebody took over; then a look at who does not give any."""
+        if now - self._beaten < self._settings.beat:
+            return
         core, time = self.core, self._clock.now()
         self._beaten = now
         if now - self._renewed >= RENEW_INTERVAL:
@@ -236,17 +251,20 @@ def _count(batch: Batch) -> None:
         log_line.error("records set aside", count=batch.errors, see="vcsreplicator errors")
 
 
-def _load(log: Log, clock: Clock) -> tuple[Aggregation, dict[TopicPartition, int]]:
-    """Everything the log knows, and where to go on reading the acks."""
-    positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS)}
-    core = Aggregation(_load_roster(log), positions)
+def _load(log: Log, limit: int) -> Aggregation:
+    """Everything the log knows but for the levels."""
+    core = Aggregation(
+        _load_roster(log), {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}, limit=limit
+    )
     for record in _whole(log, (STATE, PENDING), {}):
         _load_record(core, record)
-    acks: dict[TopicPartition, int] = {}
-    for record in _whole(log, (ACKS,), acks):
-        core.ack(record, clock.now())
-    core.loaded()
-    return core, acks
+    return core
+
+
+def _recorded(log: Log) -> dict[TopicPartition, int]:
+    """Up to where unreadable levels are recorded; nothing of it counts if the log ends before."""
+    ends = log.ends(ACKS)
+    return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
 
 
 def _start(log: Log, topic: str) -> dict[TopicPartition, int]:

@@ -115,15 +115,14 @@ class Repository:
         before = held[0].seq - 1
         return replace(follow(None, held[-1].event, Arrival.FIRST, 0), released=before, noticed=before)
 
-    def broken(self) -> list[Held]:
+    def drop_broken(self) -> Held:
         """Takes out and returns what stands next to be decided and cannot be read."""
-        found = []
-        for at in (self.released, 0):
-            while at < len(self.queue) and not self.queue[at].readable():
-                found.append(self.queue[at])
-                del self.queue[at]
-                self.released -= at < self.released
-        return found
+        ends = (at for at in (self.released, 0) if at < len(self.queue))
+        at = next(at for at in ends if not self.queue[at].readable())
+        held = self.queue[at]
+        del self.queue[at]
+        self.released -= at < self.released
+        return held
 
     def known(self, seq: int) -> str | None:
         """The id of the event with this sequence, if it is still held or the newest."""
@@ -142,10 +141,11 @@ class Repository:
             found.append(held)
         return found[::-1]
 
-    def drop(self) -> list[Held]:
-        """Empties the queue and returns what was in it."""
-        dropped, self.queue, self.released = list(self.queue), deque(), 0
-        return dropped
+    def drop_newest(self) -> Held:
+        """Takes out and returns the newest event."""
+        held = self.queue.pop()
+        self.released = min(self.released, len(self.queue))
+        return held
 
     def gating(self, roster: Roster) -> tuple[Mirror, ...]:
         """The mirrors that notices of this repository wait for."""

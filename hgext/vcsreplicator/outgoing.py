@@ -14,6 +14,9 @@ SERVICE = "aggregator"
 BATCH_BYTES = 4 * 1024 * 1024
 """Bytes in one transaction after which the next one begins: what a log takes within its patience."""
 
+BATCH_STATES = 4096
+"""States in one transaction after which the next one begins."""
+
 MESSAGE_BYTES = 256
 """What a message counts for beside its value: its key and its part of the work."""
 
@@ -63,6 +66,11 @@ class Outgoing:
     def full(self) -> bool:
         """Whether it is as large as a transaction should be."""
         return self.size >= BATCH_BYTES
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it has states of as many repositories as a transaction should."""
+        return len(self.dirty) >= BATCH_STATES
 
     @property
     def waiting(self) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Levels in, releases and notices out: every outcome that the roster's table and the rules of the core promise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -35,17 +35,17 @@ START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
 class Hands:
     """Feeds an aggregation by hand, and keeps what it writes as a compacted log would."""
 
-    def __init__(self, *mirrors: str | Mirror, allow_empty: bool = False) -> None:
+    def __init__(self, *mirrors: str | Mirror, allow_empty: bool = False, limit: int = 1000) -> None:
         self.topics: dict[str, dict[str | None, bytes]] = {topic: {} for topic in (STATE, PENDING, ROSTER)}
         self.notices: list[Notice] = []
         self.errors: list[ErrorRecord] = []
         self.transactions: list[int] = []
-        self.acks: dict[str | None, Ack] = {}
+        self.buried: list[str | None] = []
         self.positions = dict(START)
         self.now = 1000.0
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
-        self.core = Aggregation(roster, self.positions)
+        self.core = Aggregation(roster, self.positions, limit=limit)
         self.core.loaded()
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
 
@@ -56,7 +56,13 @@ class Hands:
 
     def event(self, *events: Event) -> list[Outcome]:
         records = [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
-        return [self.core.event(record, self.now) for record in records]
+        return [self.take(self.core.event, record) for record in records]
+
+    def take(self, enter: Callable[[Record, float], Outcome], record: Record) -> Outcome:
+        """Has the core take the record, in as many transactions as it asks for."""
+        while (outcome := enter(record, self.now)) is Outcome.UNFINISHED:
+            self.write()
+        return outcome
 
     def ack(self, *acks: Ack) -> None:
         for ack in acks:
@@ -70,7 +76,7 @@ class Hands:
     ) -> Outcome:
         identifier = identifier or f"request-{self._offsets[ROSTER_REQUESTS]}"
         request = Request(id=identifier, verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)  # type: ignore[arg-type]
-        return self.core.request(self.record(ROSTER_REQUESTS, identifier, to_json(request)), self.now)
+        return self.take(self.core.request, self.record(ROSTER_REQUESTS, identifier, to_json(request)))
 
     def commit(self) -> list[int]:
         """Decides and writes; the sequences announced by it."""
@@ -111,6 +117,8 @@ class Hands:
                 self.notices.append(from_json(Notice, message.value or b""))
             elif message.topic == ERRORS:
                 self.errors.append(from_json(ErrorRecord, message.value or b""))
+            elif message.topic == ACKS:
+                self.buried.append(message.key)
             elif message.topic in self.topics and message.value is None:
                 del self.topics[message.topic][message.key]
             elif message.topic in self.topics:
@@ -227,13 +235,13 @@ def test_what_is_announced_at_once_is_never_stored_as_pending() -> None:
 
 
 def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    hands, chain = Hands("alpha", limit=3), Chain("x")
     hands.event(*chain.take(7))
     hands.ack(chain.ack("alpha", 7))
     sizes = []
     more = True
     while more:
-        more = hands.core.decide(1.0, limit=3)
+        more = hands.core.decide(1.0)
         sizes.append(hands.core.batch().notices)
     assert sizes == [3, 3, 1]
 
@@ -351,7 +359,7 @@ def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
     hands.commit()
     assert [error.offset for error in hands.errors] == [0, 1, 2, 0, 1, 0]
     assert hands.errors[0].value == "cnViYmlzaA=="
-    assert hands.positions == {(EVENTS, 0): 3, (ROSTER_REQUESTS, 0): 1}
+    assert hands.positions == {(EVENTS, 0): 3, (ACKS, 0): 2, (ROSTER_REQUESTS, 0): 1}
     assert hands.core.repositories.get(event.repository) is None or hands.core.held == 0
 
 
@@ -533,7 +541,7 @@ def test_an_adopted_history_starts_over_and_what_was_not_announced_is_recorded()
     state = hands.state(new)
     assert (state.incarnation, state.seq, state.released, state.noticed) == (new.incarnation, 1, 0, 0)
     assert state.retired == (old.incarnation,)
-    assert [error.reason.split(" of ")[0] for error in hands.errors] == ["x: event 2", "x: event 3"]
+    assert [error.reason.split(" of ")[0] for error in hands.errors] == ["x: event 3", "x: event 2"]
     assert list(hands.topics[PENDING]) == [f"{new.repository}/1"]
     hands.ack(new.ack("alpha", 1))
     assert hands.commit() == [1]
@@ -546,6 +554,87 @@ def test_what_every_mirror_served_is_announced_before_an_adopted_history_begins(
     hands.event(adopted(new))
     assert hands.commit() == [1, 2]
     assert not hands.errors
+
+
+@pytest.mark.parametrize("served", [0, 60, 200])
+def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch, served: int
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(200))
+    hands.commit()
+    hands.ack(old.ack("alpha", served))
+    hands.transactions.clear()
+    hands.event(adopted(new))
+    hands.commit()
+    assert max(hands.transactions) < 60
+    assert [notice.event for notice in hands.notices] == old.events[:served]
+    assert sorted(error.offset for error in hands.errors) == list(range(served, 200))
+    assert list(hands.topics[PENDING]) == [f"{new.repository}/1"]
+
+
+@pytest.mark.parametrize("written", range(1, 16))
+def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(200))
+    hands.commit()
+    hands.ack(old.ack("alpha", 60))
+    event = adopted(new)
+    record = hands.record(EVENTS, event.repository, wire.encode(event))
+    for _ in range(written):
+        if hands.core.event(record, hands.now) is not Outcome.UNFINISHED:
+            break
+        hands.write()
+    assert hands.positions[EVENTS, 0] == record.offset
+    hands.restart()
+    assert hands.take(hands.core.event, record) is Outcome.TAKEN
+    hands.ack(new.ack("alpha", 1))
+    hands.commit()
+    assert [notice.event for notice in hands.notices] == [*old.events[:60], event]
+    assert sorted(error.offset for error in hands.errors) == list(range(60, 200))
+    assert hands.topics[PENDING] == {}
+
+
+def test_what_mirrors_serve_after_a_kill_in_an_adoption_is_announced_without_a_hole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(200))
+    hands.commit()
+    event = adopted(new)
+    record = hands.record(EVENTS, event.repository, wire.encode(event))
+    assert hands.core.event(record, hands.now) is Outcome.UNFINISHED
+    hands.write()
+    hands.restart()
+    hands.ack(old.ack("alpha", 200))
+    assert hands.take(hands.core.event, record) is Outcome.TAKEN
+    hands.commit()
+    told = [notice.event.seq for notice in hands.notices]
+    assert told == list(range(1, len(told) + 1))
+    assert sorted(error.offset + 1 for error in hands.errors) == list(range(len(told) + 1, 201))
+
+
+def test_an_adoption_that_was_kept_for_a_newer_aggregator_takes_transactions_of_bounded_size_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(200))
+    hands.commit()
+    hands.event(replace(adopted(new), version=2), new.next())
+    hands.commit()
+    Upgrade(monkeypatch)
+    hands.transactions.clear()
+    hands.restart()
+    hands.ack(new.ack("alpha", 2))
+    assert hands.commit() == [1, 2]
+    assert max(hands.transactions) < 60
+    assert (hands.topics[PENDING], len(hands.errors)) == ({}, 200)
 
 
 def test_repeats_of_a_retired_incarnation_are_repeats() -> None:
@@ -743,6 +832,50 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_because_it_may_come_back_e
     assert hands.core.roster.mirrors[1].state is MirrorState.JOINING
 
 
+@pytest.mark.parametrize("written", [None, 1, 2, 3])
+def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch, written: int | None
+) -> None:
+    """Killed after any of them (`written`), the mirror is not yet removed, and the rest goes when it is."""
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    hands, chains = Hands("alpha", inactive("beta")), [Chain(f"x{number}") for number in range(300)]
+    for chain in chains:
+        hands.event(*chain.take(1))
+        hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
+    hands.commit()
+    hands.transactions.clear()
+    request = Request(id="1", verb=Verb.REMOVE, mirror="beta", who="dana", time=1.0, reason="")
+    record = hands.record(ROSTER_REQUESTS, "1", to_json(request))
+    if written is not None:
+        for _ in range(written):
+            assert hands.core.request(record, hands.now) is Outcome.UNFINISHED
+            hands.write()
+        assert hands.positions[ROSTER_REQUESTS, 0] == record.offset
+        hands.restart()
+        assert hands.core.roster.mirrors[1].state is MirrorState.INACTIVE
+    assert hands.take(hands.core.request, record) is Outcome.TAKEN
+    hands.commit()
+    assert max(hands.transactions) < 90
+    assert sorted(hands.buried) == sorted(f"beta/{chain.repository}" for chain in chains)
+    assert hands.core.roster.mirrors[1].state is MirrorState.REMOVED
+
+
+def test_what_one_decision_of_the_operator_lets_go_is_released_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_STATES", 20)
+    hands, chains = Hands("alpha", "beta"), [Chain(f"x{number}") for number in range(100)]
+    for chain in chains:
+        hands.event(*chain.take(1))
+        hands.ack(chain.ack("alpha", 1, 0))
+        hands.commit()
+    hands.transactions.clear()
+    hands.ask(Verb.DEACTIVATE, "beta")
+    hands.commit()
+    assert {hands.state(chain).released for chain in chains} == {1}
+    assert max(hands.transactions) < 30
+
+
 def test_without_a_gating_mirror_everything_is_held_until_it_is_allowed() -> None:
     hands, chain = Hands(), Chain("x")
     hands.event(*chain.take(2))
@@ -816,6 +949,22 @@ def test_a_pending_record_that_cannot_be_read_is_set_aside_and_does_not_stop_the
     assert hands.commit() == [1, 3]
     assert hands.errors[0].key == f"{chain.repository}/2"
     assert not hands.topics[PENDING]
+
+
+def test_pending_records_that_cannot_be_read_are_set_aside_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(201))
+    hands.commit()
+    hands.topics[PENDING].update({f"{chain.repository}/{seq}": b"rubbish" for seq in range(1, 201)})
+    hands.restart()
+    hands.transactions.clear()
+    hands.ack(chain.ack("alpha", 201))
+    assert hands.commit() == [201]
+    assert max(hands.transactions) < 90
+    assert (len(hands.errors), hands.topics[PENDING]) == (200, {})
 
 
 def test_a_lost_state_record_is_made_anew_from_what_is_pending() -> None:

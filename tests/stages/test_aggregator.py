@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from hgext.vcsreplicator import outgoing
 from hgext.vcsreplicator.aggregator import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator_metrics import EVENTS_TOTAL
 from hgext.vcsreplicator.errors import Fenced, Unavailable
-from hgext.vcsreplicator.levels import Ack, Notice
-from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log, Message, topics
+from hgext.vcsreplicator.event import Type
+from hgext.vcsreplicator.levels import Ack, ErrorRecord, Notice
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log, Message, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.roster import Verb
 from hgext.vcsreplicator.service import EXIT_FENCED
@@ -334,6 +337,73 @@ def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> Non
         while session.core.undecided:
             session.step(0.0)
     assert len(notices(log)) == 201
+
+
+def test_a_long_replacement_of_a_history_delays_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    clock, old, new = HandClock(), Chain("x"), Chain("x", incarnation=2)
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    send(log, old.take(200))
+    transactor = log.transactor(GROUP)
+    with Session(AggregatorSettings(), log, transactor, clock) as session:
+        session.step(0.0)
+        send(log, [new.next(Type.SYNC, detail={"reason": "adopted"})])
+        before, commit = clock.now(), transactor.commit
+
+        def slowly(*arguments: Any, **named: Any) -> None:
+            clock.advance(3.0)
+            commit(*arguments, **named)
+            signs.update({record.time for record in log.records(STATE) if record.key == "aggregator"})
+
+        signs: set[float] = set()
+        monkeypatch.setattr(transactor, "commit", slowly)
+        session.step(0.0)
+        session.commit()
+    times = [before, *sorted(signs), clock.now()]
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 15
+
+
+def test_levels_that_cannot_be_read_are_recorded_once_however_often_the_aggregator_starts() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    for life in range(3):
+        log.append([Message(topic=ACKS, key=f"alpha/{life}", value=b"rubbish")])  # it stands there when the life begins
+        with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+            log.append([Message(topic=ACKS, key=f"beta/{life}", value=b"rubbish")])  # it comes while it lasts
+            session.step(0.0)
+            session.commit()
+    recorded = [from_json(ErrorRecord, record.value or b"").key for record in log.records(ERRORS)]
+    assert recorded == ["alpha/0", "beta/0", "alpha/1", "beta/1", "alpha/2", "beta/2"]
+
+
+def test_levels_that_cannot_be_read_are_recorded_also_in_a_log_that_was_made_anew() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    log.acknowledge(GROUP, ACKS, {0: 1000})
+    log.append([Message(topic=ACKS, key="alpha/x", value=b"rubbish")])
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        session.commit()
+    assert len(log.records(ERRORS)) == 1
+
+
+def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    log.append([Message(topic=ACKS, key=f"alpha/{number}", value=b"rubbish") for number in range(100)])
+    log.fail_commits = [True]  # the first one takes effect, and nobody is told
+    with pytest.raises(Unavailable):
+        Session(AggregatorSettings(), log, log.transactor(GROUP), clock)
+    assert 0 < len(log.records(ERRORS)) < 50
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        session.commit()
+    assert len(log.records(ERRORS)) == 100
 
 
 def acknowledge(log: Log, ack: Ack) -> None:
