@@ -8,6 +8,7 @@ holds it against that. Standard library only, because a push that sends its own 
 
 from typing import Protocol
 
+from .event import Event
 from .levels import State
 from .log import STATE, Log
 from .outbox import Outbox
@@ -44,22 +45,49 @@ def known_state(log: Log, repository: str) -> State | None:
 def fork_between(known: Newest, box: Outbox) -> str | None:
     """Why the repository's events as the log knows them cannot be followed by what is in the outbox; None if they can.
 
-    Looks at the newest first: after an adoption the outbox may still have another event of that number, of the history before.
+    Looks around the marker, where outbox and log should meet: what waits is not read, however much it is.
     """
     level = box.level()
     if level is None:
         return None
     if known.incarnation != level.incarnation:
-        if any((entry.event.detail or {}).get("replaces") == known.incarnation for entry in box.newest()):
+        if _is_adopted(known.incarnation, level.incarnation, box):
             return None
         return f"the log knows incarnation {known.incarnation} of it, the repository is {level.incarnation}"
     if known.seq > level.seq:
         return f"the log has its event {known.seq}, the repository is at {level.seq} (restored from a backup?)"
-    for entry in box.newest():
-        if entry.event.seq == known.seq:
-            return None if entry.event.id == known.event else _other(known)
-    return None
-
-
-def _other(known: Newest) -> str:
+    if _event_at(known.incarnation, known.seq, box) in (known.event, None):
+        return None
     return f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"
+
+
+def _is_adopted(old: str, new: str, box: Outbox) -> bool:
+    """Whether an adoption replaced incarnation `old`; the first event of `new`, the present one, is the last that may be one."""
+    for entry in box.acknowledged():
+        if _replaced(entry.event) == old:
+            return True
+        if entry.event.incarnation == old:
+            break
+    for place in box.unsent():
+        if _replaced(place.entry.event) == old:
+            return True
+        if place.entry.event.incarnation == new:
+            break
+    return False
+
+
+def _replaced(event: Event) -> object:
+    return (event.detail or {}).get("replaces")
+
+
+def _event_at(incarnation: str, seq: int, box: Outbox) -> str | None:
+    """The id of the event with this number in the present incarnation, None if it is not there any more."""
+    for entry in box.acknowledged():
+        if entry.event.incarnation != incarnation or entry.event.seq < seq:
+            break
+        if entry.event.seq == seq:
+            return entry.event.id
+    for place in box.unsent():
+        if place.entry.event.incarnation == incarnation and place.entry.event.seq >= seq:
+            return place.entry.event.id if place.entry.event.seq == seq else None
+    return None

@@ -258,10 +258,14 @@ class Outbox:
             for record in self._segment(number).records():
                 yield Place(entry=_decode(record.payload), segment=number, end=record.end)
 
-    def newest(self) -> Iterator[Entry]:
-        """Committed entries that are still there, sent or not, newest first: who looks for a late one reads no others."""
+    def acknowledged(self) -> Iterator[Entry]:
+        """Committed entries up to the marker that are still there, newest first: who looks for a late one reads no others."""
+        sent = self.sent()
         for number in reversed(self.segments()):
-            segment, before = self._segment(number), None
+            if sent is None or number > sent.segment:
+                continue
+            segment = self._segment(number)
+            before = min(sent.end, segment.tail()) if number == sent.segment else None
             while (record := segment.last(before=before)) is not None:
                 yield _decode(record.payload)
                 before = record.start

@@ -85,13 +85,15 @@ def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
     assert box.has_unsent()
 
 
-def test_the_newest_come_first_across_segments(box, monkeypatch):
-    made = entries(5)
+def test_what_the_log_has_comes_newest_first_across_segments(box, monkeypatch):
+    made = entries(7)
     box.append(Transaction(), made[:3])
     monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
     for entry in made[3:]:
         box.append(Transaction(), [entry])
-    assert list(box.newest()) == made[::-1]
+    assert list(box.acknowledged()) == []
+    box.mark_sent(list(box.unsent())[4].sent())
+    assert list(box.acknowledged()) == made[4::-1]
 
 
 def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
@@ -104,6 +106,66 @@ def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
     assert fork_between(known, box) is None
     known.event = before[0].event.id
     assert "another event 1" in fork_between(known, box)
+
+
+@pytest.mark.parametrize("marked", [1, 3, 4])
+@pytest.mark.parametrize("known", [1, 3, 4, 5])
+def test_a_fork_is_seen_from_wherever_the_marker_and_the_log_stand(box, marked, known):
+    made = entries(6)
+    box.append(Transaction(), made)
+    box.mark_sent(list(box.unsent())[marked - 1].sent())
+    event = made[known - 1].event
+    assert fork_between(SimpleNamespace(incarnation=event.incarnation, seq=known, event=event.id), box) is None
+    other = SimpleNamespace(incarnation=event.incarnation, seq=known, event="e" * 32)
+    assert f"another event {known}" in fork_between(other, box)
+
+
+def test_a_fork_is_seen_without_a_marker(box):
+    made = entries(3)
+    box.append(Transaction(), made)
+    known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
+    assert "another event 2" in fork_between(known, box)
+
+
+def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
+    made = entries(3)
+    box.append(Transaction(), made)
+    box.mark_sent(replace(list(box.unsent())[-1].sent(), end=10**6))
+    known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
+    assert "another event 2" in fork_between(known, box)
+
+
+def break_one(box, place):
+    """Makes an entry unreadable for whoever reads it, and for nobody else."""
+    with open(box._folder.join(b"outbox.0001.log"), "r+b") as file:
+        file.seek(place.end - 20)
+        file.write(b"#")
+
+
+def test_what_waits_is_not_read_to_see_that_there_is_no_fork(box):
+    made = entries(9)
+    box.append(Transaction(), made)
+    places = list(box.unsent())
+    box.mark_sent(places[3].sent())
+    break_one(box, places[6])
+    for newest in made[:5]:  # the log may have more than is marked
+        event = newest.event
+        assert fork_between(SimpleNamespace(incarnation=event.incarnation, seq=event.seq, event=event.id), box) is None
+
+
+def test_what_waits_is_not_read_to_see_an_adoption(box):
+    before = entries(4)
+    level = outbox.level_of(before[-1].event)
+    adopted = replace(level, incarnation=outbox.new_id(), seq=0, id="", digest=digest.START)
+    after = entries(6, adopted)
+    first = replace(after[0].event, detail={"replaces": level.incarnation})
+    box.append(Transaction(), [*before, Entry(event=first, needs=Needs.NOTHING), *after[1:]])
+    places = list(box.unsent())
+    break_one(box, places[7])
+    known = SimpleNamespace(incarnation=level.incarnation, seq=2, event=before[1].event.id)
+    for marked in (0, 3, 4, 5):
+        box.mark_sent(places[marked].sent())
+        assert fork_between(known, box) is None
 
 
 def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypatch, tmp_path):
