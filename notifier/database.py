@@ -5,25 +5,15 @@ What only an operator can change (no database, no permission, a read-only place)
 lock, a disk that does not answer) is Unavailable.
 """
 
-import errno
 import os
 import sqlite3
 from pathlib import Path
 
 from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.passing import is_passing_for
 
 PATIENCE = 10.0
 """Seconds to wait for another connection's lock."""
-
-_OPERATORS_TURN = {
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_AUTH,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_READONLY,
-}
-_HEALS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 
 def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
@@ -42,7 +32,7 @@ def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
             connection.close()
             raise
     except (OSError, sqlite3.Error) as error:
-        raise trouble(error, f"{key}: {path}") from error
+        raise trouble(error, key, path) from error
     return connection
 
 
@@ -62,11 +52,8 @@ def own(path: str) -> None:
         os.close(made)
 
 
-def trouble(error: OSError | sqlite3.Error, where: str) -> ReplicationError:
+def trouble(error: OSError | sqlite3.Error, key: str, path: str) -> ReplicationError:
     """The error as one of ours."""
-    if isinstance(error, OSError):
-        kind = Unavailable if error.errno in _HEALS else BadConfig
-        return kind(f"{where}: cannot be used: {error.strerror or error}")
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    kind = BadConfig if code in _OPERATORS_TURN else Unavailable
-    return kind(f"{where}: cannot be used: {error}")
+    kind = Unavailable if is_passing_for(path, error) else BadConfig
+    said = (error.strerror if isinstance(error, OSError) else None) or error
+    return kind(f"{key}: {path}: cannot be used: {said}")

@@ -69,7 +69,7 @@ def _alone(state: str) -> Iterator[None]:
         own(f"{state}.lock")
         lock = os.open(f"{state}.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise trouble(error, f"notifier.state: {state}.lock") from error
+        raise trouble(error, "notifier.state", f"{state}.lock") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,13 +7,11 @@ waiting may heal, such as a full disk, 78 wrong configuration, 76 a newer instan
 Readiness is told in systemd's way: `READY=1` to the socket named by NOTIFY_SOCKET.
 """
 
-import errno
 import json
 import logging
 import os
 import signal
 import socket
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -24,12 +22,10 @@ import structlog
 import waitress.server
 
 from .errors import BadConfig, Fenced, ReplicationError
+from .passing import is_passing
 
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
-
-PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE}
-PASSING_SQLITE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 
 Health = Callable[[], Mapping[str, Any]]
 """What /health answers: a JSON object with at least `ready` (bool); 200 when ready, 503 when not."""
@@ -113,17 +109,6 @@ def _refused(error: BadConfig) -> int:
         return 1
     log.error("configuration refused", reason=str(error))
     return EXIT_CONFIG
-
-
-def is_passing(error: BaseException | None) -> bool:
-    """Whether what it came from may be gone at the next start: the machine was short of something, or a disk failed."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in PASSING:
-            return True
-        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING_SQLITE:
-            return True
-        error = error.__cause__
-    return False
 
 
 def notify(text: str) -> None:

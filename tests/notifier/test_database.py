@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The notifier's databases: what waiting heals is waited for, what only an operator can change ends the start with one line."""
 
+import contextlib
 import errno
 import os
+import resource
 import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
         (sqlite_error(sqlite3.SQLITE_NOMEM), Unavailable),
         (sqlite_error(sqlite3.SQLITE_READONLY_DIRECTORY), BadConfig),
         (sqlite_error(sqlite3.SQLITE_CANTOPEN_ISDIR), BadConfig),
+        (sqlite_error(sqlite3.SQLITE_ERROR), BadConfig),
         (sqlite_error(sqlite3.SQLITE_PERM), BadConfig),
         (OSError(errno.ENOSPC, "No space left on device"), Unavailable),
         (OSError(errno.EIO, "Input/output error"), Unavailable),
@@ -53,7 +56,7 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
 def test_error_of_a_database_says_whose_turn_it_is(
     error: OSError | sqlite3.Error, kind: type[ReplicationError]
 ) -> None:
-    found = trouble(error, "notifier.state: /s.db")
+    found = trouble(error, "notifier.state", "/s.db")
     assert type(found) is kind
     assert str(found).startswith("notifier.state: /s.db: cannot be used: ")
 
@@ -70,6 +73,49 @@ def test_file_that_is_no_database_is_for_the_operator(tmp_path: Path, opened: Ca
 def test_folder_in_the_place_of_the_database_is_for_the_operator(tmp_path: Path, opened: Callable[[str], Any]) -> None:
     with pytest.raises(BadConfig, match="unable to open database file"):
         opened(str(tmp_path))
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """This process can open `count` files more."""
+    before, held = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 200, before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@OPENERS
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("count", range(5))
+def test_a_process_without_file_descriptors_is_waited_for(
+    tmp_path: Path, opened: Callable[[str], Any], is_there: bool, count: int
+) -> None:
+    file = str(tmp_path / "it.db")
+    if is_there:
+        opened(file).close()
+    found: ReplicationError | None = None
+    with descriptors_left(count):
+        try:
+            opened(file).close()
+        except ReplicationError as error:
+            found = error
+    assert isinstance(found, Unavailable) or (found is None and count > 2)
+
+
+@OPENERS
+def test_what_stands_in_the_way_of_a_database_is_for_the_operator(tmp_path: Path, opened: Callable[[str], Any]) -> None:
+    (tmp_path / "it.db-journal").mkdir()
+    with pytest.raises(BadConfig, match=r"it\.db: cannot be used: "):
+        opened(str(tmp_path / "it.db"))
 
 
 @OPENERS

@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Imported when needed: a verb in a hurry loads no service."""
-    from ..service import is_passing
+    """Imported when needed: a verb in a hurry loads no SQLite."""
+    from ..passing import is_passing
 
     return is_passing(error)

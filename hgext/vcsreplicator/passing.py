@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whether trouble of the machine passes by itself: it was short of something, or a disk failed. All else is an operator's turn."""
+
+import errno
+import os
+import sqlite3
+
+_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR}
+_SQLITE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+}
+_BESIDE = ("", "-wal", "-shm", "-journal")
+
+
+def is_passing(error: BaseException | None) -> bool:
+    """Whether what the error came from may be gone at the next attempt."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _ERRNO:
+            return True
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE:
+            return True
+        error = error.__cause__
+    return False
+
+
+def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
+    """The same for an error of the database at `path`.
+
+    SQLite does not say why it cannot open a file: if nothing is found that stands in its way, it was short of file descriptors.
+    """
+    if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_CANTOPEN:
+        return is_passing(error)
+    obstacle = _obstacle(path)
+    return obstacle is None or is_passing(obstacle)
+
+
+def _obstacle(path: str) -> OSError | None:
+    for name in _BESIDE:
+        try:
+            os.close(os.open(path + name, os.O_RDWR | os.O_CLOEXEC))
+        except FileNotFoundError:
+            if not os.access(os.path.dirname(path) or ".", os.W_OK | os.X_OK):
+                return PermissionError(errno.EACCES, os.strerror(errno.EACCES), path + name)
+        except OSError as error:
+            return error
+    return None
