@@ -3,7 +3,8 @@
 
 py-amqp waits for ever where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it busy
 with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait ends
-with TimeoutError: within `PATIENCE`, or when the block of `within` is over.
+with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps whatever a broker sends, too: here frames and
+messages have a largest size, and one message is whole before the next begins.
 """
 
 import math
@@ -27,12 +28,17 @@ PATIENCE = 5.0
 """Seconds: for a connection to be made, for an answer, for the rest of a frame."""
 LARGEST_FRAME = 1024 * 1024
 """Bytes; brokers agree on 128 KiB."""
+LARGEST_MESSAGE = 16 * 1024 * 1024
+"""Bytes of a message's body, in however many frames it comes; what brokers take by default."""
+CHANNELS = 8
+"""More than we use of one connection."""
 AT_ONCE = 1000
 """Events taken in by one `drain`."""
 
 TROUBLE = (AMQPError, KombuError, OSError, struct.error, LookupError, AttributeError)
 """What py-amqp raises when the connection is lost, or the other side speaks something else."""
 
+_HEADER, _BODY = 2, 3  # types of frames
 _Connection: Any = kombu.connection.Connection  # kombu and py-amqp have no types
 
 
@@ -111,13 +117,34 @@ def _tls(url: str, ca_file: str | None) -> Any:
     return {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": ca_file, "server_hostname": _Connection(url).hostname}
 
 
+class TooLarge(ConnectionAbortedError):
+    """A message is larger than the connection takes; nothing of its body was read."""
+
+
 class _Bounded:
     """A transport of py-amqp that reads with limits. `until`: the end of what is under way, as `time.monotonic` counts."""
 
     until = math.inf
+    largest_message = LARGEST_MESSAGE
+    _body_left = 0
     _frame_until = math.inf
     _read_buffer: bytes
     _quick_recv: Callable[[int], bytes]
+
+    def read_frame(self) -> tuple[int, int, bytes]:
+        """Type, channel and content of the next frame, which fits what came before it."""
+        kind, channel, content = super().read_frame()  # type: ignore[misc]
+        if channel > CHANNELS:
+            raise ConnectionAbortedError(f"a frame of channel {channel}, which nobody opened")
+        if kind == _HEADER:
+            if self._body_left:
+                raise ConnectionAbortedError("a message within a message")
+            self._body_left = int.from_bytes(content[4:12], "big")
+            if self._body_left > self.largest_message:
+                raise TooLarge(f"a message of {self._body_left} bytes, expected at most {self.largest_message}")
+        elif kind == _BODY:
+            self._body_left = max(0, self._body_left - len(content))
+        return kind, channel, content
 
     def _read(self, n: int, initial: bool = False) -> bytes:
         """Exactly n bytes; what was read stays for the next call if it raises. `initial`: a frame begins, or is tried again."""

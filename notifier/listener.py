@@ -2,7 +2,8 @@
 """A subscriber of an exchange, as anybody may run one: a queue of one's own, a prefetch limit, acknowledged after success.
 
 A message is acknowledged once it was handed on; one whose command fails goes back to the queue and is tried again after a pause, so
-at least once. The queue is limited in length: a subscriber that is away for long loses the oldest messages, not the broker.
+at least once. The queue is limited in length: a subscriber that is away for long loses the oldest messages, not the broker. Messages
+are limited in size: one that is larger stays in the queue, and ends the subscriber.
 """
 
 import re
@@ -20,7 +21,7 @@ from amqp.exceptions import AccessRefused, NotFound
 from hgext.vcsreplicator.errors import Refused
 from hgext.vcsreplicator.retry import Backoff
 
-from .amqp import TROUBLE, client, connect, drain, is_broker, within
+from .amqp import LARGEST_MESSAGE, TROUBLE, TooLarge, client, connect, drain, is_broker, within
 
 log_line = structlog.get_logger()
 
@@ -34,7 +35,8 @@ _QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")
 class ListenSettings:
     """`queue` is `queue/<clientId>/<name>`. A durable one keeps messages while nobody listens; else it goes with its last listener.
 
-    `prefetch` messages are under way at once, `max_length` wait in the queue at most. `pause` seconds after a failure.
+    `prefetch` messages are under way at once, `max_length` wait in the queue at most, none has more than `max_message` bytes.
+    `pause` seconds after a failure.
     """
 
     url: str
@@ -44,6 +46,7 @@ class ListenSettings:
     password: str | None = None
     prefetch: int = 10
     max_length: int = 10_000
+    max_message: int = LARGEST_MESSAGE
     durable: bool = False
     pause: float = 1.0
 
@@ -52,6 +55,8 @@ class ListenSettings:
             raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
         if not (1 <= self.prefetch <= 65535 and self.max_length >= 1):
             raise ValueError("prefetch: expected 1 to 65535; max-length: expected at least 1")
+        if not 1 <= self.max_message <= 2**31:
+            raise ValueError("max-message: expected 1 to 2147483648 bytes")
         if not self.exchange.startswith("exchange/"):
             raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
         if not _QUEUE.match(self.queue):
@@ -73,7 +78,7 @@ def listen(
 ) -> int:
     """Hands on messages until `stop`, or `limit` succeeded; returns how many. Connects again for ever.
 
-    `hand_on` says whether it succeeded. Raises Refused for what waiting does not heal: no right, no such exchange.
+    `hand_on` says whether it succeeded. Raises Refused for what waiting does not heal: no right, no such exchange, too large.
     """
     session, failures = _Session(settings, hand_on, stop, limit), 0
     while not session.finished:
@@ -81,6 +86,8 @@ def listen(
             session.run()
         except (AccessRefused, NotFound) as error:
             raise Refused(f"{settings.exchange}: {error}") from error
+        except TooLarge as error:
+            raise Refused(f"{settings.queue}: {error} (max-message)") from error
         except TROUBLE as error:
             failures = failures + 1 if not session.connected else 1
             delay = Backoff(first=0.2, longest=15.0).delay(failures)
@@ -111,6 +118,7 @@ class _Session:
         settings = self.settings
         properties = {"product": "vcsreplicator", "queue": settings.queue}
         connection = connect(client(settings.url, password=settings.password, heartbeat=20, properties=properties))
+        connection.transport.largest_message = settings.max_message
         try:
             with within(connection):
                 channel = connection.channel()

@@ -41,6 +41,36 @@ def frame(channel: int, method: tuple[int, int], arguments: bytes) -> bytes:
     return struct.pack(">BHI", 1, channel, len(payload)) + payload + b"\xce"
 
 
+def content(size: int, *, channel: int = 1) -> bytes:
+    """The beginning of a message for the consumer, its body of `size` bytes to come."""
+    header = struct.pack(">HHQH", 60, 0, size, 0)
+    delivery = frame(channel, (60, 60), b"\1c" + bytes(8) + b"\0\1e\1k")
+    return delivery + struct.pack(">BHI", 2, channel, len(header)) + header + b"\xce"
+
+
+def body(part: bytes, *, channel: int = 1) -> bytes:
+    """A part of the message's body."""
+    return struct.pack(">BHI", 3, channel, len(part)) + part + b"\xce"
+
+
+def endless_message(connection: socket.socket, over: threading.Event) -> None:
+    connection.sendall(content(2**62))
+    while not over.is_set():
+        connection.sendall(body(bytes(100_000)))
+
+
+def many_messages_at_once(connection: socket.socket, over: threading.Event) -> None:
+    for channel in range(1, 60_000):
+        connection.sendall(content(1_000_000, channel=channel) + body(bytes(100_000), channel=channel))
+    over.wait()
+
+
+def many_deliveries_without_a_message(connection: socket.socket, over: threading.Event) -> None:
+    for channel in range(1, 60_000):
+        connection.sendall(frame(channel, (60, 60), b"\1c" + bytes(100_000)))
+    over.wait()
+
+
 def silence(connection: socket.socket, over: threading.Event) -> None:
     over.wait()
 

@@ -3,14 +3,15 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.clock import SystemClock
-from hgext.vcsreplicator.errors import Unavailable
+from hgext.vcsreplicator.errors import Refused, Unavailable
 from notifier import amqp
 from notifier.delivery import Delivery
 from notifier.destination import Destination, Outcome
@@ -26,9 +27,14 @@ from testing.broker import (
     TUNE,
     FakeBroker,
     Trouble,
+    body,
+    content,
     endless_frame,
+    endless_message,
     half_a_frame,
     huge_frame,
+    many_deliveries_without_a_message,
+    many_messages_at_once,
     only_heartbeats,
     silence,
 )
@@ -78,7 +84,9 @@ STOPPED = (half_a_frame, endless_frame, huge_frame)
     [
         *((None, each) for each in (silence, only_heartbeats, *STOPPED)),
         *((CHANNEL_OK, each) for each in (silence, only_heartbeats, *STOPPED)),
-        *((CONSUMING, each) for each in STOPPED),  # silence is a broker without messages then
+        *(
+            (CONSUMING, each) for each in (*STOPPED, many_messages_at_once, many_deliveries_without_a_message)
+        ),  # silence is a broker without messages then
     ],
 )
 def test_listener_leaves_a_broker_that_stops(until: tuple[int, int] | None, trouble: Trouble) -> None:
@@ -91,6 +99,44 @@ def test_listener_leaves_a_broker_that_stops(until: tuple[int, int] | None, trou
         stop.set()
         listening.join(60)
         assert not listening.is_alive()
+
+
+def subscriber(broker: FakeBroker, **more: int) -> ListenSettings:
+    return ListenSettings(url=broker.url, exchange="exchange/guest/v2", queue="queue/guest/q", **more)  # type: ignore[arg-type]
+
+
+def test_listener_refuses_a_message_that_is_too_large_before_it_takes_it_in() -> None:
+    stop = threading.Event()
+    with FakeBroker(CONSUMING, endless_message) as broker, over_after(30, stop):
+        refusal = rf"^queue/guest/q: a message of {2**62} bytes, expected at most 16777216 \(max-message\)$"
+        with pytest.raises(Refused, match=refusal):
+            listen(subscriber(broker), lambda arrival: True, stop=stop)
+
+
+@pytest.mark.parametrize("parts", [[1000], [400, 600], [1] * 1000])
+def test_listener_takes_a_message_in_as_many_frames_as_it_comes(parts: list[int]) -> None:
+    def one_message(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(content(1000) + b"".join(body(bytes(part)) for part in parts))
+        over.wait()
+
+    stop, came = threading.Event(), []
+    with FakeBroker(CONSUMING, one_message) as broker, over_after(30, stop):
+        settings = subscriber(broker, max_message=1000)
+        assert listen(settings, lambda arrival: not came.append(len(arrival.text)), stop=stop, limit=1) == 1
+        with pytest.raises(Refused, match="a message of 1000 bytes, expected at most 999"):
+            listen(subscriber(broker, max_message=999), lambda arrival: True, stop=stop)
+    assert came == [1000]
+
+
+@contextmanager
+def over_after(seconds: float, stop: threading.Event) -> Iterator[None]:
+    """Ends what would otherwise go on for ever."""
+    timer = threading.Timer(seconds, stop.set)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def test_listener_without_messages_stops_when_it_is_told_to() -> None:

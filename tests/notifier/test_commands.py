@@ -14,7 +14,7 @@ import click.testing
 import pytest
 
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.errors import Refused, ReplicationError, Unavailable
 from hgext.vcsreplicator.log import Log
 from notifier import settings as notifier_settings
 from notifier.listener import Arrival, ListenSettings, listen
@@ -225,6 +225,26 @@ def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> 
         process.kill()
     assert [json.loads(line)["payload"]["type"] for line in out.splitlines()] == ["changegroup.1", "changegroup.1"]
     assert process.returncode == 0
+
+
+def test_listen_leaves_a_message_that_is_too_large_in_its_queue(told: PulseReceiver, log: Log) -> None:
+    with pytest.raises(Refused, match="max-message"):
+        _listens(told, log, max_message=10)
+    came: list[str] = []
+    assert listen(listener(told), lambda arrival: not came.append(arrival.text), stop=threading.Event(), limit=1) == 1
+    assert json.loads(came[0])["payload"]["type"] == "changegroup.1"
+
+
+def _listens(told: PulseReceiver, log: Log, **more: int) -> None:
+    """A subscriber that was there before a push is."""
+    publishing = threading.Thread(
+        target=lambda: eventually(lambda: _queue_exists(told)) and publish_pushes(log, "x", 1, 1)
+    )
+    publishing.start()
+    try:
+        listen(listener(told, **more), lambda arrival: True, stop=threading.Event(), limit=1)
+    finally:
+        publishing.join()
 
 
 def test_listen_without_the_exchange_says_so(rabbitmq: Any) -> None:

@@ -26,6 +26,9 @@ from ..service import configure_logging
 @click.option("--durable/--auto-delete", default=False, help="Keep the queue while nobody listens  [default: no]")
 @click.option("--prefetch", default=10, show_default=True, help="Messages under way at once.")
 @click.option("--max-length", default=10_000, show_default=True, help="Of the queue; the oldest go first.")
+@click.option(
+    "--max-message", default=16 * 1024 * 1024, show_default=True, help="Bytes; a larger one ends the command."
+)
 @click.option("--count", type=int, metavar="N", help="Stop after N messages.")
 @click.option("--whole", is_flag=True, help="Print properties and headers too.")
 def command(url: str, exchange: str, run: str | None, count: int | None, whole: bool, **options: Any) -> None:
