@@ -411,7 +411,11 @@ class Outbox:
     def _made(self, path: bytes) -> IO[bytes]:
         """A new file, with the mode that the store's files have."""
         file = open(path, "wb")  # noqa: SIM115 – the caller's to close
-        self._match_mode(file.fileno())
+        try:
+            self._match_mode(file.fileno())
+        except BaseException:  # the repository is elsewhere by now
+            file.close()
+            raise
         return file
 
     def _match_mode(self, descriptor: int) -> None:

@@ -11,7 +11,7 @@ from hgext.vcsreplicator import digest, outbox
 from hgext.vcsreplicator.event import Changes, Settings, Tip, Type
 from hgext.vcsreplicator.forks import fork_between
 from hgext.vcsreplicator.hg import capture
-from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Store
+from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Sent, Store
 from hgext.vcsreplicator.wire import HEADER_LIMIT
 
 
@@ -178,6 +178,18 @@ def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypa
     assert box.prune() == [1, 3]
     assert box.segments() == [2, 4]
     assert box.level().seq == 4
+
+
+def test_a_repository_that_is_moved_away_meanwhile_leaves_no_file_open(tmp_path):
+    class Moved(Store):
+        def join(self, name):
+            return super().join(name) if name else b"/nowhere"
+
+    box = Outbox(Moved(str(tmp_path)))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError) as kept:
+        box.prepare_sent(Sent(seq=1, id="a" * 32, segment=1, end=1))
+    assert len(os.listdir("/proc/self/fd")) == len(before), kept
 
 
 def test_only_one_sends(box):
