@@ -2,8 +2,8 @@
 """A subscriber of an exchange, as anybody may run one: a queue of one's own, a prefetch limit, acknowledged after success.
 
 A message is acknowledged once it was handed on; one whose command fails goes back to the queue and is tried again after a pause, so
-at least once. The queue is limited in length: a subscriber that is away for long loses the oldest messages, not the broker. Messages
-are limited in size: one that is larger stays in the queue, and ends the subscriber.
+at least once. The queue is limited in length: a subscriber that is away for long loses the oldest messages, not the broker. A
+message is limited in size: one that is larger stays in the queue, and ends the subscriber.
 """
 
 import re
