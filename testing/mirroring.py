@@ -86,20 +86,24 @@ class Bench:
         for start in range(0, len(messages), 1000):
             self.log.append(messages[start : start + 1000])
 
-    def serve_master(self) -> None:
-        """From now on mirrors can copy the master's repositories over HTTP."""
+    def serve_master(self, *, guard: tuple[str, str] | None = None) -> None:
+        """From now on mirrors can copy the master's repositories over HTTP; `guard` are a name and password that they need."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         hgrc = self.folder / "web.hgrc"
         hgrc.write_text(
             "[extensions]\npushlog=\nvcsreplicator=\n"
-            f"[vcsreplicator]\nrole=master\nrelay=/nowhere\nsnapshot-allow=*\n[vcsreplicator-roots]\n{self.master_root}=.\n"
+            f"[vcsreplicator]\nrole=master\nrelay=/nowhere\nsnapshot-allow={guard[0] if guard else '*'}\n"
+            f"[vcsreplicator-roots]\n{self.master_root}=.\n"
         )
         program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(self.master_root)]
+        program += ["--listen", f"127.0.0.1:{port}"]
+        if guard:
+            program = [sys.executable, "-P", "-m", "testing.guarded_web", str(self.master_root), str(port), *guard]
         with (self.folder / "web.log").open("wb") as output:
             self._web = subprocess.Popen(
-                [*program, "--listen", f"127.0.0.1:{port}"],
+                program,
                 env={**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"},
                 stderr=output,
             )

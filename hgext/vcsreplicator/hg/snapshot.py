@@ -101,7 +101,10 @@ def master_fingerprint(ui: Any, url: str, timeout: float = 60.0) -> Fingerprint:
 
 @contextlib.contextmanager
 def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
-    """A connection to a repository elsewhere; whatever goes wrong with it is Unavailable."""
+    """A connection to a repository elsewhere; whatever goes wrong with it is Unavailable.
+
+    Name and password are read for each: section `[auth]` of the file that `vcsreplicator.master-auth` names.
+    """
     offer.register()  # over SSH a client must know the commands it sends
     ui = ui.copy()
     ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
@@ -109,7 +112,7 @@ def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
         alive = b"ssh -o ServerAliveCountMax=3 -o ServerAliveInterval=%d" % max(1, int(timeout) // 3)
         ui.setconfig(b"ui", b"ssh", alive, b"vcsreplicator")
     try:
-        peer = factory.peer(ui, {}, url.encode())
+        peer = _opened(ui, url)
         try:
             yield peer
         finally:
@@ -117,6 +120,20 @@ def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
     except (error.PeerTransportError, error.RepoError, error.OutOfBandError, OSError, HTTPException) as problem:
         if isinstance(problem, OSError) and problem.filename is not None:
             raise  # our own disk, not the connection
+        raise Unavailable(f"{url}: {_words(problem)}") from problem
+
+
+def _opened(ui: Any, url: str) -> Any:
+    file = ui.config(b"vcsreplicator", b"master-auth", None)
+    try:
+        if file is not None:
+            ui.resetstate()  # it would go on with the password that it had
+            ui.readconfig(file, sections=[b"auth"], trust=True)
+    except (OSError, error.Abort) as problem:
+        raise Unavailable(f"master-auth: {_words(problem)}") from problem
+    try:
+        return factory.peer(ui, {}, url.encode())
+    except error.Abort as problem:  # no password, a wrong one, a certificate that is not trusted
         raise Unavailable(f"{url}: {_words(problem)}") from problem
 
 

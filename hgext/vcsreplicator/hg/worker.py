@@ -42,7 +42,10 @@ def main() -> None:
         settings = pipe.recv()
     except (EOFError, OSError):
         return
-    hands = Hands(settings, Repositories(prepare(), settings.open_repositories), SystemClock())
+    ui = prepare()
+    if settings.master_auth is not None:
+        ui.setconfig(b"vcsreplicator", b"master-auth", os.fsencode(settings.master_auth), b"mirror")
+    hands = Hands(settings, Repositories(ui, settings.open_repositories), SystemClock())
     answer: object = READY
     while True:
         try:

@@ -20,7 +20,8 @@ class MirrorSettings:
     `root` is the folder of the repositories; `state` where notes, set-aside and half-made repositories are kept (default: the
     folder `~vcsreplicator` in the root, a name that no repository can have; it must be on the root's file system). `master` is
     the URL in front of a wire path from which this mirror pulls what the log does not carry; without it, gaps and damage wait for
-    an operator. `blobs` is the blob store of the master. `paths` rewrites wire prefixes to folders below the root.
+    an operator. `master_auth` is a file like an hgrc, in whose section `[auth]` are name and password for it. `blobs` is the blob
+    store of the master. `paths` rewrites wire prefixes to folders below the root.
 
     `workers` apply in parallel; up to `heavy_workers` more take large pushes, up to `repair_workers` more what is healed from the
     master. `open_repositories` are kept open per worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events
@@ -36,6 +37,7 @@ class MirrorSettings:
     name: str
     root: str
     master: str | None = None
+    master_auth: str | None = None
     blobs: str | None = None
     state: str | None = None
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -69,8 +71,10 @@ class MirrorSettings:
             raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {self.master!r}")
         if self.master is not None and urlsplit(self.master).password is not None:
             raise ValueError(
-                "master: a password in a URL ends up in logs; put it into section [auth] of the mirror's hgrc"
+                "master: a password in a URL ends up in logs; put it into section [auth] of a file and name that as master-auth"
             )
+        if self.master_auth is not None and not self.master_auth.startswith("/"):
+            raise ValueError(f"master-auth: expected an absolute file, got {self.master_auth!r}")
         for folder in self.paths.values():
             check_prefix(folder, "paths")
         many, size, seconds = (1, 10**9), (1, 1024 * GIB), (0.01, 31 * DAY)
