@@ -1,78 +1,103 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Serving: what the watermark costs a repository with 50,000 heads.
+"""Serving: what the watermark adds to a request, of a repository with 50,000 heads.
 
-The same repository is served by a mirror, of which the last changeset is not released, and by plain Mercurial (ratio).
-Requests go to hgweb within this process. "After a release" is the first request that sees one, with nothing kept in memory;
-plain Mercurial is then given a repository that has just changed.
+A mirror, of which the last changeset is not released, and plain Mercurial (for json-pushes: with the pushlog alone) answer the
+same requests in turn, each through hgweb in a process of its own. "Added" is the difference of each pair, so it can be negative.
+Warm: nothing changed since the same request. After a release: the first request after a changeset came and, on the mirror, the
+one before it was released; no cache was made in between.
 """
 
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 from testing.measure import Row
 
 HEADS = 50_000
 SAMPLES = 15
-CHILD = "testing.bench_serving"
+CHILD = "testing.serving_border"
+MOMENTS = ("warm", "after a release")
 
 
-def rows() -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        figures = {role: _child(Path(folder), role) for role in ("make", "plain", "mirror")}
-    plain, mirror = figures["plain"], figures["mirror"]
-    return [
-        *(
-            Row(name=name, unit="ms", samples=mirror[name], baseline=_median(plain[name]) if name in plain else None)
-            for name in mirror
-        )
-    ]
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as ending:
+        made = os.path.join(temporary, "made")
+        subprocess.run([*_command(made, "make"), str(HEADS)], env=_environment(), check=True)
+        servers: dict[str, _Server] = {}
+        for role in ("plain", "pushlog", "mirror"):
+            place = shutil.copytree(made, os.path.join(temporary, role))
+            servers[role] = ending.enter_context(_Server(place, role))
+        mirror = servers["mirror"]
+        for moment in MOMENTS:
+            for request in mirror.requests:
+                plain = servers["pushlog" if request.startswith("json-pushes") else "plain"]
+                yield from _compared(request, moment, plain, mirror)
+        released = [mirror.release() for _ in range(SAMPLES)]
+        yield Row(name="release: watermark and replicated-data", unit="ms", samples=released)
 
 
-def _median(samples: list[float]) -> float:
-    return sorted(samples)[len(samples) // 2]
+def _compared(request: str, moment: str, plain: "_Server", mirror: "_Server") -> Iterator[Row]:
+    """The mirror's time for a request, and what that adds to plain Mercurial's: on the clock, and of the processor."""
+    samples: dict[_Server, list[tuple[float, float]]] = {plain: [], mirror: []}
+    for server in samples:
+        server.ask(request)
+    for number in range(SAMPLES):
+        for server in (plain, mirror) if number % 2 else (mirror, plain):
+            if moment != "warm":
+                server.change()
+            samples[server].append(server.ask(request))
+    base = statistics.median(wall for wall, _ in samples[plain])
+    yield Row(name=f"{request}, {moment}", unit="ms", samples=[wall for wall, _ in samples[mirror]], baseline=base)
+    pairs = list(zip(samples[plain], samples[mirror], strict=True))
+    yield Row(name="  added", unit="ms", samples=[limited[0] - whole[0] for whole, limited in pairs])
+    yield Row(name="  added", unit="ms CPU", samples=[limited[1] - whole[1] for whole, limited in pairs])
 
 
-def _child(folder: Path, role: str) -> dict[str, list[float]]:
-    """What a process of its own measured: Mercurial's extensions are for the whole process."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", CHILD, str(folder), role],
-        env={**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "UTF-8"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    figures: dict[str, list[float]] = {}
-    for line in done.stdout.splitlines():
-        name, _, value = line.rpartition("\t")
-        figures.setdefault(name, []).append(float(value) * 1000)
-    return figures
+def _command(place: str, role: str) -> list[str]:
+    return [sys.executable, "-P", "-m", CHILD, place, role]
 
 
-def main(folder: str, role: str) -> None:
-    """In the child: measure and print lines of name, tab, seconds."""
-    from testing import serving_border
+class _Server:
+    """A process that answers requests; Mercurial's extensions are for the whole process."""
 
-    place = os.path.join(folder, "repo")
-    if role == "make":
-        serving_border.make(place, HEADS)
-        return
-    for name, act in serving_border.acts(place, role):
-        for _ in range(SAMPLES):
-            print(f"{name}\t{_timed(act)}")
+    def __init__(self, place: str, role: str) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(_command(place, role), env=_environment(), stdin=pipe, stdout=pipe, text=True)
+        self.requests = self._answer().split("\t")
+
+    def __enter__(self) -> "_Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def ask(self, request: str) -> tuple[float, float]:
+        """Milliseconds of wall and of processor time that the answer took."""
+        wall, spent = self._do(f"ask\t{request}").split()
+        return float(wall), float(spent)
+
+    def change(self) -> None:
+        self._do("change")
+
+    def release(self) -> float:
+        return float(self._do("release"))
+
+    def _do(self, what: str) -> str:
+        assert self._process.stdin is not None
+        print(what, file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        answer = self._process.stdout.readline()
+        assert answer, "the server ended"
+        return answer.rstrip("\n")
 
 
-def _timed(act: Callable[[], Callable[[], Iterable[bytes]]]) -> float:
-    measured = act()
-    start = time.perf_counter()
-    for _ in measured():
-        pass
-    return time.perf_counter() - start
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def _environment() -> dict[str, str]:
+    return {**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "UTF-8"}

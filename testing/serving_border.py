@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mercurial's part of `bench_serving`: a repository of very many heads, and requests to it.
+"""Mercurial's part of `bench_serving`: a repository of very many heads, and a server of it that is told what to do by lines.
 
-Each act prepares something and returns what is to be timed.
+    python -m testing.serving_border FOLDER make HEADS
+    python -m testing.serving_border FOLDER plain|pushlog|mirror
+
+A server prints the names of its requests, then a line for each that it reads: `ask NAME` answers a request, `change` adds a
+changeset and shows the one before it, `release` shows what is shown already once more.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import sys
+import time
+from contextlib import closing
 from typing import Any
+from urllib.parse import quote
 
 from mercurial import extensions, initialization, metadata, phases
 from mercurial import ui as uimod
@@ -15,91 +22,146 @@ from mercurial.node import nullid
 from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg import visibility
+from pushlog import database, entry
+from pushlog.storage import Pushlog
 
-Act = Callable[[], Callable[[], Iterable[bytes]]]
+_CAPABILITIES = quote(quote("HG20\nchangegroup=01,02,03\nphases=heads\nlistkeys\nbookmarks\nobsmarkers=V0,V1"))
 
 
 def make(place: str, heads: int) -> None:
-    """A root and its children, made by writing the changelog alone."""
+    """A root and its children, each with a push of its own, made by writing the changelog and the pushlog alone."""
     initialization.init()
-    ui = uimod.ui.load()
-    ui.setconfig(b"ui", b"quiet", b"yes")
-    repo: Any = factory.repository(ui, os.fsencode(place), create=True).unfiltered()
+    repo: Any = factory.repository(_ui(), os.fsencode(place), create=True).unfiltered()
     with repo.lock(), repo.transaction(b"bench") as tr:
-        changelog, files = repo.changelog, metadata.ChangingFiles()
-        root = changelog.add(nullid, files, b"root", tr, nullid, nullid, b"tester", b"0 0", {})
-        for number in range(heads):
-            changelog.add(nullid, files, b"change %d" % number, tr, root, nullid, b"tester", b"0 0", {})
+        facts = [_push(number, _add(repo, tr, number)) for number in range(heads + 1)]
+        Pushlog(repo).file.append(tr, map(entry.encode, facts))
     with repo.lock(), repo.transaction(b"bench") as tr:
         phases.advanceboundary(repo, tr, phases.public, [repo.changelog.node(n) for n in range(len(repo.changelog))])
+    log = Pushlog(repo)
+    with closing(database.open_for_writing(log.path, timeout_ms=1000)) as connection:
+        for fact in facts:
+            connection.execute(database.INSERT_PUSH, (fact.id, fact.user, fact.date))
+            connection.execute(database.INSERT_CHANGESET, (fact.id, fact.id - 1, fact.nodes[0]))
+        database.set_state(connection, log.file.tail(), log.fingerprint())
+        connection.execute("COMMIT")
+    with repo.lock():
+        repo.updatecaches()
 
 
-def acts(place: str, role: str) -> Iterator[tuple[str, Act]]:
-    """(name, act) for a mirror, or for Mercurial alone."""
-    initialization.init()
+def _ui() -> Any:
     ui = uimod.ui.load()
     ui.setconfig(b"ui", b"quiet", b"yes")
-    if role == "mirror":
-        ui.setconfig(b"vcsreplicator", b"role", b"mirror")
-        for name in (b"pushlog", b"vcsreplicator"):
+    ui.setconfig(b"web", b"style", b"gitweb")  # the one with a summary
+    return ui
+
+
+def _add(repo: Any, tr: Any, number: int) -> bytes:
+    changelog = repo.changelog
+    root = changelog.node(0) if number else nullid
+    files, date = metadata.ChangingFiles(), b"%d 0" % number
+    added: bytes = changelog.add(nullid, files, b"change %d" % number, tr, root, nullid, b"tester", date, {})
+    return added
+
+
+def _push(number: int, node: bytes) -> entry.Push:
+    return entry.Push(id=number + 1, user="tester", date=number, nodes=(node.hex(),))
+
+
+class Server:
+    """hgweb over a repository, in this process; another object of the repository stands for the worker that changes it."""
+
+    def __init__(self, place: str, role: str) -> None:
+        initialization.init()
+        ui = _ui()
+        if role == "mirror":
+            ui.setconfig(b"vcsreplicator", b"role", b"mirror")
+        for name in {"plain": (), "pushlog": (b"pushlog",), "mirror": (b"pushlog", b"vcsreplicator")}[role]:
             ui.setconfig(b"extensions", name, b"")
         extensions.loadall(ui)
         extensions.populateui(ui)
-    repo = factory.repository(ui, os.fsencode(place)).unfiltered()
-    length = len(repo.changelog) - 1
-    releases = iter(range(1, 10_000_000))
+        self._is_mirror = role == "mirror"
+        self._repo = factory.repository(ui, os.fsencode(place)).unfiltered()
+        self._seq = 0
+        self.release()
+        self._web = hgweb_mod.hgweb(os.fsencode(place), baseui=ui)
 
-    def release() -> None:
-        tip: str = repo.changelog.node(length - 1).hex()
-        visibility.write_watermark(repo, seq=next(releases), length=length, tip=tip, push_id=None)
+    def requests(self) -> dict[str, str]:
+        """Path and query by name; the newest changeset in them is the last that a mirror shows."""
+        changelog = self._repo.changelog
+        root, newest = changelog.node(0).hex(), changelog.node(len(changelog) - 2).hex()
+        known = "+".join(changelog.node(number).hex() for number in range(0, 20_000, 200))
+        return {
+            "page of a changeset": f"/rev/{newest}",
+            "summary": "/summary",
+            "json-pushes of ten": "/json-pushes",
+            "capabilities": "?cmd=capabilities",
+            "heads": "?cmd=heads",
+            "branchmap": "?cmd=branchmap",
+            "known (of 100)": f"?cmd=known&nodes={known}",
+            "lookup of the tip": "?cmd=lookup&key=tip",
+            "listkeys of phases": "?cmd=listkeys&namespace=phases",
+            "getbundle of a changeset": f"?cmd=getbundle&bundlecaps=HG20%2Cbundle2%3D{_CAPABILITIES}&cg=1&phases=1"
+            f"&obsmarkers=1&listkeys=bookmarks&common={root}&heads={newest}",
+        }
 
-    def change() -> None:
-        """Nothing changes but the time by which hgweb notices."""
-        file = repo.svfs.join(b"00changelog.i")
-        seconds = os.stat(file).st_mtime + 2
-        os.utime(file, (seconds, seconds))
+    def ask(self, name: str) -> str:
+        """Milliseconds of wall and of processor time."""
+        path, _, query = self.requests()[name].partition("?")
+        environ = _environment(path, query)
+        status: list[str] = []
+        wall, spent = time.perf_counter(), time.process_time()
+        for _ in self._web(environ, lambda line, _headers: status.append(line)):
+            pass
+        wall, spent = time.perf_counter() - wall, time.process_time() - spent
+        assert status[0].startswith("200"), f"{name}: {status[0]}"
+        return f"{wall * 1000} {spent * 1000}"
 
-    renew = release if role == "mirror" else change
-    renew()
-    visibility.warm(repo)
-    repo.filtered(b"served").branchmap()
-    web = hgweb_mod.hgweb(os.fsencode(place), baseui=ui)
+    def change(self) -> None:
+        """What came before has its caches; then a changeset comes, and on a mirror the one before it is released."""
+        if self._is_mirror:
+            visibility.warm(self._repo)
+        repo = self._repo
+        with repo.lock(), repo.transaction(b"bench") as tr:
+            number = len(repo.changelog)
+            node = _add(repo, tr, number)
+            phases.advanceboundary(repo, tr, phases.public, [node])
+        repo.invalidate()
+        self.release()
 
-    def request(query: str) -> Callable[[], Iterable[bytes]]:
-        return lambda: list(web(_environment(query), lambda *_: lambda _data: None))
-
-    def again(query: str) -> Act:
-        list(request(query)())
-        return lambda: request(query)
-
-    def renewed(query: str) -> Act:
-        def act() -> Callable[[], Iterable[bytes]]:
-            renew()
-            return request(query)
-
-        return act
-
-    for what, query in (("capabilities", "capabilities"), ("heads", "heads"), ("branchmap", "branchmap")):
-        yield f"{what}, warm", again(f"cmd={query}")
-    for what, query in (("capabilities", "capabilities"), ("heads", "heads"), ("lookup tip", "lookup&key=tip")):
-        yield f"{what}, after a release", renewed(f"cmd={query}")
-    if role == "mirror":
-        yield "release: watermark and replicated-data", lambda: _timed_only(release)
-
-
-def _timed_only(act: Callable[[], None]) -> Callable[[], Iterable[bytes]]:
-    def run() -> Iterable[bytes]:
-        act()
-        return ()
-
-    return run
+    def release(self) -> str:
+        """Milliseconds that it takes to write what is shown; a plain repository shows everything."""
+        repo, begin = self._repo, time.perf_counter()
+        self._seq += 1
+        if self._is_mirror:
+            length = len(repo.changelog) - 1
+            visibility.write_watermark(
+                repo, seq=self._seq, length=length, tip=repo.changelog.node(length - 1).hex(), push_id=50_000
+            )
+        return f"{(time.perf_counter() - begin) * 1000}"
 
 
-def _environment(query: str) -> dict[str, Any]:
+def main(place: str, role: str, *sizes: str) -> None:
+    if role == "make":
+        make(place, int(sizes[0]))
+        return
+    server = Server(place, role)
+    print("\t".join(server.requests()), flush=True)
+    for line in sys.stdin:
+        match line.rstrip("\n").split("\t"):
+            case ["ask", name]:
+                print(server.ask(name), flush=True)
+            case ["change"]:
+                server.change()
+                print(flush=True)
+            case ["release"]:
+                print(server.release(), flush=True)
+
+
+def _environment(path: str, query: str) -> dict[str, Any]:
     return {
         "REQUEST_METHOD": "GET",
         "SCRIPT_NAME": "",
-        "PATH_INFO": "/",
+        "PATH_INFO": path or "/",
         "QUERY_STRING": query,
         "SERVER_NAME": "localhost",
         "SERVER_PORT": "80",
@@ -113,3 +175,7 @@ def _environment(query: str) -> dict[str, Any]:
         "wsgi.multiprocess": False,
         "wsgi.run_once": False,
     }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
