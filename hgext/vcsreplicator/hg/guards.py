@@ -25,7 +25,7 @@ from mercurial import (
 )
 from mercurial.exchanges import bundle_cache, peer
 from mercurial.hgweb import hgweb_mod_inner
-from mercurial.node import bin
+from mercurial.node import hex
 
 from . import watermark
 from .visibility import HIDDEN_VIEW, VIEW, everything_is_released, first_unreleased, is_mirror
@@ -130,13 +130,11 @@ def _bookmark_file(orig: Any, repo: Any) -> Any:
 
 
 def _phases(orig: Any, repo: Any) -> Any:
-    """Draft roots for `listkeys`: Mercurial names those of the whole repository."""
+    """Draft roots for `listkeys`: Mercurial names those of the whole repository, which may be very many."""
     keys = orig(repo)
-    first = first_unreleased(repo)
-    revision = repo.unfiltered().changelog.index.get_rev
-    for name in [name for name in keys if name != b"publishing"]:
-        if (number := revision(bin(name))) is not None and number >= first:
-            del keys[name]
+    first, repo = first_unreleased(repo), repo.unfiltered()
+    for number in [root for root in repo._phasecache.nonpublicphaseroots(repo) if root >= first]:
+        keys.pop(hex(repo.changelog.node(number)), None)
     return keys
 
 

@@ -53,9 +53,14 @@ _RELEASE = "_vcsreplicator_release"
 
 
 class _Hidden(frozenset[int]):
-    """What one of our views hides; `length` is what it shows as the number of changesets."""
+    """What one of our views hides; `length` is what it shows as the number of changesets.
+
+    `heads` are the index that they were looked up in and their nodes, ascending, once somebody asked. They are right as long as
+    this is: Mercurial forgets it when a repository object reads its changelog, phases or markers anew.
+    """
 
     length: int
+    heads: tuple[Any, list[bytes]] | None = None
 
 
 def is_mirror(ui: Any) -> bool:
@@ -90,6 +95,11 @@ def reposetup(ui: Any, repo: Any) -> None:
 
         def __len__(self) -> int:
             return first_unreleased(self) if self.filtername in _NAMES else super().__len__()  # type: ignore[no-any-return]
+
+        def heads(self, start: Any = None) -> Any:
+            if start is not None or self.filtername not in _NAMES:
+                return super().heads(start)
+            return self.changelog.heads()[::-1]
 
         def file(self, path: bytes, writable: bool = False) -> Any:
             history = super().file(path, writable)
@@ -175,17 +185,32 @@ def _limit(name: bytes) -> Callable[..., frozenset[int]]:
 
 
 class _Ended:
-    """A view's changelog that ends with the release: `-1` is the last that is shown, and the rest does not exist."""
+    """A view's changelog that ends with the release: `-1` is the last that is shown, and the rest does not exist.
 
-    filteredrevs: _Hidden
+    Of very many heads a request asks for each: all heads are looked up once, and `node` and `rev` are short ways with the errors
+    of the long ones.
+    """
+
+    index: Any
+    _filteredrevs: _Hidden
     display_id: bytes
 
     def __len__(self) -> int:
-        return self.filteredrevs.length
+        return self._filteredrevs.length
+
+    def node(self, rev: int) -> bytes:
+        if rev in self._filteredrevs:
+            raise error.FilteredIndexError(rev)
+        try:
+            return self.index[rev][7]  # type: ignore[no-any-return]
+        except IndexError:
+            return super().node(rev)  # type: ignore[misc, no-any-return]
 
     def rev(self, node: bytes) -> int:
-        number: int = super(repoview.filteredchangelogmixin, self).rev(node)  # type: ignore[misc]
-        hidden = self.filteredrevs
+        number: int | None = self.index.get_rev(node)
+        if number is None:
+            return super().rev(node)  # type: ignore[misc, no-any-return]
+        hidden = self._filteredrevs
         if number not in hidden:
             return number
         reason = b"filtered node" if number < hidden.length else b"no node"
@@ -195,6 +220,12 @@ class _Ended:
         if revs is None and not len(self):
             return [nullrev]
         return super().headrevs(revs, stop_rev)  # type: ignore[misc]
+
+    def _head_node_ids(self) -> list[bytes]:
+        hidden, index = self._filteredrevs, self.index
+        if hidden.heads is None or hidden.heads[0] is not index:
+            hidden.heads = index, [index[number][7] for number in self.headrevs()]
+        return hidden.heads[1].copy()
 
 
 def _changelog(orig: Any, changelog: Any, hidden: frozenset[int]) -> Any:
