@@ -32,7 +32,7 @@ All heads of what is shown are looked up once for many requests. A server that r
   $ HGRCPATH="$HGRCPATH:$TESTTMP/role.hgrc" hg serve -R repo -p $HGPORT -d --pid-file hg.pid -E errors.log
   $ cat hg.pid >> $DAEMON_PIDS
 
-The command `heads` tells the same more than once.
+The command `heads` tells the same more than once, and `branchmap` the same in its order.
 
   $ cat > heads.py << EOF
   > from mercurial import initialization, ui
@@ -42,6 +42,7 @@ The command `heads` tells the same more than once.
   > repo = factory.repository(peer.ui, b'repo').unfiltered()
   > for _ in range(2):
   >     print(*(repo[node].description().decode() for node in peer.heads()))
+  > print(*(repo[node].description().decode() for node in reversed(peer.branchmap()[b'default'])))
   > EOF
   $ heads() { "$PYTHON" heads.py; }
 What is applied is not among them before its release.
@@ -50,8 +51,10 @@ What is applied is not among them before its release.
   $ heads
   2 1
   2 1
+  2 1
   $ release repo 5
   $ heads
+  4 3 2 1
   4 3 2 1
   4 3 2 1
 
@@ -62,11 +65,13 @@ One that becomes obsolete is no head any more; that needs no release, and what i
   $ heads
   3 2
   3 2
+  3 2
 
 A secret one, too.
 
   $ hg -R repo phase --force --secret 2
   $ heads
+  3
   3
   3
   $ hg -R repo phase --public 2
@@ -78,12 +83,15 @@ After a strip the others are left, and what takes the places of those that went 
   $ heads
   2
   2
+  2
   $ commit repo 5 6
   $ heads
   2
   2
+  2
   $ release repo 4
   $ heads
+  5 2
   5 2
   5 2
 
@@ -93,6 +101,7 @@ Another repository of the same size takes the place of this one.
   $ release another 4
   $ mv repo former; mv another repo
   $ heads
+  9 8 7
   9 8 7
   9 8 7
   $ hg clone --quiet --pull --noupdate http://localhost:$HGPORT/ clone; hg log -R clone -r 'reverse(head())' -T '{desc} '

@@ -48,7 +48,7 @@ _VIEWS = (
     (b"replicatedimmutable", b"immutable", b"replicatedbase"),
     (b"replicatedbase", b"base", None),
 )
-_NAMES = frozenset(name for name, _, _ in _VIEWS)
+_LIMITED = {name: limited for name, limited, _ in _VIEWS}
 _RELEASE = "_vcsreplicator_release"
 
 
@@ -94,16 +94,23 @@ def reposetup(ui: Any, repo: Any) -> None:
             return super().cancopy() and everything_is_released(self)  # type: ignore[no-any-return]
 
         def __len__(self) -> int:
-            return first_unreleased(self) if self.filtername in _NAMES else super().__len__()  # type: ignore[no-any-return]
+            return first_unreleased(self) if self.filtername in _LIMITED else super().__len__()  # type: ignore[no-any-return]
 
         def heads(self, start: Any = None) -> Any:
-            if start is not None or self.filtername not in _NAMES:
+            if start is not None or self.filtername not in _LIMITED:
                 return super().heads(start)
             return self.changelog.heads()[::-1]
 
+        def branchmap(self) -> Any:
+            if self.filtername not in _LIMITED or isinstance(self.changelog.filteredrevs, _Hidden):
+                return super().branchmap()
+            return self.filtered(
+                _LIMITED[self.filtername]
+            ).branchmap()  # the same; whoever applied has written its cache
+
         def file(self, path: bytes, writable: bool = False) -> Any:
             history = super().file(path, writable)
-            if self.filtername in _NAMES and (first := first_unreleased(self)) < super().__len__():
+            if self.filtername in _LIMITED and (first := first_unreleased(self)) < super().__len__():
                 _end_at(history, first)
             return history
 
