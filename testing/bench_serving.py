@@ -3,8 +3,8 @@
 
 A mirror, of which the last changeset is not released, and plain Mercurial (for json-pushes: with the pushlog alone) answer the
 same requests in turn, each through hgweb in a process of its own. "Added" is the difference of each pair, so it can be negative.
-Warm: nothing changed since the same request. After a release: the first request after a changeset came and, on the mirror, the
-one before it was released; no cache was made in between.
+Warm: nothing changed since the same request. After a release: the first request after a changeset came and, on the mirror, was
+released; no cache was made in between. Behind a release: the same, but the changeset released is the one before.
 """
 
 import os
@@ -21,7 +21,8 @@ from testing.measure import Row
 HEADS = 50_000
 SAMPLES = 15
 CHILD = "testing.serving_border"
-MOMENTS = ("warm", "after a release")
+MOMENTS = {"warm": None, "after a release": 0, "behind a release": 1}
+"""How many changesets stay unreleased when one comes before each request."""
 
 
 def rows() -> Iterator[Row]:
@@ -33,23 +34,23 @@ def rows() -> Iterator[Row]:
             place = shutil.copytree(made, os.path.join(temporary, role))
             servers[role] = ending.enter_context(_Server(place, role))
         mirror = servers["mirror"]
-        for moment in MOMENTS:
+        for moment, behind in MOMENTS.items():
             for request in mirror.requests:
                 plain = servers["pushlog" if request.startswith("json-pushes") else "plain"]
-                yield from _compared(request, moment, plain, mirror)
+                yield from _compared(request, moment, behind, plain, mirror)
         released = [mirror.release() for _ in range(SAMPLES)]
         yield Row(name="release: watermark and replicated-data", unit="ms", samples=released)
 
 
-def _compared(request: str, moment: str, plain: "_Server", mirror: "_Server") -> Iterator[Row]:
+def _compared(request: str, moment: str, behind: int | None, plain: "_Server", mirror: "_Server") -> Iterator[Row]:
     """The mirror's time for a request, and what that adds to plain Mercurial's: on the clock, and of the processor."""
     samples: dict[_Server, list[tuple[float, float]]] = {plain: [], mirror: []}
     for server in samples:
         server.ask(request)
     for number in range(SAMPLES):
         for server in (plain, mirror) if number % 2 else (mirror, plain):
-            if moment != "warm":
-                server.change()
+            if behind is not None:
+                server.change(behind)
             samples[server].append(server.ask(request))
     base = statistics.median(wall for wall, _ in samples[plain])
     yield Row(name=f"{request}, {moment}", unit="ms", samples=[wall for wall, _ in samples[mirror]], baseline=base)
@@ -81,8 +82,8 @@ class _Server:
         wall, spent = self._do(f"ask\t{request}").split()
         return float(wall), float(spent)
 
-    def change(self) -> None:
-        self._do("change")
+    def change(self, behind: int) -> None:
+        self._do(f"change\t{behind}")
 
     def release(self) -> float:
         return float(self._do("release"))

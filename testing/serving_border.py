@@ -4,8 +4,8 @@
     python -m testing.serving_border FOLDER make HEADS
     python -m testing.serving_border FOLDER plain|pushlog|mirror
 
-A server prints the names of its requests, then a line for each that it reads: `ask NAME` answers a request, `change` adds a
-changeset and shows the one before it, `release` shows what is shown already once more.
+A server prints the names of its requests, then a line for each that it reads: `ask NAME` answers a request, `change BEHIND` adds
+a changeset and shows all but the last BEHIND, `release` shows what is shown already once more.
 """
 
 import os
@@ -82,6 +82,7 @@ class Server:
         self._is_mirror = role == "mirror"
         self._repo = factory.repository(ui, os.fsencode(place)).unfiltered()
         self._seq = 0
+        self._behind = 1
         self.release()
         self._web = hgweb_mod.hgweb(os.fsencode(place), baseui=ui)
 
@@ -116,8 +117,8 @@ class Server:
         assert status[0].startswith("200"), f"{name}: {status[0]}"
         return f"{wall * 1000} {spent * 1000}"
 
-    def change(self) -> None:
-        """What came before has its caches; then a changeset comes, and on a mirror the one before it is released."""
+    def change(self, behind: int) -> None:
+        """What came before has its caches; then a changeset comes, and a mirror shows all but the last `behind`."""
         if self._is_mirror:
             visibility.warm(self._repo)
         repo = self._repo
@@ -126,6 +127,7 @@ class Server:
             node = _add(repo, tr, number)
             phases.advanceboundary(repo, tr, phases.public, [node])
         repo.invalidate()
+        self._behind = behind
         self.release()
 
     def release(self) -> str:
@@ -133,7 +135,7 @@ class Server:
         repo, begin = self._repo, time.perf_counter()
         self._seq += 1
         if self._is_mirror:
-            length = len(repo.changelog) - 1
+            length = len(repo.changelog) - self._behind
             visibility.write_watermark(
                 repo, seq=self._seq, length=length, tip=repo.changelog.node(length - 1).hex(), push_id=50_000
             )
@@ -150,8 +152,8 @@ def main(place: str, role: str, *sizes: str) -> None:
         match line.rstrip("\n").split("\t"):
             case ["ask", name]:
                 print(server.ask(name), flush=True)
-            case ["change"]:
-                server.change()
+            case ["change", behind]:
+                server.change(int(behind))
                 print(flush=True)
             case ["release"]:
                 print(server.release(), flush=True)
