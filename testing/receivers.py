@@ -170,7 +170,9 @@ class SnsReceiver(Receiver):
         self.arn = self.sns.create_topic(Name=self.name)["TopicArn"]
         self.queue = self.sqs.create_queue(QueueName=self.name)["QueueUrl"]
         asked = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=["QueueArn"])
-        self.sns.subscribe(TopicArn=self.arn, Protocol="sqs", Endpoint=asked["Attributes"]["QueueArn"])
+        self._subscription = self.sns.subscribe(
+            TopicArn=self.arn, Protocol="sqs", Endpoint=asked["Attributes"]["QueueArn"]
+        )["SubscriptionArn"]
         self.up()
         self.messages: list[dict[str, Any]] = []
         self.sequences: list[Told] = []
@@ -195,6 +197,10 @@ class SnsReceiver(Receiver):
                 self.sequences.append((_name(url), int(envelope["MessageAttributes"]["sequence"]["Value"])))
                 self.sqs.delete_message(QueueUrl=self.queue, ReceiptHandle=each["ReceiptHandle"])
         return self.sequences
+
+    def unsubscribe(self) -> None:
+        """Nothing is told any more; the topic takes messages as before."""
+        self.sns.unsubscribe(SubscriptionArn=self._subscription)
 
     def down(self) -> None:
         for each in self._objects():
