@@ -5,24 +5,34 @@ Whoever gets a message can read its object at once. A message over `limit` bytes
 Credentials come from boto3's default chain. Repeats write the same object under the same name. What SNS or S3 say is wrong with
 this one message is refused; everything else (throttling, 5xx, no answer, missing rights, a missing bucket) heals by waiting or by
 an operator.
+
+Messages whose objects are there go to the topic together, up to ten in a request; each has an outcome of its own. One whose object
+is there waits only while objects of others are being written, and some milliseconds at most. A request of several that the
+service does not like is made again one by one, so that nothing is refused for its company.
 """
 
-import datetime
+import math
+import queue
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from botocore.handlers import add_expect_header
+from botocore.parsers import ResponseParserError
 
 from hgext.vcsreplicator.clock import Clock
 from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.errors import Rejected as Wrong
 
-from .delivery import PATIENCE, Patience, check_number
-from .destination import DOCUMENTED, Destination, Threads
-from .message import Json, Message, to_text
+from .delivery import PATIENCE, Delivery, Patience, check_number
+from .destination import DOCUMENTED, Destination, Outcome
+from .sns_message import MOST_ENTRIES, Entry, object_body, object_key, together, topic_parts
+
+LINGER = 0.003
+"""Seconds that a message may wait for each that may join it."""
 
 WRONG = {
     "InvalidParameter",
@@ -40,7 +50,8 @@ WRONG = {
 class SnsSettings:
     """`topic_arn` and `bucket` must exist. `limit`: bytes of a message's text with its data. Timeouts in seconds.
 
-    The endpoint URLs are for other clouds and tests. `workers` requests are under way at once, one per repository.
+    The endpoint URLs are for other clouds and tests. `workers` objects are written at once, one per repository, and as many
+    requests to the topic are under way.
     """
 
     topic_arn: str
@@ -71,50 +82,19 @@ class SnsSettings:
         check_number("read_timeout", self.read_timeout, 0.001, 3600)
 
     def open(self, name: str, clock: Clock) -> Destination:
-        return Threads(Sns(self).send, workers=self.workers)
-
-
-def object_key(message: Message) -> str:
-    """`events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`; a second message of the same notice adds its type."""
-    created = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
-    suffix = f"-{message.type.value}" if message.index else ""
-    return f"events/{created:%Y-%m-%d}/{message.offset:010d}-{created:%Y%m%dT%H%M%S}{suffix}.json"
-
-
-def object_body(message: Message) -> str:
-    """What the object holds."""
-    return to_text({"created": message.created, "data": message.data, "id": message.offset, "type": message.type.value})
-
-
-def topic_message(message: Message, data_url: str, limit: int) -> Json:
-    """What is published: with the data, or without if its text were over `limit` bytes."""
-    whole: Json = {"type": message.type.value, "data": message.data, "data_url": data_url}
-    if len(to_text(whole).encode()) <= limit:
-        return whole
-    return {"type": message.type.value, "external": True, "data_url": data_url, "repo_url": message.repo_url}
-
-
-def attributes(message: Message) -> dict[str, Any]:
-    """For filter policies of subscriptions, and for receivers that drop repeats."""
-    texts = {
-        "type": message.type.value,
-        "repo_url": message.repo_url,
-        "id": message.id,
-        "previous": message.previous,
-        "replay": message.replay,
-    }
-    found: dict[str, Any] = {
-        name: {"DataType": "String", "StringValue": text} for name, text in texts.items() if text is not None
-    }
-    found["sequence"] = {"DataType": "Number", "StringValue": str(message.sequence)}
-    return found
+        return Sns(self, clock)
 
 
 class Sns:
-    """Sends one message at a time; used by several threads."""
+    """The destination `sns`. Threads write objects and publish; the caller's thread decides what goes together."""
 
-    def __init__(self, settings: SnsSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: SnsSettings, clock: Clock) -> None:
+        self.settings, self.clock = settings, clock
+        self._writers = ThreadPoolExecutor(settings.workers, thread_name_prefix="sns-object")
+        self._publishers = ThreadPoolExecutor(settings.workers, thread_name_prefix="sns-topic")
+        self._done: queue.SimpleQueue[Entry | Outcome] = queue.SimpleQueue()
+        self._writing: set[int] = set()
+        self._ready: list[Entry] = []
         config = Config(
             connect_timeout=settings.connect_timeout,
             read_timeout=settings.read_timeout,
@@ -134,35 +114,143 @@ class Sns:
         except (BotoCoreError, OSError, ValueError) as error:
             raise BadConfig(f"sns: {error}") from error
 
-    def send(self, message: Message) -> None:
-        """Object first, then message; returns when SNS has stored it."""
-        key = object_key(message)
+    def start(self) -> None:
+        """Nothing to connect: each request is on its own."""
+
+    def submit(self, delivery: Delivery) -> None:
+        self._writing.add(delivery.number)
+        self._writers.submit(self._write, delivery)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        end = self.clock.monotonic() + timeout
+        found = self._take_in(0)
+        while not found and (left := end - self.clock.monotonic()) > 0:
+            found = self._take_in(min(left, self._lingers()))
+        return found
+
+    def close(self) -> None:
+        for pool in (self._writers, self._publishers):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- the caller's thread
+
+    def _take_in(self, wait: float) -> list[Outcome]:
+        """What the threads have done, waiting for the first; what is ready goes on to the topic."""
+        found: list[Outcome] = []
         try:
+            done = self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait()
+            while True:
+                self._writing.discard(done.number)
+                if isinstance(done, Outcome):
+                    found.append(done)
+                else:
+                    self._ready.append(done)
+                done = self._done.get_nowait()
+        except queue.Empty:
+            self._publish_ready()
+            return found
+
+    def _lingers(self) -> float:
+        """Seconds until somebody has waited long enough for company: the longer, the more of it is being written."""
+        if not self._ready:
+            return math.inf
+        return self._ready[0].written + LINGER * min(len(self._writing), MOST_ENTRIES) - self.clock.monotonic()
+
+    def _publish_ready(self) -> None:
+        """Full requests at once; the rest when no company is to be expected, or was waited for long enough."""
+        while self._ready:
+            if len(self._ready) < MOST_ENTRIES and self._lingers() > 0:
+                return
+            entries = together(self._ready)
+            del self._ready[: len(entries)]
+            self._publishers.submit(self._publish, entries)
+
+    # -- threads
+
+    def _write(self, delivery: Delivery) -> None:
+        """The object."""
+        message = delivery.message
+        try:
+            key = object_key(message)
             self._s3.put_object(
                 Bucket=self.settings.bucket,
                 Key=key,
                 Body=object_body(message).encode(),
                 ContentType="application/json",
             )
-            self._sns.publish(
-                TopicArn=self.settings.topic_arn,
-                Message=to_text(topic_message(message, self._data_url(key), self.settings.limit)),
-                MessageAttributes=attributes(message),
-            )
-        except (ClientError, BotoCoreError) as error:
-            raise _translated(error) from error
-        except OSError as error:  # a file of boto3's: certificates, credentials
-            raise Unavailable(f"sns: {error}") from error
+            text, attributes = topic_parts(message, self._data_url(key), self.settings.limit)
+            now = self.clock.monotonic()
+            entry = Entry(number=delivery.number, text=text, attributes=attributes, written=now)
+        except Exception as error:  # a thread that dies would forget its delivery
+            self._done.put(Outcome(number=delivery.number, error=_translated(error)))
+            return
+        self._done.put(entry)
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        """Together if there are several; each by itself when that cannot work, for then only one of them may be to blame."""
+        try:
+            outcomes = self._publish_one(entries[0]) if len(entries) == 1 else self._publish_batch(entries)
+        except Exception as error:  # a thread that dies would forget its deliveries
+            if len(entries) > 1 and not _waits(error):
+                for entry in entries:
+                    self._publishers.submit(self._publish, [entry])
+                return
+            trouble = _translated(error)
+            outcomes = [Outcome(number=entry.number, error=trouble) for entry in entries]
+        for outcome in outcomes:
+            self._done.put(outcome)
+
+    def _publish_one(self, entry: Entry) -> list[Outcome]:
+        answer = self._sns.publish(
+            TopicArn=self.settings.topic_arn, Message=entry.text, MessageAttributes=entry.attributes
+        )
+        return [Outcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
+
+    def _publish_batch(self, entries: Sequence[Entry]) -> list[Outcome]:
+        """An entry that the answer does not call successful is not."""
+        answer = self._sns.publish_batch(
+            TopicArn=self.settings.topic_arn,
+            PublishBatchRequestEntries=[
+                {"Id": str(n), "Message": entry.text, "MessageAttributes": entry.attributes}
+                for n, entry in enumerate(entries)
+            ],
+        )
+        errors: dict[str, ReplicationError | None] = {each["Id"]: None for each in answer.get("Successful", ())}
+        for each in answer.get("Failed", ()):
+            errors[each["Id"]] = _judged("PublishBatch", each["Code"], each.get("Message", ""))
+        return [Outcome(number=entry.number, error=errors.get(str(n), _UNSAID)) for n, entry in enumerate(entries)]
 
     def _data_url(self, key: str) -> str:
         return f"{self._s3.meta.endpoint_url.rstrip('/')}/{self.settings.bucket}/{key}"
 
 
-def _translated(error: ClientError | BotoCoreError) -> ReplicationError:
+_UNSAID = Unavailable("sns: the answer does not say that the message is stored")
+
+
+def _waits(error: Exception) -> bool:
+    """Whether a request failed for a reason that has nothing to do with what it carried."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or status == 429 or "Throttl" in _code(error)
+    return isinstance(_translated(error), Unavailable)
+
+
+def _translated(error: Exception) -> ReplicationError:
     if isinstance(error, ParamValidationError):
         return Wrong(f"sns: {error}")
     if isinstance(error, ClientError):
-        code = str(error.response.get("Error", {}).get("Code", ""))
-        text = f"{error.operation_name}: {code}: {error.response.get('Error', {}).get('Message', '')}"
-        return Wrong(text) if code in WRONG else Unavailable(text)
-    return Unavailable(f"sns: {error}")
+        return _judged(error.operation_name, _code(error), error.response.get("Error", {}).get("Message", ""))
+    if isinstance(error, BotoCoreError | OSError):  # OSError: a file of certificates, credentials
+        return Unavailable(f"sns: {error}")
+    if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, and still none of theirs
+        return Unavailable(f"sns: an answer that nobody understands: {error}")
+    return Wrong(f"{type(error).__name__}: {error}")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _judged(operation: str, code: str, reason: str) -> ReplicationError:
+    text = f"{operation}: {code}: {reason}"
+    return Wrong(text) if code in WRONG else Unavailable(text)
