@@ -17,7 +17,7 @@ Rules of this file:
 """
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from . import roster as rosters
 from . import shape, wire
@@ -25,10 +25,11 @@ from .arrival import TAKEN, Arrival, follow, forked, judge
 from .errors import MalformedEvent, Rejected, UnknownEvent
 from .event import Event, Type, is_identifier
 from .held import Held, Repository
+from .joining import Joining
 from .levels import Ack, Beat, MirrorProof, Notice, State
 from .log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, Message, Record
 from .outgoing import MESSAGE_BYTES, Batch, Outgoing
-from .roster import Mirror, MirrorState, Request, Roster
+from .roster import Mirror, Request, Roster
 from .streams import streams
 
 
@@ -60,7 +61,7 @@ class Aggregation:
         self._touched: dict[str, Repository] = {}
         self._line: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
-        self._behind: dict[str, dict[str, int]] = {}
+        self._joining = Joining()
         self._output = Outgoing(passed=dict(positions))
 
     # Loading
@@ -85,7 +86,7 @@ class Aggregation:
         for repository in self.repositories.values():
             repository.loaded()
         self._stored_newer.sort(key=lambda record: record.offset, reverse=True)
-        self._survey()
+        self._joining.survey(self.roster, self.repositories)
 
     def reread(self, now: float) -> bool:
         """Takes what an older aggregator kept, until a batch is full; whether some is left, to be taken before any `event`."""
@@ -294,8 +295,8 @@ class Aggregation:
         repository.add(Held.arrived(event, record, now))
         self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
         self._touched[repository.id] = repository
-        if self._behind and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
-            self._survey()
+        if self._joining and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
+            self._joining.survey(self.roster, self.repositories)
         return Outcome.TAKEN
 
     def _retire(self, repository: Repository, event: Event, now: float) -> bool:
@@ -332,9 +333,7 @@ class Aggregation:
             found.acks[mirror] = ack
         if found.queue:
             self._touched[repository] = found
-        behind = self._behind.get(mirror)
-        if behind and repository in behind and found.is_level(mirror, behind[repository]):
-            del behind[repository]
+        self._joining.heard(mirror, found)
 
     def _advance(self, repository: Repository, now: float) -> bool:
         """Releases, then announces, in order; False when the batch was full before the end."""
@@ -388,24 +387,10 @@ class Aggregation:
         self._output.add(Message(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
         if changed:
             self._touched.update((name, found) for name, found in self.repositories.items() if found.queue)
-            self._survey()
-
-    def _survey(self) -> None:
-        """For each joining mirror: where it serves less than is released now."""
-        joining = [mirror for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
-        self._behind = {mirror.name: dict(self._lagging(mirror)) for mirror in joining}
-
-    def _lagging(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
-        for repository in self.repositories.values():
-            state = repository.state
-            if state is None or state.deleted:
-                continue
-            follows = mirror.carries(state.path) and repository.id not in mirror.deactivated
-            if follows and not repository.is_level(mirror.name, state.released):
-                yield repository.id, state.released
+            self._joining.survey(self.roster, self.repositories)
 
     def _promote(self, now: float) -> None:
-        for name in [name for name, behind in self._behind.items() if not behind]:
+        for name in self._joining.level():
             self._set_roster(rosters.promoted(self.roster, name, now=now))
 
     def _forget(self, mirror: str) -> bool:
