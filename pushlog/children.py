@@ -3,7 +3,8 @@
 
 Mercurial asks every later changeset for its parents, at every page. A process that serves pages remembers instead who is whose
 child: eight bytes a changeset for the repositories asked of last. The first question reads all parents, later ones those of what
-was added since; after a change of the repository the nodes are compared, for a strip may have come between.
+was added since; after a change of the repository the nodes are compared, for a strip may have come between. Of the newest
+changesets, of which most pages are, Mercurial's way is the shorter one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mercurial.node import nullrev
 
 _KEPT = 16  # repositories
 _ENOUGH = 4  # bytes of a node
+_FEW = 500  # later changesets, whose parents cost less than to compare all nodes
 _known: Any = util.lrucachedict(_KEPT)
 _lock = threading.Lock()
 
@@ -77,6 +79,8 @@ def children(orig: Any, ctx: Any, hide: int | None = None) -> Any:
     if isinstance(ctx, context.basefilectx) or ctx.rev() in (None, nullrev):
         return orig(ctx, hide)
     repo = ctx.repo()
+    if len(repo.changelog) - ctx.rev() <= _FEW:
+        return orig(ctx, hide)
     with _lock:
         known = _known.get(repo.spath)
         if known is None:

@@ -8,6 +8,7 @@ import pytest
 from mercurial import bundle2, context, exchange, repair
 from mercurial.node import nullid
 
+from pushlog import children
 from pushlog.children import Children
 from tests.pushlog.conftest import Site
 
@@ -67,7 +68,10 @@ def test_a_strip_that_was_added_again_in_another_order_is_noticed(repo, tmp_path
     agrees(known, Site(tmp_path / "random").repository)
 
 
-def test_a_page_names_the_children_that_mercurial_would_name(site):
+@pytest.mark.parametrize("few", [0, 2, children._FEW])
+def test_a_page_names_the_children_that_mercurial_would_name(site, monkeypatch, few):
+    monkeypatch.setattr(children, "_FEW", few)
+
     def shown(rev):
         return json.loads(site.get(f"/json-rev/{rev}")[2])["children"]
 
