@@ -4,6 +4,7 @@
 import errno
 import os
 import sqlite3
+import stat
 
 _ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR}
 _SQLITE = {
@@ -40,12 +41,16 @@ def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
 
 
 def _obstacle(path: str) -> OSError | None:
-    for name in _BESIDE:
+    """Opens nothing: whoever closes a file again gives up the locks that other connections of the process have on it."""
+    for file in (path + name for name in _BESIDE):
         try:
-            os.close(os.open(path + name, os.O_RDWR | os.O_CLOEXEC))
+            if not stat.S_ISREG(os.stat(file).st_mode):
+                return OSError(errno.EINVAL, "not a file", file)
+            if not os.access(file, os.R_OK | os.W_OK):
+                return PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
         except FileNotFoundError:
             if not os.access(os.path.dirname(path) or ".", os.W_OK | os.X_OK):
-                return PermissionError(errno.EACCES, os.strerror(errno.EACCES), path + name)
+                return PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
         except OSError as error:
             return error
     return None

@@ -6,6 +6,8 @@ import errno
 import os
 import resource
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -109,6 +111,18 @@ def test_a_process_without_file_descriptors_is_waited_for(
         except ReplicationError as error:
             found = error
     assert isinstance(found, Unavailable) or (found is None and count > 2)
+
+
+def test_looking_for_what_stands_in_the_way_gives_up_no_lock_of_this_process(tmp_path: Path) -> None:
+    file = tmp_path / "it.db"
+    other = f"""import sqlite3; sqlite3.connect({str(file)!r}, timeout=0).execute("INSERT INTO t VALUES (2)")"""
+    with closing(sqlite3.connect(file, isolation_level=None)) as writing:
+        writing.execute("PRAGMA journal_mode=WAL")
+        writing.execute("CREATE TABLE t (x)")
+        writing.execute("BEGIN IMMEDIATE")
+        trouble(sqlite_error(sqlite3.SQLITE_CANTOPEN), "notifier.state", str(file))
+        found = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
+    assert "database is locked" in found.stderr
 
 
 @OPENERS
