@@ -167,7 +167,7 @@ class Session:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
         self._read(0.0 if core.undecided else timeout)
         core.decide(self._clock.now())
-        if core.urgent or core.full:
+        if core.urgent or core.full or core.undecided:
             self.commit()
         now = self._clock.monotonic()
         if not was_waiting:

@@ -406,6 +406,20 @@ def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded
     assert len(log.records(ERRORS)) == 100
 
 
+def test_what_waits_for_the_next_transaction_waits_for_no_group_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_STATES", 2)
+    clock, chains = HandClock(), [Chain(f"x{number}") for number in range(4)]
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    ask(log, Verb.ALLOW_EMPTY, allow=True)
+    with Session(AggregatorSettings(group_time=3600.0), log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)
+        send(log, [chain.next() for chain in chains])
+        for _ in chains:
+            session.step(0.0)
+        assert all_noticed(log, chains)
+
+
 def acknowledge(log: Log, ack: Ack) -> None:
     log.append([Message(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack))])
 
