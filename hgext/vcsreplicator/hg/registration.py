@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from mercurial import extensions, localrepo, registrar, repair, revlog
+from mercurial import extensions, hg, localrepo, registrar, repair, revlog
 
 from pushlog import streams
 
@@ -30,12 +30,22 @@ def uisetup(ui: Any) -> None:
 
 
 def _collect_rarely() -> None:
-    """Has Python look for cycles less often, and not once more at the end (`docs/decisions/rare-collections.md`)."""
+    """Has Python look for cycles less often, and not once more at the end (`docs/decisions/rare-collections.md`).
+
+    Not in hgweb, which throws away a whole repository object, index and all, after each change (`test_hgweb_memory.py`).
+    """
     import atexit
     import gc
 
+    before = gc.get_threshold()
     gc.set_threshold(20_000, 10, 10)
     atexit.register(gc.freeze)
+
+    def kept_open(original: Any, *arguments: Any) -> None:
+        gc.set_threshold(*before)
+        original(*arguments)
+
+    extensions.wrapfunction(hg.cachedlocalrepo, "__init__", kept_open)
 
 
 def extsetup(ui: Any) -> None:
