@@ -35,6 +35,9 @@ from .text import local, text
 Progress = Callable[[int, int], None]
 """Called with the number of changesets here, and there."""
 
+MASTER_AUTH = (b"vcsreplicator-mirror", b"master-auth")
+"""Section and key of a file's name, set by the worker; nobody writes it into an hgrc."""
+
 _SPOOLED = 16 * 1024 * 1024
 
 
@@ -103,7 +106,7 @@ def master_fingerprint(ui: Any, url: str, timeout: float = 60.0) -> Fingerprint:
 def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
     """A connection to a repository elsewhere; whatever goes wrong with it is Unavailable.
 
-    Name and password are read for each: section `[auth]` of the file that `vcsreplicator.master-auth` names.
+    Name and password are read for each: section `[auth]` of the file that MASTER_AUTH names.
     """
     offer.register()  # over SSH a client must know the commands it sends
     ui = ui.copy()
@@ -124,7 +127,8 @@ def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
 
 
 def _opened(ui: Any, url: str) -> Any:
-    file = ui.config(b"vcsreplicator", b"master-auth", None)
+    section, key = MASTER_AUTH
+    file = dict(ui.configitems(section)).get(key)
     try:
         if file is not None:
             ui.resetstate()  # it would go on with the password that it had

@@ -93,7 +93,7 @@ class Hands:
                     raise Halted(Reason.LOCKED, "another process changes the repository at the same time")
             if not task.items:
                 self._look(here, task.repository)
-                self._finish_deletion(here, keep=task.keep)
+            self._finish_deletion(here, keep=task.keep)  # whose event is skipped, where a kill came in between
             self._release(here, task)
         except Exception as problem:
             trouble = self._trouble(here, problem)

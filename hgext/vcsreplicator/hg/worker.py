@@ -20,6 +20,7 @@ from .checking import check
 from .looking import look
 from .repository import Repositories, prepare
 from .scan import scan
+from .snapshot import MASTER_AUTH
 from .work import Hands
 
 
@@ -44,7 +45,7 @@ def main() -> None:
         return
     ui = prepare()
     if settings.master_auth is not None:
-        ui.setconfig(b"vcsreplicator", b"master-auth", os.fsencode(settings.master_auth), b"mirror")
+        ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
     hands = Hands(settings, Repositories(ui, settings.open_repositories), SystemClock())
     answer: object = READY
     while True:
