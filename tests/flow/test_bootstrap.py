@@ -94,12 +94,12 @@ def wait_known(bench: Bench, authors: list[Author]) -> None:
 
 
 @contextlib.contextmanager
-def pushes_to(bench: Bench, authors: list[Author]) -> Iterator[None]:
-    """Meanwhile pushes go on to these repositories."""
+def pushes_to(bench: Bench, authors: list[Author], *, pause: float = 0.01) -> Iterator[None]:
+    """Meanwhile pushes go on to these repositories, with `pause` seconds between one to each of them and the next."""
     over = threading.Event()
 
     def push() -> None:
-        while not over.is_set():
+        while not over.wait(pause):
             for author in authors:
                 author.push()
             bench.send(*authors)
@@ -211,7 +211,9 @@ def fill_many(bench: Bench, count: int) -> str:
     authors = repositories(bench, count)
     wait_known(bench, authors)
     began = time.monotonic()
-    with pushes_to(bench, authors[:: count // 5]):
+    with pushes_to(
+        bench, authors[:: count // 5], pause=0.5
+    ):  # ten a second; else there are soon 30,000 to catch up with
         kills, _ = fill_killed(bench, 1, behind=count // 2)
     seconds = time.monotonic() - began
     with bench.mirror():

@@ -5,6 +5,7 @@ hgweb scans its folder every `web.refreshinterval` seconds (20), which hides a n
 happens when it is needed: a path that is a repository on disk and that hgweb does not know yet.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,11 +22,15 @@ def application(root: str) -> Application:
     """The WSGI application for every repository below `root`.
 
     Configuration comes from HGRCPATH alone; a repository's own hgrc is read by Mercurial as usual unless HGRCSKIPREPO is set.
-    Demand import must be off: threads that import lazily at once answer 500.
+    Demand import must be off: threads that import lazily at once answer 500. What the process holds by now is not looked at for
+    garbage any more.
     """
     demandimport.disable()
     folder = os.fsencode(os.path.realpath(root))
     hgweb = _Repositories({b"/": os.path.join(folder, b"**")})
+    # hgweb looks for garbage after each request: 16 ms through modules that never are.
+    gc.collect()
+    gc.freeze()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if _is_new(hgweb, folder, environ.get("PATH_INFO", "")):
@@ -38,10 +43,14 @@ def application(root: str) -> Application:
 class _Repositories(hgwebdir_mod.hgwebdir):  # type: ignore[misc]
     """A folder of repositories but for a mirror's own folder in it, where repositories are made and put aside."""
 
+    known: frozenset[bytes]
+
     def refresh(self) -> None:
-        super().refresh()
-        if any(_is_ours(name) for name, _ in self.repos):
+        before = self.lastrefresh
+        super().refresh()  # at each request; mostly it does nothing
+        if self.lastrefresh != before:
             self.repos = [(name, place) for name, place in self.repos if not _is_ours(name)]
+            self.known = frozenset(name for name, _ in self.repos)
 
 
 def _is_ours(virtual: bytes) -> bool:
@@ -51,14 +60,13 @@ def _is_ours(virtual: bytes) -> bool:
 
 def _is_new(hgweb: Any, folder: bytes, where: str) -> bool:
     """Whether the request's path leads into a repository on disk that the last scan did not see."""
-    known = {virtual for virtual, _ in hgweb.repos}
     virtual = b""
     # WSGI hands paths over as Latin-1 text.
     for part in where.strip("/").encode("latin-1", "replace").split(b"/"):
         if part in (b"", b".", b"..") or part.startswith(b"~") or b"\0" in part:
             return False
         virtual = virtual + b"/" + part if virtual else part
-        if len(virtual) > wire.MAX_PATH or virtual in known:
+        if len(virtual) > wire.MAX_PATH or virtual in hgweb.known:
             return False
         if os.path.isdir(os.path.join(folder, virtual, b".hg")):
             return True
