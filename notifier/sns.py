@@ -13,6 +13,7 @@ service does not like is made again one by one, so that nothing is refused for i
 
 import math
 import queue
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from .sns_message import MOST_ENTRIES, Entry, object_body, object_key, together,
 LINGER = 0.003
 """Seconds that a message may wait for each that may join it."""
 
+TOPIC = re.compile(r"arn:[^:]+:sns:(?P<region>[^:]*):[^:]*:[A-Za-z0-9_-]{1,256}(?P<fifo>\.fifo)?")
+BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 WRONG = {
     "InvalidParameter",
     "InvalidParameterValue",
@@ -68,11 +71,18 @@ class SnsSettings:
     patience: Patience = PATIENCE
 
     def __post_init__(self) -> None:
-        if not self.topic_arn.startswith("arn:"):
-            raise ValueError(f"topic-arn: expected arn:…, got {self.topic_arn!r}")
-        for name in ("bucket", "region"):
-            if not getattr(self, name):
-                raise ValueError(f'{name}: expected a name, got ""')
+        # Most of these mistakes SNS and S3 would call a fault of each message.
+        arn = TOPIC.fullmatch(self.topic_arn)
+        if arn is None:
+            raise ValueError(f"topic-arn: expected arn:…:sns:REGION:ACCOUNT:NAME, got {self.topic_arn!r}")
+        if arn["fifo"]:
+            raise ValueError(f"topic-arn: expected a standard topic, got the FIFO topic {self.topic_arn!r}")
+        if not BUCKET.fullmatch(self.bucket):
+            raise ValueError(f"bucket: expected a name of letters, digits, dots and hyphens, got {self.bucket!r}")
+        if not self.region:
+            raise ValueError('region: expected a name, got ""')
+        if self.sns_endpoint_url is None and self.region != arn["region"]:
+            raise ValueError(f"region: expected that of topic-arn, {arn['region']}, got {self.region!r}")
         for name in ("sns_endpoint_url", "s3_endpoint_url"):
             if not (getattr(self, name) or "https://").startswith(("http://", "https://")):
                 raise ValueError(f"{name}: expected an http or https URL, got {getattr(self, name)!r}")
@@ -253,4 +263,5 @@ def _code(error: ClientError) -> str:
 
 def _judged(operation: str, code: str, reason: str) -> ReplicationError:
     text = f"{operation}: {code}: {reason}"
-    return Wrong(text) if code in WRONG else Unavailable(text)
+    # "Invalid parameter: TopicArn" is no fault of the message.
+    return Wrong(text) if code in WRONG and "TopicArn" not in reason else Unavailable(text)

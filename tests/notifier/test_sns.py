@@ -169,6 +169,13 @@ def publications(topic: Endpoint) -> list[int]:
         (Reply(status=403, body=ANSWER_OF_SNS % b"AuthorizationError"), Unavailable, [3, 1, 1, 1]),
         (Reply(status=404, body=ANSWER_OF_SNS % b"NotFound"), Unavailable, [3, 1, 1, 1]),
         (Reply(status=400, body=ANSWER_OF_SNS % b"InvalidParameter"), Rejected, [3, 1, 1, 1]),
+        (
+            Reply(
+                status=400, body=ANSWER_OF_SNS.replace(b"no<", b"Invalid parameter: TopicArn<") % b"InvalidParameter"
+            ),
+            Unavailable,
+            [3, 1, 1, 1],
+        ),
         (Reply(hang=threading.Event()), Unavailable, [3]),
         (Reply(reset=True), Unavailable, [3]),
         (Reply(status=200, body=b""), Unavailable, [3]),
@@ -183,6 +190,7 @@ def publications(topic: Endpoint) -> list[int]:
         "no-rights",
         "no-topic",
         "invalid",
+        "invalid-topic",
         "hanging",
         "reset",
         "empty",
