@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mercurial import error
 from mercurial import ui as uimod
 from mercurial.repo import factory
 
@@ -36,6 +37,9 @@ class Wire:
         before: Callable[[int], object] = lambda number: None,
     ) -> None:
         self._repo, self._harm, self._before, self.calls = author.repo, harm, before, 0
+
+    def url(self) -> bytes:
+        return b"http://master.example/one"
 
     def _callstream(self, name: bytes, **arguments: bytes) -> io.BytesIO:
         self.calls += 1
@@ -237,3 +241,18 @@ def test_a_master_that_is_locked_says_so_soon(author: Author, tmp_path: Path, mo
     answer = offer._guarded(offer._state)(author.repo, None, b"")
     with pytest.raises(Unavailable, match="locked"):
         Answer(io.BytesIO(b"".join(answer.gen)))
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_master_that_asks_for_another_password_meanwhile_is_waited_for(
+    author: Author, tmp_path: Path, call: int
+) -> None:
+    def refuse(number: int) -> None:
+        if number == call:
+            raise error.Abort(b"authorization failed")
+
+    repo = empty(author, tmp_path / "mirror")
+    with pytest.raises(Unavailable, match=r"http://master\.example/one: authorization failed"):
+        take(repo, Wire(author, before=refuse))
+    take(repo, Wire(author))
+    assert equal(repo, author)

@@ -75,7 +75,7 @@ def take_from(repo: Any, peer: Any, *, now: float, progress: Progress = lambda h
     _pull(repo, peer, first.after, progress)
     first_push = _last_push(repo) + 1
     with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
-        answer = Answer(peer._callstream(b"replication-state", firstpush=b"%d" % first_push))
+        answer = _ask(peer, b"replication-state", firstpush=b"%d" % first_push)
         state = _read(answer)
         _expect_history(repo, state)
         for frame in answer.frames():
@@ -94,7 +94,7 @@ def master_level(ui: Any, url: str, timeout: float = 60.0) -> outbox.Level:
 def master_fingerprint(ui: Any, url: str, timeout: float = 60.0) -> Fingerprint:
     """What the master is now; raises Unavailable."""
     with connected(ui, url, timeout) as peer:
-        answer = Answer(peer._callstream(b"replication-fingerprint"))
+        answer = _ask(peer, b"replication-fingerprint")
         answer.finish()
         try:
             return read(Fingerprint, dict(answer.header), "fingerprint")
@@ -141,8 +141,15 @@ def _opened(ui: Any, url: str) -> Any:
         raise Unavailable(f"{url}: {_words(problem)}") from problem
 
 
+def _ask(peer: Any, command: bytes, **arguments: bytes) -> Answer:
+    try:
+        return Answer(peer._callstream(command, **arguments))
+    except error.Abort as problem:  # as when it is opened; elsewhere an Abort is about what the master sent
+        raise Unavailable(f"{text(peer.url())}: {_words(problem)}") from problem
+
+
 def _state(peer: Any, first_push: bytes) -> _State:
-    answer = Answer(peer._callstream(b"replication-state", firstpush=first_push))
+    answer = _ask(peer, b"replication-state", firstpush=first_push)
     answer.finish()
     return _read(answer)
 
@@ -165,11 +172,8 @@ def _pull(repo: Any, peer: Any, after: Tip, progress: Progress) -> None:
     """Changesets up to `after`, a transaction per piece."""
     while (here := observe.tip(repo)).length < after.length:
         progress(here.length, after.length)
-        answer = Answer(
-            peer._callstream(
-                b"replication-changesets", first=b"%d" % here.length, tip=here.node.encode(), last=b"%d" % after.length
-            )
-        )
+        wanted = {"first": b"%d" % here.length, "tip": here.node.encode(), "last": b"%d" % after.length}
+        answer = _ask(peer, b"replication-changesets", **wanted)
         if answer.header["last"] <= here.length:
             raise Unavailable(
                 f"the master has {answer.header['last']} changesets now, it had {after.length} a moment ago"
