@@ -6,6 +6,7 @@ The ratio of a line is against the same question at 1,000 pushes; that of json-p
 """
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from testing.measure import Row
 
 SMALL = 1000
 SAMPLES = 8
-REPEATS = 5  # os.times counts in hundredths of a second
+REPEATS = 5
 
 
 def rows() -> Iterator[Row]:
@@ -70,8 +71,8 @@ def measured(ask: Callable[[], object]) -> list[float]:
 
 def spent() -> float:
     """Processor seconds of this process and of commands it ran: what others do on the machine does not count."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def questions(repository: Path, pushes: int) -> Iterator[tuple[str, Callable[[], object]]]:

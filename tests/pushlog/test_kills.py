@@ -150,25 +150,30 @@ def assert_agrees(repository):
     assert list(log.sound_facts()) or seen == []
 
 
-def survive_kills(tmp_path, load, work, stride, *, folder="server", is_watched=is_writing, least=20):
-    """Killed before its first changing call, and every `stride`-th from there on."""
-    folders = [each.parent.name for each in tmp_path.glob("*/.hg")]
-    for each in folders:
-        shutil.copytree(tmp_path / each, tmp_path / "before" / each, symlinks=True)
-    step = 1 - stride
-    was_killed = True
-    while was_killed:
-        step += stride
+@pytest.fixture
+def survive_kills(tmp_path, told, request):
+    """Kills the work before its first changing call, and every `stride`-th from there on."""
+
+    def survive(load, work, stride, *, folder="server", is_watched=is_writing, least=20):
+        folders = [each.parent.name for each in tmp_path.glob("*/.hg")]
         for each in folders:
-            shutil.rmtree(tmp_path / each)
-            shutil.copytree(tmp_path / "before" / each, tmp_path / each, symlinks=True)
-        was_killed = run_killed_at(step, work, is_watched)
-        with_reader = load(folder)
-        if with_reader.svfs.exists(b"journal"):
-            recorded(storage.Pushlog(with_reader))
-            with_reader.recover()
-        assert_agrees(load(folder))
-    assert step > least, "the work does not seem to write"
+            shutil.copytree(tmp_path / each, tmp_path / "before" / each, symlinks=True)
+        step, kills, was_killed = 1 - stride, -1, True
+        while was_killed:
+            step, kills = step + stride, kills + 1
+            for each in folders:
+                shutil.rmtree(tmp_path / each)
+                shutil.copytree(tmp_path / "before" / each, tmp_path / each, symlinks=True)
+            was_killed = run_killed_at(step, work, is_watched)
+            with_reader = load(folder)
+            if with_reader.svfs.exists(b"journal"):
+                recorded(storage.Pushlog(with_reader))
+                with_reader.recover()
+            assert_agrees(load(folder))
+        assert step > least, "the work does not seem to write"
+        told(f"{request.node.name}: killed before {kills} changing calls")
+
+    return survive
 
 
 @pytest.fixture(params=[3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"])
@@ -177,25 +182,25 @@ def stride(request):
     return request.param
 
 
-def test_push(tmp_path, pushed, stride):
-    survive_kills(tmp_path, pushed, lambda: push(pushed), stride)
+def test_push(survive_kills, pushed, stride):
+    survive_kills(pushed, lambda: push(pushed), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1, 2]
 
 
-def test_first_push(tmp_path, pushed, stride):
+def test_first_push(tmp_path, survive_kills, pushed, stride):
     shutil.rmtree(tmp_path / "server")
     pushed("server", create=True)
-    survive_kills(tmp_path, pushed, lambda: push(pushed), stride)
+    survive_kills(pushed, lambda: push(pushed), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [5]
 
 
-def test_first_push_to_an_adopted_database(tmp_path, pushed, stride):
+def test_first_push_to_an_adopted_database(tmp_path, survive_kills, pushed, stride):
     os.unlink(tmp_path / "server" / ".hg" / "store" / "pushlog.log")
-    survive_kills(tmp_path, pushed, lambda: push(pushed), stride)
+    survive_kills(pushed, lambda: push(pushed), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1, 2]
 
 
-def test_pull(tmp_path, pushed, stride):
+def test_pull(survive_kills, pushed, stride):
     push(pushed)
 
     def pull():
@@ -207,7 +212,7 @@ def test_pull(tmp_path, pushed, stride):
         exchange.pull(local, remote)
 
     pushed("mirror", create=True)
-    survive_kills(tmp_path, pushed, pull, stride, folder="mirror")
+    survive_kills(pushed, pull, stride, folder="mirror")
     assert recorded(storage.Pushlog(pushed("mirror"))) == recorded(storage.Pushlog(pushed("server")))
 
 
@@ -228,14 +233,14 @@ def strip(pushed):
     return strip
 
 
-def test_strip_in_the_middle(tmp_path, pushed, strip, stride):
-    survive_kills(tmp_path, pushed, strip, stride)
+def test_strip_in_the_middle(survive_kills, pushed, strip, stride):
+    survive_kills(pushed, strip, stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
 
 
-def test_strip_killed_before_it_cuts(tmp_path, pushed, strip):
+def test_strip_killed_before_it_cuts(survive_kills, pushed, strip):
     """Whoever recovers cuts what the journal names: all that the strip would have cut, or nothing."""
-    survive_kills(tmp_path, pushed, strip, 1, is_watched=is_journalling_a_group, least=3)
+    survive_kills(pushed, strip, 1, is_watched=is_journalling_a_group, least=3)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
 
 
@@ -271,9 +276,9 @@ def test_rollback_leaves_an_abandoned_transaction_alone(pushed):
     assert len(pushed("server")) == 5
 
 
-def test_rollback(tmp_path, pushed, stride):
+def test_rollback(survive_kills, pushed, stride):
     push(pushed)
-    survive_kills(tmp_path, pushed, lambda: pushed("server").rollback(), stride)
+    survive_kills(pushed, lambda: pushed("server").rollback(), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1]
 
 
