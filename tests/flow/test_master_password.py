@@ -31,6 +31,7 @@ def with_a_gap(bench: Bench) -> Author:
 def auth(bench: Bench, password: str) -> str:
     file = bench.folder / "master.hgrc"
     url = f"master.prefix = {bench.master_url}\nmaster.username = beta\nmaster.password = {password}\n"
+    file.touch(mode=0o600)
     file.write_text(f"[hooks]\npretxnopen = false\n[auth]\n{url}")
     return str(file)
 
@@ -60,4 +61,14 @@ def test_mirror_without_its_file_says_so_and_goes_on_once_it_is_there(bench: Ben
     with bench.mirror(master_auth=str(bench.folder / "master.hgrc")):
         waits_because(bench, author, "master-auth: ")
         auth(bench, "open sesame")
+        bench.wait_applied(author)
+
+
+def test_file_that_others_may_read_is_not_used_until_they_may_not(bench: Bench) -> None:
+    author = with_a_gap(bench)
+    file = Path(auth(bench, "open sesame"))
+    file.chmod(0o640)
+    with bench.mirror(master_auth=str(file)):
+        waits_because(bench, author, f"master-auth: {file} has mode 0640, expected 0600 or stricter")
+        file.chmod(0o600)
         bench.wait_applied(author)

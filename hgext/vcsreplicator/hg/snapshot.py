@@ -10,6 +10,8 @@ is not this module's business.
 
 import contextlib
 import json
+import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -131,6 +133,7 @@ def _opened(ui: Any, url: str) -> Any:
     file = dict(ui.configitems(section)).get(key)
     try:
         if file is not None:
+            _expect_private(file)
             ui.resetstate()  # it would go on with the password that it had
             ui.readconfig(file, sections=[b"auth"], trust=True)
     except (OSError, error.Abort) as problem:
@@ -139,6 +142,13 @@ def _opened(ui: Any, url: str) -> Any:
         return factory.peer(ui, {}, url.encode())
     except error.Abort as problem:  # no password, a wrong one, a certificate that is not trusted
         raise Unavailable(f"{url}: {_words(problem)}") from problem
+
+
+def _expect_private(file: bytes) -> None:
+    mode = stat.S_IMODE(os.stat(file).st_mode)
+    if mode & 0o077:
+        name = os.fsdecode(file)
+        raise Unavailable(f"master-auth: {name} has mode {mode:04o}, expected 0600 or stricter: chmod go= {name}")
 
 
 def _ask(peer: Any, command: bytes, **arguments: bytes) -> Answer:
