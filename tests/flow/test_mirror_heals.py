@@ -85,6 +85,33 @@ def test_a_repository_whose_beginning_is_not_in_the_log_is_copied(bench: Bench) 
     assert equal(bench, patient)
 
 
+def configure(author: Author, description: str) -> None:
+    (author.folder / ".hg/hgrc").write_text(f"[web]\ndescription = {description}\n")
+    author.event(Type.HGRC, hgrc={"web": {"description": description}})
+
+
+@pytest.mark.parametrize("reason", ["gap", "corrupt"])
+def test_what_was_configured_last_before_a_repair_holds_after_it(bench: Bench, reason: str) -> None:
+    patient, _ = two(bench)
+    push(bench, patient)
+    configure(patient, "first")
+    bench.send(patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+    if reason == "gap":
+        patient.push()
+        bench._sent[patient.repository] += 1  # this one never reaches the log
+    else:
+        damage(bench, patient, "revlog truncated")
+    configure(patient, "second")
+    configure(patient, "third")
+    bench.send(patient)
+    with bench.mirror():
+        bench.wait_detached(patient, reason)
+        bench.wait_applied(patient)
+    assert "third" in (bench.where(patient) / ".hg/hgrc").read_text()
+
+
 def test_a_bundle_that_is_only_on_the_master_is_fetched(bench: Bench) -> None:
     patient, neighbour = two(bench)
     event = patient.push()

@@ -6,9 +6,7 @@ master: the old one stays in service until the new one is whole, and is kept asi
 with which the next attempt goes on, or two whole ones, of which either is right to be in place.
 """
 
-import contextlib
 import os
-import shutil
 import urllib.parse
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -75,8 +73,6 @@ def swap(
         _serve_on(repo, folder, former.incarnation == level.incarnation)
     repositories.close(made)
     repositories.close(folder)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.copyfile(os.path.join(folder, ".hg", "hgrc"), os.path.join(made, ".hg", "hgrc"))
     place.exchange(made, settings.root, folder)
     if os.path.lexists(os.path.join(made, ".hg")):
         place.set_aside(settings.folder, settings.folder, made, f"{repository}-healed")

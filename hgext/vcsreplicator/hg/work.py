@@ -119,7 +119,6 @@ class Hands:
         step = plan(event, here.level, occupant)
         match step.act:
             case Act.SKIP:
-                self._take_hgrc(here, items[0])
                 return 1
             case Act.TROUBLE:
                 raise Halted(step.reason or Reason.CORRUPT, step.why)
@@ -213,16 +212,6 @@ class Hands:
         place.install(made, settings.root, target)
         here.folder, here.level, here.serving = target, level, 0
         return 1
-
-    def _take_hgrc(self, here: Here, item: Item) -> None:
-        """A snapshot brings no configuration: that is in the events which it made repeats."""
-        event, level = item.event, here.level
-        if event.hgrc is None or level is None or here.folder is None or level.offset >= 0:
-            return
-        if event.incarnation == level.incarnation:
-            repo = self.repositories.open(here.folder)
-            with locked(repo):
-                write_hgrc(repo, event)
 
     def _rename(self, here: Here, target: str, *, occupied: bool) -> None:
         """Moves the folder first; read again after a kill, the event finds it at its new place."""
