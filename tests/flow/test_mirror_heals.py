@@ -18,10 +18,15 @@ import pytest
 from mercurial import error, lock
 
 from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.clock import SystemClock
 from hgext.vcsreplicator.errors import Diverged, Unavailable
 from hgext.vcsreplicator.event import Settings, Tip, Type
-from hgext.vcsreplicator.hg.work import trouble
+from hgext.vcsreplicator.hg import place
+from hgext.vcsreplicator.hg.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.work import Hands, trouble
+from hgext.vcsreplicator.levels import Reason
 from hgext.vcsreplicator.log import EVENTS, Message, partition_of
+from hgext.vcsreplicator.mirror.task import Task
 from testing.author import Author
 from testing.mirroring import Bench
 from testing.waiting import eventually
@@ -303,6 +308,36 @@ def test_damage_heals_alone(bench: Bench, what: str, when: str) -> None:
             bench.wait_applied(patient)
             bench.wait_served(patient)
     assert bench.notes() == []
+
+
+class Killed(BaseException):
+    """Instead of a kill."""
+
+
+@pytest.mark.parametrize("place_name", ["exchange", "set_aside"])
+def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, place_name: str
+) -> None:
+    patient = bench.author("patient")
+    patient.push({"file": os.urandom(3000)})
+    push(bench, patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+    flip(bench.where(patient) / ".hg/store/data/file.i", 1000)
+    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    hands = Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, place_name, kill)
+        with pytest.raises(Killed):
+            hands.perform(task)
+    assert hands.perform(task).trouble is None
+    assert equal(bench, patient)
 
 
 def test_a_store_restored_from_yesterday_is_believed_and_caught_up(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 
 Where it stands, when the repository is sound and only lacks something. Beside, when it is damaged or says something else than the
 master: the old one stays in service until the new one is whole, and is kept aside afterwards. A kill leaves a half-made copy,
-with which the next attempt goes on, or two whole ones, of which either is right to be in place.
+with which the next attempt goes on; a kill around the exchange may leave the old one there, with which none does.
 """
 
 import os
@@ -22,6 +22,8 @@ from . import fingerprint, place, replicated, snapshot, watermark
 from .repository import Repositories, locked
 
 COMPARE_ATTEMPTS = 3
+_EXCHANGED = "exchanged"
+"""A file beside a copy, from before its exchange on: what is there after a kill may be the old repository, damaged."""
 
 
 def url_of(settings: MirrorSettings, path: str) -> str:
@@ -43,6 +45,7 @@ def copy_beside(
 ) -> tuple[str, Level]:
     """A whole and compared copy in the staging folder, and its level; goes on with what an earlier attempt left there."""
     made = place.staging_of(settings.folder, repository)
+    _keep_aside(repositories, made, settings, repository)
     repo = _begun(repositories, made)
     _expect(repository, master_repository(repo.ui, url, settings), url)
     try:
@@ -73,14 +76,24 @@ def swap(
         _serve_on(repo, folder, former.incarnation == level.incarnation)
     repositories.close(made)
     repositories.close(folder)
-    place.exchange(made, settings.root, folder)
-    if os.path.lexists(os.path.join(made, ".hg")):
-        place.set_aside(settings.folder, settings.folder, made, f"{repository}-healed")
+    with open(os.path.join(made, _EXCHANGED), "wb"):
+        place.exchange(made, settings.root, folder)
+    _keep_aside(repositories, made, settings, repository)
 
 
 def master_repository(ui: Any, url: str, settings: MirrorSettings) -> str:
     """The id of the repository that the master has at the URL now."""
     return snapshot.master_level(ui, url, settings.master_timeout).repository
+
+
+def _keep_aside(repositories: Repositories, made: str, settings: MirrorSettings, repository: str) -> None:
+    """Keeps what an exchange left where copies are made; no-op before one."""
+    if not os.path.lexists(os.path.join(made, _EXCHANGED)):
+        return
+    repositories.close(made)
+    if os.path.lexists(os.path.join(made, ".hg")):
+        place.set_aside(settings.folder, settings.folder, made, f"{repository}-healed")
+    place.empty(made)
 
 
 def _begun(repositories: Repositories, made: str) -> Any:
