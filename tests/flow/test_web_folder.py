@@ -64,3 +64,10 @@ def test_a_repository_is_found_by_the_first_request_after_its_creation(ask: Ask,
     assert ask("/folder/new").startswith("404 ")
     subprocess.run([HG, "init", str(root / "folder" / "new")], check=True)
     assert ask("/folder/new").startswith("200 ")
+
+
+def test_a_repository_below_a_known_one_is_found_by_the_first_request_after_its_creation(ask: Ask, root: Path) -> None:
+    assert ask("/known/below").startswith("4")
+    subprocess.run([HG, "init", str(root / "known" / "below")], check=True)
+    assert ask("/known/below").startswith("200 ")
+    assert ask("/known/below/deeper").startswith("4")

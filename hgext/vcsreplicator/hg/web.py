@@ -66,8 +66,8 @@ def _is_new(hgweb: Any, folder: bytes, where: str) -> bool:
         if part in (b"", b".", b"..") or part.startswith(b"~") or b"\0" in part:
             return False
         virtual = virtual + b"/" + part if virtual else part
-        if len(virtual) > wire.MAX_PATH or virtual in hgweb.known:
+        if len(virtual) > wire.MAX_PATH:
             return False
-        if os.path.isdir(os.path.join(folder, virtual, b".hg")):
+        if virtual not in hgweb.known and os.path.isdir(os.path.join(folder, virtual, b".hg")):
             return True
     return False
