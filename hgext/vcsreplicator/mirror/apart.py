@@ -10,6 +10,7 @@ from dataclasses import replace
 import structlog
 
 from ..errors import Rejected, Unavailable
+from ..event import Event
 from ..levels import Reason, State
 from ..log import EVENTS, partition_of
 from ..retry import Backoff
@@ -62,6 +63,10 @@ class Apart(Books):
             attempts=former.attempts if former else 0,
         )
         self._set_apart(following, written)
+
+    def _refuse(self, following: Following, event: Event, other: str) -> None:
+        """Waits for an operator, or until the other repository leaves its path."""
+        self._detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {other!r}")
 
     def _set_apart(self, following: Following, written: Detached) -> None:
         """Nothing else is done for the repository until its note is written."""
@@ -179,8 +184,12 @@ class Apart(Books):
                     continue  # what it may have held came from the master; if not, the next event shows a gap
                 self._detach(following, Reason.GAP, str(error), offset=record.offset)
                 return
-            if item is not None and not self._is_repeat(following, item):
-                self._backlog.add(following.id, item, tracked=False)
+            if item is None or self._is_repeat(following, item):
+                continue
+            if (other := self._twin(following, item.event)) is not None:
+                self._refuse(following, item.event, other)
+                return
+            self._backlog.add(following.id, item, tracked=False)
         assert following.note is not None
         partition = following.note.partition
         if read.positions[EVENTS, partition] >= self._backlog.next(partition):

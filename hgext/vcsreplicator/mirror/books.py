@@ -13,7 +13,7 @@ import structlog
 from ..clock import Clock
 from ..errors import MalformedEvent, Unavailable
 from ..event import Event
-from ..levels import Ack, State
+from ..levels import Ack, Reason, State
 from ..log import Log, Record, partition_of
 from ..path import twin
 from ..retry import Backoff
@@ -135,17 +135,26 @@ class Books:
     def _carries(self, path: str) -> bool:
         return self._member is None or self._member.rules.carries(path)
 
-    def _twin(self, repository: str, path: str) -> str | None:
-        """The path of another repository that a careless file system would take for this one."""
-        other = self._all.get(self._places.get(twin(path), repository))
-        return other.path if other is not None and other.id != repository and other.path != path else None
+    def _twin(self, following: Following, event: Event) -> str | None:
+        """The path of another repository that a careless file system would take for the one of this event; a repeat has none."""
+        other = self._all.get(self._places.get(twin(event.path), following.id))
+        if other is None or other.id == following.id or other.path == event.path:
+            return None
+        return None if following.level is not None and following.level.is_beyond(event) else other.path
 
     def _occupy(self, following: Following) -> None:
         self._places[twin(following.path)] = following.id
 
     def _vacate(self, following: Following) -> None:
-        if self._places.get(twin(following.path)) == following.id:
-            del self._places[twin(following.path)]
+        """Gives its path up: whom that kept out is tried again."""
+        place = twin(following.path)
+        if self._places.get(place) != following.id:
+            return
+        del self._places[place]
+        for other in self._all.values():
+            is_refused = other.note is not None and other.note.reason is Reason.REFUSED
+            if is_refused and other.phase is Phase.WAITING and twin(other.path) == place:
+                self._rest(other, 0.0)
 
     def _write(self, change: Callable[[], T]) -> T | None:
         """A change of the notes that may fail without harm: what it says is found out again."""

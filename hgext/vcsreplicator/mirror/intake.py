@@ -46,10 +46,10 @@ class Intake(Apart):
             return
         event = item.event
         following = self._following(event.repository, event.path)
-        if (twins := self._twin(event.repository, event.path)) is not None:
+        if (other := self._twin(following, event)) is not None:
             if following.follows_stream:
                 self._backlog.add(event.repository, item)
-                self._detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {twins!r}")
+                self._refuse(following, event, other)
             return
         if not following.follows_stream or self._is_repeat(following, item):
             return

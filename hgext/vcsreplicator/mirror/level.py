@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..digest import START
-from ..event import NULL_NODE
+from ..event import NULL_NODE, Event
 from ..shape import from_json
 
 FILE, MAGIC = b"replicated.log", b"VRL1"
@@ -41,6 +41,12 @@ class Level:
     deleted: bool = False
     stripping: bool = False
     moved: Mapping[str, str | None] = field(default_factory=dict)
+
+    def is_beyond(self, event: Event) -> bool:
+        """Whether the event is a repeat, or of a former incarnation."""
+        if event.incarnation != self.incarnation:
+            return event.incarnation in self.former
+        return event.seq <= self.seq
 
 
 def level_of(record: bytes) -> Level:
