@@ -3,7 +3,9 @@
 
 import io
 import os
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,23 @@ def test_a_master_that_asks_for_another_password_meanwhile_is_waited_for(
         take(repo, Wire(author, before=refuse))
     take(repo, Wire(author))
     assert equal(repo, author)
+
+
+@pytest.mark.parametrize("status", [404, 500, 502, 503])
+def test_a_web_server_that_answers_with_an_error_is_waited_for(status: int) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        answering = threading.Thread(target=server.serve_forever)
+        answering.start()
+        try:
+            with pytest.raises(Unavailable, match=f"/one: HTTP Error {status}"):
+                snapshot.master_level(uimod.ui.load(), f"http://127.0.0.1:{server.server_port}/one")
+        finally:
+            server.shutdown()
+            answering.join()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
 
 from mercurial import error, phases
 from mercurial.node import bin
@@ -123,7 +124,7 @@ def connected(ui: Any, url: str, timeout: float) -> Iterator[Any]:
         finally:
             peer.close()
     except (error.PeerTransportError, error.RepoError, error.OutOfBandError, OSError, HTTPException) as problem:
-        if isinstance(problem, OSError) and problem.filename is not None:
+        if isinstance(problem, OSError) and problem.filename is not None and not isinstance(problem, HTTPError):
             raise  # our own disk, not the connection
         raise Unavailable(f"{url}: {_words(problem)}") from problem
 
