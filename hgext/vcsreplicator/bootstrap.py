@@ -7,15 +7,17 @@ The order is what makes it right, and each step can be repeated:
 2. Its positions in `events` are stored: the present ends, once. Whatever is in the log before them the master has too, because
    only committed events get there; so a copy made later has them all.
 3. Every repository that `state` names is copied from the master, many at once, each whole before it takes its place. What is
-   here already, at least as far as the log was, stays; so a killed bootstrap goes on where it was.
+   here already, at least as far as the log was, stays; so a killed bootstrap goes on where it was. What is deleted, or not
+   carried any more, is given up.
 4. Only when nothing is missing the mirror joins. From the joining point on notices wait for it; started, it reads on from 2.
 
 No service of this mirror may run meanwhile; the mirror's folder is locked.
 """
 
 import os
+import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from .path import Rules
 from .retry import Backoff
 from .roster import MirrorState, Verb
 from .status import Follower, Picture
-from .verify import carried
+from .verify import carried, must_have
 
 Ask = Callable[[Verb, Rules | None], None]
 """Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN; returns once decided, or raises Refused."""
@@ -102,7 +104,7 @@ def bootstrap(
             store_start(events, settings.group)
             picture = follower.update()
             jobs = _missing(settings, carried(picture, settings.name), stop, clock)
-            _copy(settings, options, jobs, lambda: follower.update().states, told, stop, clock)
+            _copy(settings, options, jobs, follower.update, told, stop, clock)
             if stop.is_set():
                 return False
             _refuse_incomplete(jobs)
@@ -158,7 +160,7 @@ def _copy(
     settings: MirrorSettings,
     options: BootstrapSettings,
     jobs: list[_Job],
-    states: Callable[[], Mapping[str, State]],
+    look: Callable[[], Picture],
     told: Told,
     stop: threading.Event,
     clock: Clock,
@@ -169,8 +171,6 @@ def _copy(
 
     def task(job: _Job) -> Task:
         job.attempts += 1
-        if job.attempts > 1:  # it may have been renamed
-            job.state = states().get(job.state.repository, job.state)
         return Task(repository=job.state.repository, path=job.state.path, folder=None, heal=Reason.BOOTSTRAP)
 
     def decide(job: _Job, outcome: Outcome | None) -> float | None:
@@ -185,6 +185,12 @@ def _copy(
             if outcome is None
             else "the master does not have it any more"
         )
+        picture = look()
+        job.state = picture.states.get(job.state.repository, job.state)  # it may have been renamed
+        if not must_have(picture, settings.name, job.state):
+            jobs.remove(job)
+            shutil.rmtree(staging / job.state.repository, ignore_errors=True)
+            return None
         job.is_failed = not (trouble and trouble.passing) and job.attempts >= ATTEMPTS
         told(Trouble(path=job.state.path, note=note, is_final=job.is_failed))
         return None if job.is_failed else backoff.delay(job.attempts)

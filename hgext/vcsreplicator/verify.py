@@ -63,10 +63,11 @@ class _Job:
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[State]:
     """What the mirror must have, by path; with `paths` only those."""
     wanted = (state for state in picture.states.values() if not paths or state.path in paths)
-    return sorted((state for state in wanted if _must_have(picture, mirror, state)), key=lambda state: state.path)
+    return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
 
 
-def _must_have(picture: Picture, mirror: str, state: State) -> bool:
+def must_have(picture: Picture, mirror: str, state: State) -> bool:
+    """Whether the mirror carries the repository, which is not deleted."""
     known = picture.roster.mirror(mirror) if picture.roster else None
     return not state.deleted and (known is None or known.carries(state.path))
 
@@ -90,7 +91,7 @@ def compare(
             if job.since is not None:  # it may have been renamed or deleted since
                 picture = follower.update()
                 job.state = picture.states.get(job.state.repository, job.state)
-                job.is_over = not _must_have(picture, settings.name, job.state)
+                job.is_over = not must_have(picture, settings.name, job.state)
             return Look(folder=settings.local(job.state.path), path=job.state.path)
 
         def decide(job: _Job, looked: Any) -> float | None:

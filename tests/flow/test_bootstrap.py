@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from hgext.vcsreplicator.bootstrap import BootstrapSettings, Progress, Trouble, 
 from hgext.vcsreplicator.cli.bootstrap import _ask
 from hgext.vcsreplicator.comparison import Outcome, Verdict
 from hgext.vcsreplicator.errors import Refused
+from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import MirrorState, Verb
@@ -47,15 +49,21 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
             deciding.join(PATIENCE)
 
 
-def fill(bench: Bench, rules: Rules | None = None) -> list[Progress | Trouble]:
+def fill(
+    bench: Bench, rules: Rules | None = None, *, tell: Callable[[Progress | Trouble], None] = lambda event: None
+) -> list[Progress | Trouble]:
     """What a bootstrap in this process told."""
     told: list[Progress | Trouble] = []
+
+    def keep(event: Progress | Trouble) -> None:
+        told.append(event)
+        tell(event)
 
     def ask(verb: Verb, wanted: Rules | None) -> None:
         _ask(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
 
     options, stop = BootstrapSettings(workers=2), threading.Event()
-    assert bootstrap(bench.settings(), bench.log, options, ask=ask, told=told.append, stop=stop, rules=rules)
+    assert bootstrap(bench.settings(), bench.log, options, ask=ask, told=keep, stop=stop, rules=rules)
     return told
 
 
@@ -163,6 +171,23 @@ def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(be
     assert [found.level.path for found in bench.found().values() if found.level] == ["folder/0"]
     (bench.root / "folder" / "1").unlink()
     fill(bench)
+    assert outcomes(bench) == {Outcome.EQUAL}
+
+
+def test_a_repository_that_is_deleted_meanwhile_is_not_waited_for(bench: Bench) -> None:
+    kept, doomed = repositories(bench, 2)
+    wait_known(bench, [kept, doomed])
+    doomed.event(Type.DELETED)
+    shutil.rmtree(doomed.folder)
+    told: list[Progress | Trouble] = []
+
+    def tell(event: Progress | Trouble) -> None:
+        if isinstance(event, Trouble) and not any(isinstance(before, Trouble) for before in told):
+            bench.send(doomed)
+        told.append(event)
+
+    fill(bench, tell=tell)
+    assert told[-1] == Progress(total=1, present=1, failed=0, bytes=told[-1].bytes)  # type: ignore[union-attr]
     assert outcomes(bench) == {Outcome.EQUAL}
 
 
