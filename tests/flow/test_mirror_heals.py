@@ -26,6 +26,7 @@ from hgext.vcsreplicator.hg.repository import Repositories, prepare
 from hgext.vcsreplicator.hg.work import Hands, trouble
 from hgext.vcsreplicator.levels import Reason
 from hgext.vcsreplicator.log import EVENTS, Message, partition_of
+from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import Task
 from testing.author import Author
 from testing.mirroring import Bench
@@ -533,6 +534,31 @@ def test_a_worker_does_not_grow_over_twenty_thousand_applies(bench: Bench) -> No
         before = memory()
         drain(200)
         assert memory() - before < 48 * 1024 * 1024
+
+
+def test_a_repository_that_was_apart_when_the_log_was_made_anew_heals(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    patient.push()
+    bench._sent[patient.repository] = 1
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    note = Detached(
+        repository=patient.repository,
+        path=patient.path,
+        partition=0,
+        offset=5000,
+        reason=Reason.CRASHED,
+        note="in the former log",
+        since=1.0,
+    )
+    with contextlib.closing(Notes(Path(bench.settings().folder) / "mirror.db")) as notes:
+        notes.detach(note)
+    with bench.mirror():
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+    assert bench.notes() == []
 
 
 def test_more_repositories_in_trouble_than_readers_all_heal(bench: Bench) -> None:

@@ -251,7 +251,7 @@ class Supervisor(Intake):
                 log.info("healed", repository=following.id, path=following.path)
                 assert note is not None
                 if note.reason is Reason.EXPIRED:
-                    following.note = replace(note, offset=max(note.offset, following.behind))
+                    following.note = replace(note, offset=following.behind)
                 self._catch_up(following)
             case Phase.WAITING if note is not None and note.reason is Reason.SLOW:
                 self._catch_up(following)
