@@ -71,3 +71,10 @@ def test_a_repository_below_a_known_one_is_found_by_the_first_request_after_its_
     subprocess.run([HG, "init", str(root / "known" / "below")], check=True)
     assert ask("/known/below").startswith("200 ")
     assert ask("/known/below/deeper").startswith("4")
+
+
+def test_a_repository_that_is_gone_is_not_found_and_its_folder_is_not_told(ask: Ask, root: Path) -> None:
+    assert ask("/known").startswith("200 ")
+    (root / "known").rename(root / "elsewhere")
+    assert ask("/known").startswith("404 ")
+    assert str(root) not in ask("/known/json-pushes")

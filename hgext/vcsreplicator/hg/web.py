@@ -2,7 +2,7 @@
 """A folder of repositories over HTTP: hgweb as a WSGI application that knows a new repository at its first request.
 
 hgweb scans its folder every `web.refreshinterval` seconds (20), which hides a new repository after its notice. Here the scan
-happens when it is needed: a path that is a repository on disk and that hgweb does not know yet.
+happens when it is needed: a path that is a repository on disk and that hgweb does not know yet, or that was one.
 """
 
 import gc
@@ -33,7 +33,7 @@ def application(root: str) -> Application:
     gc.freeze()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if _is_new(hgweb, folder, environ.get("PATH_INFO", "")):
+        if _has_changed(hgweb, folder, environ.get("PATH_INFO", "")):
             hgweb.lastrefresh = 0
         return hgweb(environ, start_response)  # type: ignore[no-any-return]
 
@@ -58,8 +58,8 @@ def _is_ours(virtual: bytes) -> bool:
     return any(part.startswith(b"~") for part in virtual.split(b"/"))
 
 
-def _is_new(hgweb: Any, folder: bytes, where: str) -> bool:
-    """Whether the request's path leads into a repository on disk that the last scan did not see."""
+def _has_changed(hgweb: Any, folder: bytes, where: str) -> bool:
+    """Whether the request's path leads into a repository that the last scan did not see, or that is gone since."""
     virtual = b""
     # WSGI hands paths over as Latin-1 text.
     for part in where.strip("/").encode("latin-1", "replace").split(b"/"):
@@ -68,6 +68,6 @@ def _is_new(hgweb: Any, folder: bytes, where: str) -> bool:
         virtual = virtual + b"/" + part if virtual else part
         if len(virtual) > wire.MAX_PATH:
             return False
-        if virtual not in hgweb.known and os.path.isdir(os.path.join(folder, virtual, b".hg")):
+        if (virtual in hgweb.known) != os.path.isdir(os.path.join(folder, virtual, b".hg")):
             return True
     return False
