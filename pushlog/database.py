@@ -81,6 +81,7 @@ DELETE_PUSH = "DELETE FROM pushlog WHERE id = ?"
 INSERT_CHANGESET = "INSERT INTO changesets (pushid, rev, node) VALUES (?, ?, ?)"
 REPLACE_CHANGESET = "INSERT OR REPLACE INTO changesets (pushid, rev, node) VALUES (?, ?, ?)"
 DELETE_CHANGESETS = "DELETE FROM changesets WHERE pushid = ?"
+FREE_REVISION = "UPDATE changesets SET rev = NULL WHERE rev = ? AND node != ?"  # changeset_rev
 CHANGESETS_FROM = "SELECT rowid, node, rev FROM changesets WHERE rev >= ? OR rev IS NULL ORDER BY rev"
 CLEAR_REVISIONS_FROM = "UPDATE changesets SET rev = NULL WHERE rev >= ?"
 SET_REVISION = "UPDATE changesets SET rev = ? WHERE rowid = ?"
@@ -229,14 +230,21 @@ def edited_ids(connection: sqlite3.Connection) -> list[int]:
 
 
 def apply(connection: sqlite3.Connection, fact: Fact, revision_of: RevisionOf) -> None:
-    """Make the tables say what ``fact`` says, taking changesets away from other pushes if it names them."""
+    """Make the tables say what ``fact`` says, taking changesets away from other pushes if it names them.
+
+    A changeset of another push that stands under the number of one of these had it before a strip: it gets its present number.
+    """
     connection.execute(DELETE_CHANGESETS, (fact.id,))
     if isinstance(fact, Deleted):
         connection.execute(INSERT_PUSH, (fact.id, "", 0))  # so that SQLite, too, never gives this id again
         connection.execute(DELETE_PUSH, (fact.id,))
         return
     connection.execute(INSERT_PUSH, (fact.id, fact.user, fact.date))
-    connection.executemany(REPLACE_CHANGESET, [(fact.id, revision_of(node), node) for node in fact.nodes])
+    rows = [(fact.id, revision_of(node), node) for node in fact.nodes]
+    freed = connection.executemany(FREE_REVISION, [row[1:] for row in rows]).rowcount
+    connection.executemany(REPLACE_CHANGESET, rows)
+    if freed > 0:
+        renumber(connection, 0, revision_of)
 
 
 def insert_new(connection: sqlite3.Connection, push: Push, revision_of: RevisionOf) -> None:

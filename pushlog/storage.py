@@ -347,10 +347,12 @@ class Session:
             return
         removed = self._log.removed_nodes(tr)
         self.removed = [node for node in removed if database.push_id_of(connection, node) is not None]
-        for fact in restated_without(connection, self.removed):
+        restated = restated_without(connection, self.removed)
+        moved = database.renumber(connection, self._note.get("first", 0), self._log.revision_of)
+        self.renumbered = [node for node in moved if self._log.revision_of(node) is not None]
+        for fact in restated:
             database.apply(connection, fact, self._log.revision_of)
             self._facts[fact.id] = fact
-        self.renumbered = database.renumber(connection, self._note.get("first", 0), self._log.revision_of)
 
     def _finalize(self, tr: Any) -> None:
         """The file learns the facts, and SQLite up to where it is derived."""

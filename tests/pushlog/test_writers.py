@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Several writers of one pushlog, and SQLite behind its file: no push is lost, whoever wrote what meanwhile."""
 
+import json
+
+import pytest
+from mercurial import repair
+
 from pushlog import entry
 from pushlog.storage import Pushlog
 
@@ -47,4 +52,43 @@ def test_a_push_moves_a_changeset_that_was_pushed_before(server):
     assert server.rows()[4] == ("bob", [third])
     (server.folder / ".hg" / "pushlog2.db").unlink()
     assert server.rows()[3] == ("alice", [])
+    assert server.errors() == []
+
+
+def strip(server, *nodes):
+    repository = server.repository
+    with repository.wlock(), repository.lock():
+        repair.strip(repository.ui, repository, [bytes.fromhex(node) for node in nodes], backup=False)
+
+
+@pytest.fixture
+def branched(place):
+    """Pushes 2 and 3 with a changeset each, push 4 with two, all of them beside each other; and all their changesets."""
+    client, server = place("client"), place("server")
+    base = client.commit(b"base")
+    client.push_to(server)
+    heads = [client.commit(name, onto=base) for name in (b"a", b"b", b"c", b"d")]
+    for pushed in (heads[:1], heads[1:2], heads[2:]):
+        client.push_to(server, *pushed)
+    return server, heads
+
+
+def test_a_strip_in_two_pushes_takes_nothing_from_a_push_between_them(branched):
+    server, [a, b, c, d] = branched
+    strip(server, a, c)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [d]]
+    assert server.errors() == []
+
+
+def test_a_strip_that_sqlite_lacks_takes_nothing_from_a_push_between_them(branched):
+    server, [a, b, c, d] = branched
+    before = (server.folder / ".hg" / "pushlog2.db").read_bytes()
+    strip(server, a, c)
+    (server.folder / ".hg" / "pushlog2.db").write_bytes(before)
+    (server.folder / ".hg" / "store" / "pushlog-strip.log").write_text(json.dumps({"first": 1, "nodes": [a, c]}))
+    assert server.errors() == []
+    log = Pushlog(server.repository)
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.session(tr)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [d]]
     assert server.errors() == []
