@@ -17,7 +17,7 @@ size      -      payload
 
 Name such a file flat in the store and let it end in ``.log``: a sub-folder does not survive a format upgrade, and ``.i`` and
 ``.d`` mean something to Mercurial. Bytes that were written but not synced can be lost with the power: `sync` is the remedy, a
-`TornRecord` is how the loss shows, `cut` removes it.
+`TornRecord` is how the loss shows, `mend` removes it.
 """
 
 from __future__ import annotations
@@ -138,11 +138,20 @@ class AppendFile:
             if file != _NO_FILE:
                 os.fdatasync(file)
 
-    def cut(self, tr: Any, offset: int) -> None:
-        """Drop everything behind ``offset`` (the start of a damaged record), for good: an abort does not bring it back."""
-        tr.add(self.name, offset)
-        with self._vfs(self.name, b"r+b") as file:
-            file.truncate(offset)
+    def mend(self, offset: int, payloads: Iterable[bytes]) -> None:
+        """Put ``payloads`` where a damaged record starts, for good: an abort does not bring back what was there.
+
+        Call it holding the store lock, before the first append of a transaction. A kill leaves the one file or the other.
+        """
+        with self._vfs(self.name, b"rb") as damaged:
+            sound = damaged.read(offset)
+        new = self.name + b".new"
+        with self._vfs(new, b"wb") as file:
+            file.write(sound)
+            file.writelines(map(self._frame, payloads))
+            file.flush()
+            os.fdatasync(file.fileno())
+        self._vfs.rename(new, self.name)
 
     def _frame(self, payload: bytes) -> bytes:
         size = _SIZE.pack(len(payload))

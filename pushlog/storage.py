@@ -322,24 +322,29 @@ class Session:
             database.apply(connection, fact, self._log.revision_of)
 
     def _salvage(self, connection: sqlite3.Connection, tr: Any, state: tuple[int, int] | None) -> None:
-        """Cut the file where it is damaged, the rest kept beside it, and record again what SQLite knows from behind the cut."""
+        """End the file where it is damaged, the rest kept beside it, and record again what SQLite knows from behind there.
+
+        At once and not with ``tr``, which may be refused yet: SQLite alone would be what knows these pushes.
+        """
         log = self._log
         known: dict[int, entry.Fact] = {}
-        position = 0
+        level, position = 0 if state is None else state[0], 0
         with contextlib.suppress(TornRecord, ValueError):
             for record in log.file.records(0, tr):
                 fact = entry.decode(record.payload)
                 known[fact.id], position = fact, record.end
-        log.repo.svfs.write(b"pushlog-damaged.log", log.repo.svfs.read(FILE)[position:])
-        log.file.cut(tr, position)
-        log.repo.ui.log(b"pushlog", b"pushlog.log is damaged from byte %d on; kept in pushlog-damaged.log\n", position)
+                if record.start >= level:
+                    database.apply(connection, fact, log.revision_of)
         recorded = {push.id: push for push in database.pushes(connection, 0, database.last_id(connection))}
-        if state is None or state[0] < position:
-            for fact in known.values():
-                database.apply(connection, fact, log.revision_of)
-            recorded = {**known, **recorded}
-        self._facts.update({number: push for number, push in recorded.items() if known.get(number) != push})
-        self._facts.update({number: entry.Deleted(id=number) for number in known if number not in recorded})
+        lost: list[entry.Fact] = [push for number, push in recorded.items() if known.get(number) != push]
+        lost += [
+            entry.Deleted(id=number)
+            for number, fact in known.items()
+            if number not in recorded and isinstance(fact, entry.Push)
+        ]
+        log.repo.svfs.write(b"pushlog-damaged.log", log.repo.svfs.read(FILE)[position:])
+        log.file.mend(position, map(entry.encode, lost))
+        log.repo.ui.log(b"pushlog", b"pushlog.log is damaged from byte %d on; kept in pushlog-damaged.log\n", position)
 
     def _record_removed(self, connection: sqlite3.Connection, tr: Any) -> None:
         """Rule 4: what the note says is gone and is gone, is gone."""

@@ -139,18 +139,18 @@ def test_a_flipped_bit_anywhere_in_the_last_frame_is_noticed(repository):
             facts(repository).last()
 
 
-def test_a_torn_tail_refuses_an_append_until_it_is_cut(repository):
+def test_a_torn_tail_refuses_an_append_until_it_is_mended(repository):
     append(repository, b"first", b"second")
     start = facts(repository).last().start
     with repository.svfs(NAME, b"r+b") as file:
         file.truncate(facts(repository).tail() - 3)
     with pytest.raises(TornRecord):
         append(repository, b"third")
-    with repository.lock(), repository.transaction(b"test") as tr:
-        facts(repository).cut(tr, start)
-        facts(repository).append(tr, [b"third"])
-        assert payloads(repository) == [b"first"]
-    assert payloads(repository) == [b"first", b"third"]
+    with repository.lock():
+        facts(repository).mend(start, [b"again"])
+        assert payloads(repository) == [b"first", b"again"]
+        append(repository, b"third")
+    assert payloads(repository) == [b"first", b"again", b"third"]
 
 
 def test_a_file_of_another_kind_is_refused(repository):

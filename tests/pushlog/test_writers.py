@@ -4,10 +4,10 @@
 import json
 
 import pytest
-from mercurial import repair
+from mercurial import error, repair
 
 from pushlog import entry
-from pushlog.storage import Pushlog
+from pushlog.storage import Pushlog, Session
 
 
 def lag(server, push):
@@ -92,3 +92,30 @@ def test_a_strip_that_sqlite_lacks_takes_nothing_from_a_push_between_them(branch
         log.session(tr)
     assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [d]]
     assert server.errors() == []
+
+
+def damage(server, byte):
+    file = server.folder / ".hg" / "store" / "pushlog.log"
+    content = bytearray(file.read_bytes())
+    content[byte] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_refused_push_after_the_file_was_damaged_loses_no_push(place, server, monkeypatch):
+    before = server.rows()
+    damage(server, -20)
+    place("source").commit(b"d")
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "record", refuse)
+        with pytest.raises(error.Abort):
+            place("source").push_to(server)
+    assert server.rows() == before
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(before.values())
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert list(server.rows().values())[:-1] == list(before.values())
+    assert server.errors() == []
+
+
+def refuse(*_arguments):
+    raise error.Abort(b"refused")
