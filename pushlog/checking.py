@@ -65,10 +65,8 @@ def problems(log: Pushlog) -> Iterator[tuple[bytes, bool]]:
         node = changelog.node(revision).hex()
         if node not in recorded:
             yield b"changeset does not exist in pushlog: %s\n" % node.encode(), True
-    try:
-        for _fact in log.facts():
-            pass
-    except TornRecord as torn:
+    torn = _damage(log)
+    if torn is not None:
         yield b"%s\n" % str(torn).encode(), True
 
 
@@ -77,7 +75,8 @@ def repairpushlog(ui: Any, repo: Any, **options: Any) -> int:
     """make pushlog2.db anew from the pushlog's file
 
     The file .hg/store/pushlog.log is the truth: what pushlog2.db says differently, an edit that no push has taken down yet
-    included, is replaced, and every difference is shown. A repository without that file gets it from its pushlog2.db.
+    included, is replaced, and every difference is shown. A repository without that file gets it from its pushlog2.db, and from
+    where the file is damaged on, pushlog2.db is believed.
 
     Returns 0 on success.
     """
@@ -86,6 +85,7 @@ def repairpushlog(ui: Any, repo: Any, **options: Any) -> int:
         if log.file.tail() == 0:
             return _import(ui, log)
         before = _in_database(ui, log)
+        _mend(ui, log)
         after = _in_file(log)
         _rebuild(log)
     count = 0
@@ -109,6 +109,26 @@ def _create(log: Pushlog) -> None:
             connection = database.open_for_writing(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutrw"))
             with contextlib.closing(connection):
                 connection.execute("COMMIT")
+
+
+def _damage(log: Pushlog) -> TornRecord | None:
+    try:
+        for _fact in log.facts():
+            pass
+    except TornRecord as torn:
+        return torn
+    return None
+
+
+def _mend(ui: Any, log: Pushlog) -> None:
+    """Let a damaged file have what pushlog2.db knows."""
+    torn = _damage(log)
+    if torn is not None:
+        with log.repo.transaction(b"repairpushlog") as tr:
+            _session(log, tr)
+        ui.warn(
+            b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n" % str(torn).encode()
+        )
 
 
 def _import(ui: Any, log: Pushlog) -> int:
@@ -159,6 +179,6 @@ def _rebuild(log: Pushlog) -> None:
 
 def _session(log: Pushlog, tr: Any) -> Any:
     try:
-        return log.session(tr)
+        return log.session(tr, reads_all=True)
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot write pushlog2.db: %s" % str(problem).encode()) from problem

@@ -14,6 +14,7 @@ Rules of this module, killed anywhere:
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -68,11 +69,14 @@ class Pushlog:
         tr = self.repo.currenttransaction()
         return None if tr is None else getattr(tr, _SESSION, None)
 
-    def session(self, tr: Any) -> Session:
-        """The writing session of ``tr``, opened at its first use; raises `sqlite3.Error` if SQLite refuses."""
+    def session(self, tr: Any, *, reads_all: bool = False) -> Session:
+        """The writing session of ``tr``, opened at its first use; raises `sqlite3.Error` if SQLite refuses.
+
+        With ``reads_all`` damage is found wherever it is in the file, without it what keeps new records from being read.
+        """
         session = getattr(tr, _SESSION, None)
         if session is None:
-            session = Session(self, tr)
+            session = Session(self, tr, reads_all=reads_all)
             setattr(tr, _SESSION, session)
         return session
 
@@ -191,8 +195,9 @@ class Session:
     finalizer, so a refused transaction never touches it. The store lock is held throughout.
     """
 
-    def __init__(self, log: Pushlog, tr: Any):
+    def __init__(self, log: Pushlog, tr: Any, *, reads_all: bool = False):
         self._log = log
+        self._reads_all = reads_all
         self._facts: dict[int, entry.Fact] = {}
         self._told: list[entry.Fact] = []  # superseded by facts from the beginning
         self.push: entry.Push | None = None  # the push that this transaction is, if it is one
@@ -282,6 +287,8 @@ class Session:
         edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
         state = database.state(connection)
         try:
+            if self._reads_all:
+                collections.deque(self._log.facts(0, tr), maxlen=0)
             if state is None or self._log.file.tail(tr) == 0:
                 self._adopt(connection, tr)
             else:

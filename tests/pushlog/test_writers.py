@@ -6,7 +6,7 @@ import json
 import pytest
 from mercurial import error, repair
 
-from pushlog import entry
+from pushlog import checking, entry
 from pushlog.storage import Pushlog, Session
 
 
@@ -119,3 +119,15 @@ def test_a_refused_push_after_the_file_was_damaged_loses_no_push(place, server, 
 
 def refuse(*_arguments):
     raise error.Abort(b"refused")
+
+
+@pytest.mark.parametrize("byte", [5, 100, -20])
+def test_a_repair_of_a_damaged_file_loses_no_push(place, server, byte):
+    before = server.rows()
+    damage(server, byte)
+    repository = server.repository
+    assert checking.repairpushlog(repository.ui, repository) == 0
+    assert server.rows() == before
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert server.rows() == before
+    assert server.errors() == []
