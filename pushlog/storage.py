@@ -336,12 +336,15 @@ class Session:
         log = self._log
         known: dict[int, entry.Fact] = {}
         level, position = 0 if state is None else state[0], 0
-        with contextlib.suppress(TornRecord, ValueError):
-            for record in log.file.records(0, tr):
+        for record in log.file.sound_records(tr):
+            try:
                 fact = entry.decode(record.payload)
+            except ValueError:
+                continue
+            if record.start == position:
                 known[fact.id], position = fact, record.end
-                if record.start >= level:
-                    database.apply(connection, fact, log.revision_of)
+            if record.start >= level:
+                database.apply(connection, fact, log.revision_of)
         recorded = {push.id: push for push in database.pushes(connection, 0, database.last_id(connection))}
         lost: list[entry.Fact] = [push for number, push in recorded.items() if known.get(number) != push]
         lost += [

@@ -131,3 +131,18 @@ def test_a_repair_of_a_damaged_file_loses_no_push(place, server, byte):
     (server.folder / ".hg" / "pushlog2.db").unlink()
     assert server.rows() == before
     assert server.errors() == []
+
+
+@pytest.mark.parametrize("makes_anew", [checking.repairpushlog, checking.verifypushlog])
+def test_only_the_damaged_record_is_lost_without_the_database(place, server, makes_anew):
+    before = server.rows()
+    damage(server, 120)
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    repository = server.repository
+    makes_anew(repository.ui, repository)
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert list(server.rows()) == [1, 3, 4]
+    assert server.rows()[3] == before[3]
+    [(_user, [second])] = [before[2]]
+    assert server.errors() == [b"changeset does not exist in pushlog: %s\n" % second.encode()]
