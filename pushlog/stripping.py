@@ -28,14 +28,14 @@ def strip(orig: Any, ui: Any, repo: Any, nodelist: Any, *arguments: Any, **optio
     return result
 
 
-def rollback(orig: Any, repo: Any, *arguments: Any, **options: Any) -> Any:
-    """Wraps `localrepository.rollback`, which truncates one file after the other."""
+def rollback(orig: Any, repo: Any, dryrun: bool = False, force: bool = False) -> Any:
+    """Wraps `localrepository.rollback`, which truncates one file after the other; a dry run leaves what a real one needs."""
     log = Pushlog(repo)
-    if not log.exists():
-        return orig(repo, *arguments, **options)
+    if dryrun or not log.exists():
+        return orig(repo, dryrun, force)
     with repo.wlock(), repo.lock():
         log.write_note(_length_after_rollback(log))
-        result = orig(repo, *arguments, **options)
+        result = orig(repo, dryrun, force)
         settle(repo.ui, log)
     return result
 

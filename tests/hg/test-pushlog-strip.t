@@ -92,6 +92,8 @@ A rollback takes the push back.
   $ cd ../server
   $ hg rows -r tip
   4 c4 4
+  $ hg rollback --dry-run
+  repository tip rolled back to revision 3 (undo push)
   $ hg rollback
   repository tip rolled back to revision 3 (undo push)
   $ hg rows -r tip
