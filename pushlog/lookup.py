@@ -18,6 +18,7 @@ from . import database, query
 from .answers import Answers
 from .entry import Push
 from .limit import web_limit, with_hidden
+from .pushed import local
 from .storage import Pushlog
 
 _BATCH = 200
@@ -64,8 +65,8 @@ class Lookup:
             asked = query.parse(self.parameters, page, int(time.time()))
         except query.BadRequest as problem:
             raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
-        if asked.branch and not self._everything.branchmap().hasbranch(asked.branch.encode()):
-            raise error.RepoLookupError(b"unknown revision '%s'" % asked.branch.encode())
+        if asked.branch and not self._everything.branchmap().hasbranch(local(asked.branch)):
+            raise error.RepoLookupError(b"unknown revision '%s'" % local(asked.branch))
         with self.log.view() as connection:
             window = query.window(asked, lambda name, text: self._push_id_of(connection, name, text), self._limit)
             if asked.is_paged:
@@ -99,12 +100,12 @@ class Lookup:
         """The id of the push of a changeset, 0 if it was never pushed; hidden changesets count, those behind the limit do not."""
         if not name:
             raise error.LookupError(b"", b"", b"no changeset named")
-        context = scmutil.revsymbol(self._everything, name.encode())
+        context = scmutil.revsymbol(self._everything, local(name))
         number = (
             None if context.node() is None else database.push_id_of(connection, hex(context.node()).decode("ascii"))
         )
         if number is not None and self._limit is not None and number > self._limit:
-            raise error.RepoLookupError(b"unknown revision '%s'" % name.encode())
+            raise error.RepoLookupError(b"unknown revision '%s'" % local(name))
         if number is None and parameter == "tochange":
             message = f"changeset {name[:100]!a} was never pushed"
             raise common.ErrorResponse(common.HTTP_NOT_FOUND, message.encode())

@@ -476,3 +476,18 @@ def test_other_encodings_of_the_server_keep_the_feed_whole(copy):
     names = [element.text for element in ElementTree.fromstring(feed).iter("{http://www.w3.org/1999/xhtml}li")]
     assert "docs/größe-日本.txt" in names
     assert os.path.exists(copy / ".hg" / "pushlog2.db")
+
+
+@pytest.mark.parametrize("name", ["ascii", "latin-1", "utf-8"])
+def test_names_are_found_in_any_encoding_of_the_server(place, server, monkeypatch, name):
+    source = place("source").repository
+    with source.wlock(), source.lock():
+        source.dirstate.setbranch("été".encode(), source.currenttransaction())
+    node = place("source").commit(b"d")
+    place("source").push_to(server)
+    monkeypatch.setattr(encoding, "encoding", encoding.encoding)
+    site = Site(server.folder, f"[web]\nencoding = {name}\n")
+    for query in ("branch=%C3%A9t%C3%A9", "changeset=%C3%A9t%C3%A9"):
+        status, _headers, body = site.get("/json-pushes", query)
+        assert (status, json.loads(body)["4"]["changesets"]) == (200, [node])
+    assert site.get("/json-pushes", "branch=%C3%A9")[0] == 404
