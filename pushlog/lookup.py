@@ -68,6 +68,7 @@ class Lookup:
         if asked.branch and not self._everything.branchmap().hasbranch(local(asked.branch)):
             raise error.RepoLookupError(b"unknown revision '%s'" % local(asked.branch))
         with self.log.view() as connection:
+            self._limit = self._known(connection)
             window = query.window(asked, lambda name, text: self._push_id_of(connection, name, text), self._limit)
             if asked.is_paged:
                 ids, next_id = self._page(connection, asked, window), None
@@ -91,6 +92,17 @@ class Lookup:
     def _read(self, ids: list[int]) -> list[Push]:
         with self.log.view() as connection:
             return database.pushes_with(connection, ids)
+
+    def _known(self, connection: sqlite3.Connection) -> int | None:
+        """The limit, below pushes that came after this request's look at the changesets: they would seem to be empty, and who
+        follows `lastpushid` would never ask for them again.
+        """
+        first = last = self._last_push_id(connection)
+        while nodes := database.nodes(connection, last):
+            if any(self.log.revision_of(node) is not None for node in nodes):
+                break
+            last -= 1
+        return self._limit if last == first else last
 
     def _last_push_id(self, connection: sqlite3.Connection) -> int:
         last = database.last_id(connection)

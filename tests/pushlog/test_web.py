@@ -19,7 +19,7 @@ from mercurial import context, encoding, scmutil
 from mercurial.utils import cborutil
 from referencing import Registry, Resource
 
-from pushlog import database, dates
+from pushlog import database, dates, lookup
 from pushlog.storage import Pushlog
 from tests.pushlog.conftest import Site
 
@@ -181,6 +181,22 @@ def test_an_edit_by_another_process_shows_at_once(copy):
     assert (status, json.loads(after)["16"]["user"]) == (200, "eve@example.com")
     status, _headers, page = site.get("/json-rev/tip", "", if_none_match=headers["ETag"])
     assert (status, json.loads(page)["pushuser"]) == (200, "eve@example.com")
+
+
+def test_a_push_that_comes_while_an_answer_is_made_is_in_the_next(place, server, monkeypatch):
+    place("source").commit(b"d")
+    find = lookup.Lookup.find
+
+    def find_late(self):
+        place("source").push_to(server)
+        return find(self)
+
+    site = Site(server.folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(lookup.Lookup, "find", find_late)
+        first = json.loads(site.get("/json-pushes", "version=2&startID=2")[2])
+    second = json.loads(site.get("/json-pushes", f"version=2&startID={first['lastpushid']}")[2])
+    assert [*first["pushes"], *second["pushes"]] == ["3", "4"]
 
 
 def test_an_unchanged_answer_costs_a_304(site):
