@@ -39,7 +39,7 @@ def record_replicated(repo: Any, tr: Any, pushid: int, user: bytes, date: int, n
     )
     try:
         session = Pushlog(repo).session(tr)
-        present = database.push(session.connection, pushid)
+        present = session.recorded(pushid)
         if present == push:
             return
         if present is not None:

@@ -20,8 +20,8 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from mercurial.node import bin
 
@@ -32,6 +32,7 @@ FILE, MAGIC = b"pushlog.log", b"PLG1"
 DATABASE = b"pushlog2.db"
 NOTE = b"pushlog-strip.log"
 _SESSION = "_pushlog_session"
+_Result = TypeVar("_Result")
 
 
 class Pushlog:
@@ -204,35 +205,63 @@ class Session:
         self.removed: list[str] = []  # changesets that are gone, by the note
         self.renumbered: list[str] = []  # changesets that have another revision number now
         self._note = log.note()
-        timeout = log.repo.ui.configint(b"pushlog", b"timeoutrw")
-        self.connection = self._open(timeout, tr)
+        self.connection = self._open(tr)
         tr.addfinalize(b"pushlog", self._finalize)
         tr.addpostclose(b"!pushlog", self._commit)
         tr.addabort(b"pushlog", self._abort)
 
     def record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
         """Record a push under the next id; a second changegroup of the same transaction belongs to the same push."""
+        return self._on_sound_database(lambda: self._record(user, date, nodes))
+
+    def _record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
         if self.push is None:
-            self.push = entry.Push(id=database.next_id(self.connection), user=user, date=date, nodes=nodes)
+            push = entry.Push(id=database.next_id(self.connection), user=user, date=date, nodes=nodes)
         else:
-            self.push = self.push._replace(nodes=self.push.nodes + nodes)
-        self.take(self.push)
-        return self.push
+            push = self.push._replace(nodes=self.push.nodes + nodes)
+        self._take(push)
+        self.push = push
+        return push
+
+    def recorded(self, number: int) -> entry.Push | None:
+        """The push with this id, if there is one."""
+        return self._on_sound_database(lambda: database.push(self.connection, number))
 
     def insert(self, push: entry.Push) -> None:
         """Record a push as another repository recorded it; raises `sqlite3.IntegrityError` if it contradicts what is there."""
+        self._on_sound_database(lambda: self._insert(push))
+
+    def _insert(self, push: entry.Push) -> None:
         database.insert_new(self.connection, push, self._log.revision_of)
         self._facts[push.id] = push
 
     def take(self, push: entry.Push) -> None:
         """Record a push whose changesets leave the pushes that had them here."""
+        self._on_sound_database(lambda: self._take(push))
+
+    def _take(self, push: entry.Push) -> None:
         for make_room in (self._take_from_others, self._catch_up_with_changelog):
             try:
-                self.insert(push)
+                self._insert(push)
                 return
             except sqlite3.IntegrityError:
                 make_room(push)
-        self.insert(push)
+        self._insert(push)
+
+    def _on_sound_database(self, work: Callable[[], _Result]) -> _Result:
+        """What ``work`` gives; if SQLite shows itself damaged only now, on one that is derived again."""
+        try:
+            return work()
+        except sqlite3.DatabaseError as error:
+            if not self._can_derive_again(error):
+                raise
+        facts = list(self._facts.values())
+        self.connection.close()
+        self._set_aside()
+        self.connection = self._open(self._log.repo.currenttransaction())
+        for fact in facts:
+            self.put(fact)
+        return work()
 
     def _take_from_others(self, push: entry.Push) -> None:
         for fact in restated_without(self.connection, push.nodes):
@@ -260,26 +289,35 @@ class Session:
         """What is going to be appended to the file."""
         return list(self._facts.values())
 
-    def _open(self, timeout: int, tr: Any) -> sqlite3.Connection:
+    def _open(self, tr: Any) -> sqlite3.Connection:
         connection = None
         try:
+            timeout = self._log.repo.ui.configint(b"pushlog", b"timeoutrw")
             connection = database.open_for_writing(self._log.path, timeout_ms=timeout)
             self._level(connection, tr)
             self._record_removed(connection, tr)
         except sqlite3.DatabaseError as error:
             if connection is not None:
                 connection.close()
-            if isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError) or self._log.file.tail(tr) == 0:
+            if not self._can_derive_again(error):
                 raise
-            os.replace(self._log.path, self._log.path + ".damaged")
-            self._facts.clear()
-            self._log.repo.ui.log(b"pushlog", b"damaged pushlog2.db moved aside and derived again\n")
-            return self._open(timeout, tr)
+            self._set_aside()
+            return self._open(tr)
         except BaseException:
             if connection is not None:
                 connection.close()
             raise
         return connection
+
+    def _can_derive_again(self, error: sqlite3.DatabaseError) -> bool:
+        is_damage = not isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError)
+        return is_damage and self._log.file.tail() > 0
+
+    def _set_aside(self) -> None:
+        """Let a damaged database make way for one that is derived from the file."""
+        os.replace(self._log.path, self._log.path + ".damaged")
+        self._facts.clear()
+        self._log.repo.ui.log(b"pushlog", b"damaged pushlog2.db moved aside and derived again\n")
 
     def _level(self, connection: sqlite3.Connection, tr: Any) -> None:
         """Rule 3: bring SQLite level with the file, and take an operator's edits down for the file."""

@@ -146,3 +146,16 @@ def test_only_the_damaged_record_is_lost_without_the_database(place, server, mak
     assert server.rows()[3] == before[3]
     [(_user, [second])] = [before[2]]
     assert server.errors() == [b"changeset does not exist in pushlog: %s\n" % second.encode()]
+
+
+@pytest.mark.parametrize("page", range(11))
+def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, server, page):
+    before = server.rows()
+    with open(server.folder / ".hg" / "pushlog2.db", "r+b") as file:
+        file.seek(page * 4096)
+        file.write(bytes(4096))
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(before.values())
+    assert list(server.rows()) == [1, 2, 3, 4]
+    assert server.errors() == []
