@@ -45,7 +45,12 @@ def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
 
 
 def problems(log: Pushlog) -> Iterator[tuple[bytes, bool]]:
-    """(line for the user, is it an error) for everything that is not as it should be."""
+    """(line for the user, is it an error) for everything that is not as it should be; of a damaged database no more than that."""
+    damage = _damage_of_database(log)
+    if damage:
+        remedy = b" (hg repairpushlog makes it anew)" if log.file.tail() else b""
+        yield b"pushlog2.db is damaged: %s%s\n" % (damage.encode(), remedy), True
+        return
     recorded: set[str] = set()
     with log.view() as connection:
         for push in database.pushes(connection, 0, database.last_id(connection)):
@@ -109,6 +114,20 @@ def _create(log: Pushlog) -> None:
             connection = database.open_for_writing(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutrw"))
             with contextlib.closing(connection):
                 connection.execute("COMMIT")
+
+
+def _damage_of_database(log: Pushlog) -> str:
+    """What SQLite finds wrong with its file and the indexes in it, in one line; empty if nothing is, or there is no file."""
+    try:
+        connection = database.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
+        if connection is None:
+            return ""
+        with contextlib.closing(connection):
+            return database.damage(connection)
+    except sqlite3.OperationalError:  # locked, or not to be read: whatever reads the pushlog tells
+        return ""
+    except sqlite3.DatabaseError as problem:
+        return str(problem)
 
 
 def _damage(log: Pushlog) -> TornRecord | None:

@@ -167,6 +167,14 @@ def _execute_all(connection: sqlite3.Connection, script: str) -> None:
             statement = ""
 
 
+def damage(connection: sqlite3.Connection) -> str:
+    """What SQLite finds wrong with its file, indexes included, in one line; empty if nothing is. Raises `sqlite3.DatabaseError` if
+    it cannot go on.
+    """
+    found: str = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    return "" if found == "ok" else " ".join(found.split())
+
+
 def clear(connection: sqlite3.Connection) -> None:
     """Remove every push; ids once used stay used."""
     connection.execute("DELETE FROM changesets")

@@ -149,6 +149,20 @@ def test_only_the_damaged_record_is_lost_without_the_database(place, server, mak
 
 
 @pytest.mark.parametrize("page", range(11))
+def test_a_damaged_page_of_a_database_is_told_and_repaired(place, server, page):
+    before = server.rows()
+    with open(server.folder / ".hg" / "pushlog2.db", "r+b") as file:
+        file.seek(page * 4096)
+        file.write(bytes(4096))
+    [told] = server.errors()
+    assert told.startswith(b"pushlog2.db is damaged: ")
+    repository = server.repository
+    assert checking.repairpushlog(repository.ui, repository) == 0
+    assert server.errors() == []
+    assert server.rows() == before
+
+
+@pytest.mark.parametrize("page", range(11))
 def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, server, page):
     before = server.rows()
     with open(server.folder / ".hg" / "pushlog2.db", "r+b") as file:
