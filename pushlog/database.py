@@ -67,6 +67,7 @@ SELECT id FROM pushlog WHERE NOT EXISTS (SELECT 1 FROM changesets WHERE pushid =
 """  # changeset_pushid
 LAST_ID = "SELECT coalesce(max(id), 0) FROM pushlog"
 PUSH = "SELECT CAST(user AS BLOB), date FROM pushlog WHERE id = ?"  # primary key
+EACH_NODE = "SELECT node FROM changesets WHERE pushid = ?"  # changeset_pushid
 NODES = "SELECT node FROM changesets WHERE pushid = ? ORDER BY rev"  # changeset_pushid
 PUSHES_BETWEEN = (
     "SELECT id, CAST(user AS BLOB), date FROM pushlog WHERE id >= ? AND id <= ? ORDER BY id LIMIT ?"  # primary key
@@ -299,6 +300,17 @@ def push(connection: sqlite3.Connection, number: int) -> Push | None:
 
 def nodes(connection: sqlite3.Connection, number: int) -> tuple[str, ...]:
     return tuple(node for (node,) in connection.execute(NODES, (number,)) if is_node(node))
+
+
+def any_node(connection: sqlite3.Connection, number: int, holds: Callable[[str], bool]) -> bool | None:
+    """Whether this is so for a changeset of the push, the first one that is found mostly; None if it has none."""
+    found = None
+    for (node,) in connection.execute(EACH_NODE, (number,)):
+        if is_node(node):
+            if holds(node):
+                return True
+            found = False
+    return found
 
 
 def fact(connection: sqlite3.Connection, number: int) -> Fact:

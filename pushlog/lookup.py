@@ -97,10 +97,12 @@ class Lookup:
         """The limit, below pushes that came after this request's look at the changesets: they would seem to be empty, and who
         follows `lastpushid` would never ask for them again.
         """
+
+        def is_known(node: str) -> bool:
+            return self.log.revision_of(node) is not None
+
         first = last = self._last_push_id(connection)
-        while nodes := database.nodes(connection, last):
-            if any(self.log.revision_of(node) is not None for node in nodes):
-                break
+        while database.any_node(connection, last, is_known) is False:
             last -= 1
         return self._limit if last == first else last
 
