@@ -22,6 +22,7 @@ from .pushed import local
 from .storage import Pushlog
 
 _BATCH = 200
+_LATE = 100  # pushes that may come during a request
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +102,11 @@ class Lookup:
         def is_known(node: str) -> bool:
             return self.log.revision_of(node) is not None
 
-        first = last = self._last_push_id(connection)
-        while database.any_node(connection, last, is_known) is False:
-            last -= 1
-        return self._limit if last == first else last
+        newest = self._last_push_id(connection)
+        for last in range(newest, max(0, newest - _LATE), -1):
+            if database.any_node(connection, last, is_known) is not False:
+                return self._limit if last == newest else last
+        return self._limit
 
     def _last_push_id(self, connection: sqlite3.Connection) -> int:
         last = database.last_id(connection)
