@@ -112,6 +112,8 @@ def open_for_writing(path: str, *, timeout_ms: int) -> sqlite3.Connection:
         connection.execute("BEGIN IMMEDIATE")
         if is_new or not has_table(connection, "changesets") or not has_table(connection, "pushlog"):
             _execute_all(connection, TABLES)
+            if has_table(connection, "pushlog_state"):  # a table is gone, and what was derived with it
+                connection.execute(CLEAR_STATE)
         if is_new:
             os.chmod(path, os.stat(path).st_mode | 0o020)
     except BaseException:

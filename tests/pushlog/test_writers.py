@@ -173,3 +173,13 @@ def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, serv
     assert list(server.rows().values())[:-1] == list(before.values())
     assert list(server.rows()) == [1, 2, 3, 4]
     assert server.errors() == []
+
+
+@pytest.mark.parametrize("table", ["pushlog", "changesets"])
+def test_a_push_brings_back_a_table_that_was_dropped(place, server, table):
+    before = server.rows()
+    server.sql(f"DROP TABLE {table}")
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(before.values())
+    assert server.errors() == []
