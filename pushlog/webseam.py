@@ -13,6 +13,7 @@ from typing import Any
 
 from mercurial import extensions, hg, util
 
+from .journal import JOURNAL
 from .limit import REPLICATED_DATA
 from .storage import DATABASE, FILE, NOTE
 
@@ -52,7 +53,7 @@ def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
     """Wraps what hgweb keeps to know a changed repository, and makes its entity tags of.
 
     Other processes write the pushlog, and Mercurial's whole seconds hide a second write: the state has the pushlog's files and
-    every detail that the file system knows.
+    every detail that the file system knows. While there is a journal the newest of what they hold is not shown.
     """
     load_web()
     state, _mtime = orig(cached)
@@ -64,7 +65,7 @@ def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
         repo.sjoin(NOTE),
         repo.vfs.join(REPLICATED_DATA),
     ]
-    state += tuple(map(_details, places))
+    state += (*map(_details, places), repo.svfs.exists(JOURNAL))
     digest = hashlib.blake2s(repr(state).encode("ascii"), digest_size=8).digest()
     return state, int.from_bytes(digest, "big")
 

@@ -19,7 +19,7 @@ from mercurial import context, encoding, scmutil
 from mercurial.utils import cborutil
 from referencing import Registry, Resource
 
-from pushlog import database, dates, lookup
+from pushlog import database, dates, entry, lookup
 from pushlog.storage import Pushlog
 from tests.pushlog.conftest import Site
 
@@ -202,6 +202,18 @@ def test_a_push_that_comes_while_an_answer_is_made_is_in_the_next(place, server,
 def test_an_unchanged_answer_costs_a_304(site):
     _status, headers, _body = site.get("/json-pushes")
     assert site.get("/json-pushes", if_none_match=headers["ETag"])[0] == 304
+
+
+def test_what_was_asked_during_a_push_is_not_taken_for_unchanged_after_it(server):
+    """SQLite could not be committed, for somebody read it."""
+    site, log = Site(server.folder), Pushlog(server.repository)
+    push = entry.Push(id=4, user="late", date=1500000000, nodes=(log.repo.changelog.tip().hex(),))
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.file.append(tr, [entry.encode(push)])
+        _status, headers, body = site.get("/json-pushes", "startID=3")
+        assert ids(body) == []
+    status, _headers, body = site.get("/json-pushes", "startID=3", if_none_match=headers["ETag"])
+    assert (status, ids(body)) == (200, [4])
 
 
 def test_an_answer_that_depends_on_the_time_has_no_tag(site):
@@ -427,7 +439,7 @@ def test_a_row_with_nothing_in_it_is_shown_somehow(copy, column):
 
 def test_a_database_behind_the_file_shows_what_the_file_has(copy):
     """Killed between Mercurial's commit and SQLite's, and `.hg` cannot be written."""
-    from pushlog import entry, storage
+    from pushlog import storage
     from tests.pushlog.conftest import Site as _Site
 
     site = _Site(copy)
