@@ -111,7 +111,7 @@ def _create(log: Pushlog) -> None:
     """The database, if there is none yet and it can be written."""
     if not os.path.exists(log.path) or not os.path.getsize(log.path):
         with contextlib.suppress(sqlite3.Error, OSError):
-            connection = database.open_for_writing(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutrw"))
+            connection = log.open_for_writing(log.path)
             with contextlib.closing(connection):
                 connection.execute("COMMIT")
 
@@ -185,7 +185,7 @@ def _rebuild(log: Pushlog) -> None:
     new = log.path + ".new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
-    connection = database.open_for_writing(new, timeout_ms=1000)
+    connection = log.open_for_writing(new)
     with contextlib.closing(connection):
         for fact in log.sound_facts():
             database.apply(connection, fact, log.revision_of)

@@ -99,9 +99,10 @@ _NODE = re.compile("[0-9a-f]{40}")
 _PAGE = 1000
 
 
-def open_for_writing(path: str, *, timeout_ms: int) -> sqlite3.Connection:
+def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> sqlite3.Connection:
     """A connection inside an immediate transaction, the file and its tables created if need be; raises `sqlite3.Error`.
 
+    A new file gets ``mode``, or what the umask leaves, and may be written by its group.
     SQLite does not wait for the disk: the pushlog's file is the truth, and a database that a power cut damaged is derived again.
     """
     is_new = not os.path.exists(path)
@@ -115,7 +116,7 @@ def open_for_writing(path: str, *, timeout_ms: int) -> sqlite3.Connection:
             if has_table(connection, "pushlog_state"):  # a table is gone, and what was derived with it
                 connection.execute(CLEAR_STATE)
         if is_new:
-            os.chmod(path, os.stat(path).st_mode | 0o020)
+            os.chmod(path, (os.stat(path).st_mode if mode is None else mode & 0o666) | 0o020)
     except BaseException:
         connection.close()
         raise

@@ -65,6 +65,11 @@ class Pushlog:
         finally:
             connection.close()
 
+    def open_for_writing(self, path: str) -> sqlite3.Connection:
+        """As `database.open_for_writing`; a new file gets the mode that Mercurial's own files have in this repository."""
+        timeout = self.repo.ui.configint(b"pushlog", b"timeoutrw")
+        return database.open_for_writing(path, timeout_ms=timeout, mode=self.repo.svfs.createmode)
+
     def running_session(self) -> Session | None:
         """The session of the transaction that this process has open, if it has recorded something."""
         tr = self.repo.currenttransaction()
@@ -292,8 +297,7 @@ class Session:
     def _open(self, tr: Any) -> sqlite3.Connection:
         connection = None
         try:
-            timeout = self._log.repo.ui.configint(b"pushlog", b"timeoutrw")
-            connection = database.open_for_writing(self._log.path, timeout_ms=timeout)
+            connection = self._log.open_for_writing(self._log.path)
             self._level(connection, tr)
             self._record_removed(connection, tr)
         except sqlite3.DatabaseError as error:

@@ -161,3 +161,18 @@ Obsolete changesets stay recorded.
   5 6
   $ hg -R server verifypushlog
   pushlog contains all 6 changesets across 6 pushes
+
+In a folder of a group the group reads and writes all, whatever the umask of who pushes first or repairs.
+
+  $ hg init grouped
+  $ chmod 2770 grouped/.hg grouped/.hg/store
+  $ umask 077
+  $ cd client; USER=alice hg push -q ../grouped; cd ..
+  recorded push in pushlog
+  $ stat -c '%a %n' grouped/.hg/pushlog2.db grouped/.hg/store/pushlog.log
+  660 grouped/.hg/pushlog2.db
+  660 grouped/.hg/store/pushlog.log
+  $ hg -R grouped repairpushlog
+  pushlog2.db made anew: nothing changed in 1 pushes
+  $ stat -c '%a %n' grouped/.hg/pushlog2.db
+  660 grouped/.hg/pushlog2.db
