@@ -78,7 +78,7 @@ def values(web: Any, lookup: Lookup, found: Found) -> dict[str, Any]:
         "changeset": _given(lookup, "changeset"),
         "branch": _given(lookup, "branch"),
         "querydescription": local(description(asked)),
-        "nexturl": b"" if found.next_id is None else next_url(web, found.next_id, b"pushloghtml"),
+        "nexturl": b"" if found.next_id is None else next_url(web, found, b"pushloghtml"),
         "archives": web.archivelist(b"tip"),
         "rev": len(web.repo) - 1,
     }

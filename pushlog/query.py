@@ -2,7 +2,7 @@
 """From the parameters of a request to the SQL that finds its pushes. Pure: names of changesets are resolved by the caller.
 
 Precedence: startdate over fromchange over startID, enddate over tochange over endID. Without any start, user or changeset the
-answer is one page of the newest pushes, and the ends mean nothing.
+answer is one page of the newest pushes, and the ends mean nothing. afterID goes with startdate, where an answer was cut.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is asked for; ``page`` counts from 1 and matters only if `is_paged`."""
+    """What is asked for; ``page`` counts from 1 and matters only if `is_paged`, ``after_id`` is where an answer was cut."""
 
     start: Bound | None = None
+    after_id: int | None = None
     end: Bound | None = None
     users: tuple[str, ...] = ()
     changesets: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query
     is_paged = start is None and not users and not changesets
     return Query(
         start=start,
+        after_id=_number("afterID", last["afterID"]) if "afterID" in last else None,
         end=None if is_paged else _bound(last, "enddate", "tochange", "endID", now),
         users=users,
         changesets=changesets,
@@ -124,7 +126,7 @@ class Window:
 def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> Window:
     """Resolve: ``push_id_of(parameter, changeset)`` gives the id of its push, 0 if it was never pushed, and raises as it likes."""
     start, end = query.start, query.end
-    after_id = up_to_id = None
+    after_id, up_to_id = query.after_id, None
     if start is not None and start.kind != "date":
         after_id = start.value if start.kind == "id" else push_id_of("fromchange", start.text)
     if end is not None and end.kind != "date":

@@ -12,6 +12,7 @@ from mercurial.hgweb import hgweb_mod_inner, webcommands, webutil
 from . import children, pushed
 from .lookup import Found, Lookup
 
+_STARTS = ("startdate", "fromchange", "startID", "afterID")
 _BATCH = 4000  # pushes whose short form is made at once
 
 
@@ -148,7 +149,7 @@ def forget_tag(web: Any, lookup: Lookup) -> None:
 def link_next(web: Any, found: Found, command: bytes) -> None:
     """Say in a header where an answer that was cut goes on."""
     if found.next_id is not None:
-        web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found.next_id, command)
+        web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found, command)
 
 
 def address(web: Any) -> bytes:
@@ -157,15 +158,18 @@ def address(web: Any) -> bytes:
     return b"%s%s/" % (host, util.urlreq.quote(web.req.apppath))
 
 
-def next_url(web: Any, next_id: int, command: bytes) -> bytes:
-    """This request's URL, starting behind ``next_id``."""
-    start = ("startdate", "fromchange", "startID")
+def next_url(web: Any, found: Found, command: bytes) -> bytes:
+    """This request's URL, going on behind `next_id`; from a date on in the same window, for dates need not grow with the ids."""
     parameters = [
         (name, value)
         for name, values in web.req.qsparams.asdictoflists().items()
         for value in values
-        if name.decode("latin-1") not in (*start, "node", "cmd", "style")
+        if name.decode("latin-1") not in (*_STARTS, "node", "cmd", "style")
     ]
-    parameters.append((b"startID", b"%d" % next_id))
+    start = found.query.start
+    if start is not None and start.kind == "date":
+        parameters += [(b"startdate", b"%d" % start.value), (b"afterID", b"%d" % found.next_id)]
+    else:
+        parameters.append((b"startID", b"%d" % found.next_id))
     words = b"&".join(b"%s=%s" % (util.urlreq.quote(n), util.urlreq.quote(v)) for n, v in parameters)
     return b"%s%s?%s" % (address(web), command, words)

@@ -241,6 +241,17 @@ def test_a_long_answer_is_cut_and_says_where_it_goes_on(copy, path):
         assert seen == [1, 2, 4, 6, 9, 12, 14, 16]
 
 
+def test_a_long_answer_from_a_date_on_stays_in_its_window_though_dates_do_not_grow(server):
+    server.sql("UPDATE pushlog SET date = 10 - id")
+    site = Site(server.folder, "[pushlog]\nmaxpushes = 1\n")
+    query, seen = "startdate=7", []
+    while query:
+        _status, headers, body = site.get("/json-pushes", query)
+        seen += ids(body)
+        query = urlsplit(headers["Link"].split(">")[0][1:]).query if "Link" in headers else ""
+    assert seen == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("path", "query"),
     [
