@@ -272,7 +272,12 @@ def renumber(connection: sqlite3.Connection, first: int, revision_of: RevisionOf
     moved = [node for _row, node, old, new in rows if old != new]
     if moved:
         connection.execute(CLEAR_REVISIONS_FROM, (first,))
-        connection.executemany(SET_REVISION, [(new, row) for row, _node, _old, new in rows])
+        try:
+            connection.executemany(SET_REVISION, [(new, row) for row, _node, _old, new in rows])
+        except sqlite3.IntegrityError:  # the numbers below are old ones, too
+            if first <= 0:
+                raise
+            moved += set(renumber(connection, 0, revision_of)).difference(moved)
     return moved
 
 

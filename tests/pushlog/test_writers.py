@@ -94,6 +94,19 @@ def test_a_strip_that_sqlite_lacks_takes_nothing_from_a_push_between_them(branch
     assert server.errors() == []
 
 
+def test_a_strip_after_one_without_the_extension_stops_no_push(place, branched):
+    server, [a, b, c, d] = branched
+    files = [server.folder / ".hg" / "pushlog2.db", server.folder / ".hg" / "store" / "pushlog.log"]
+    before = [file.read_bytes() for file in files]
+    strip(server, a)
+    for file, content in zip(files, before, strict=True):
+        file.write_bytes(content)
+    strip(server, d)
+    place("client").push_to(server, a)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [c], [a]]
+    assert server.errors() == []
+
+
 def damage(server, byte):
     file = server.folder / ".hg" / "store" / "pushlog.log"
     content = bytearray(file.read_bytes())
