@@ -94,6 +94,25 @@ def test_a_repository_that_is_deleted_while_it_waits_for_its_repair_is_set_aside
     assert bench.notes() == []
 
 
+def test_the_copy_that_was_begun_of_a_repository_goes_with_it(bench: Bench) -> None:
+    patient = bench.author("patient")
+    patient.push()
+    bench.send(patient)
+    bench.release(patient)
+    with bench.mirror():
+        bench.wait_served(patient)
+    (bench.where(patient) / ".hg/store/replicated.log").write_bytes(b"damage")
+    staging = bench.root / "~vcsreplicator/staging"
+    shutil.copytree(patient.folder, staging / patient.repository)
+    delete_on_master(patient)
+    lose(bench, patient)
+    with bench.mirror():
+        bench.wait_detached(patient)
+        bench.release(patient, deleted=True)
+        said_deleted(bench, patient)
+        eventually(lambda: not any(staging.iterdir()), "the copy given up")
+
+
 def test_a_deletion_that_the_log_lost_is_found_out_from_the_state(bench: Bench) -> None:
     patient, stranger, neighbour = bench.author("patient"), bench.author("stranger"), bench.author("neighbour")
     bench.send(patient, neighbour)

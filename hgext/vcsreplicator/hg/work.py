@@ -226,7 +226,7 @@ class Hands:
         here.folder = target
 
     def _leave(self, here: Here, task: Task) -> None:
-        """Sets the repository aside, whole or damaged; done before, there is nothing to do."""
+        """Sets the repository aside, whole or damaged, and gives up its copy; done before, there is nothing to do."""
         for folder in dict.fromkeys(filter(None, (task.folder, self.settings.local(task.path)))):
             found = scan.look(folder)
             is_ours = folder == task.folder or (found is not None and found.level is None)
@@ -235,6 +235,9 @@ class Hands:
             if is_ours and os.path.lexists(os.path.join(folder, ".hg")):
                 self.repositories.close(folder)
                 place.set_aside(self.settings.folder, self.settings.root, folder, f"{task.repository}-left")
+        begun = place.staging_of(self.settings.folder, task.repository)
+        self.repositories.close(begun)
+        place.empty(begun)
         here.folder = None
 
     def _finish_deletion(self, here: Here, *, keep: bool) -> None:
