@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A snapshot brings a repository to exactly one sequence of the master, whatever breaks off, and is only taken of what it fits."""
 
+import contextlib
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -260,21 +261,37 @@ def test_a_master_that_asks_for_another_password_meanwhile_is_waited_for(
     assert equal(repo, author)
 
 
-@pytest.mark.parametrize("status", [404, 500, 502, 503])
-def test_a_web_server_that_answers_with_an_error_is_waited_for(status: int) -> None:
-    class Refusing(BaseHTTPRequestHandler):
+@contextlib.contextmanager
+def answering(status: int, page: bytes = b"") -> Iterator[str]:
+    """The URL of a web server that is no master."""
+
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_error(status)
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page)
 
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        answering = threading.Thread(target=server.serve_forever)
-        answering.start()
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
         try:
-            with pytest.raises(Unavailable, match=f"/one: HTTP Error {status}"):
-                snapshot.master_level(uimod.ui.load(), f"http://127.0.0.1:{server.server_port}/one")
+            yield f"http://127.0.0.1:{server.server_port}/one"
         finally:
             server.shutdown()
-            answering.join()
+            thread.join()
+
+
+@pytest.mark.parametrize("status", [404, 500, 502, 503])
+def test_a_web_server_that_answers_with_an_error_is_waited_for(status: int) -> None:
+    with answering(status) as url, pytest.raises(Unavailable, match=f"{url}: HTTP Error {status}"):
+        snapshot.master_level(uimod.ui.load(), url)
+
+
+def test_a_url_that_is_no_master_is_told_in_a_line() -> None:
+    with answering(200, b"<html>\n<body>Welcome!</body>") as url, pytest.raises(Unavailable) as told:
+        snapshot.master_level(uimod.ui.load(), url)
+    assert str(told.value) == f"{url}: '{url}' does not appear to be an hg repository"

@@ -22,6 +22,7 @@ from urllib.error import HTTPError
 from mercurial import error, phases
 from mercurial.node import bin
 from mercurial.repo import factory
+from mercurial.utils import stringutil
 
 from .. import outbox
 from ..comparison import Fingerprint
@@ -272,4 +273,5 @@ def _last_push(repo: Any) -> int:
 
 
 def _words(problem: Exception) -> str:
-    return " ".join(str(problem).split())[:300] or type(problem).__name__
+    told, _, _ = text(stringutil.forcebytestr(problem)).partition(":\n---%<---")  # the page of who is no master
+    return " ".join(told.split())[:300] or type(problem).__name__
