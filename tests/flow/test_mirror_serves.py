@@ -203,3 +203,21 @@ def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregato
             eventually(lambda: status(url) == status(url + "?cmd=capabilities") == 503, "it refuses")
         with served(bench, author) as url:
             assert status(url) == 200  # nobody said that it shall
+
+
+def test_the_first_digits_of_a_changeset_mean_what_they_mean_at_the_release(bench: Bench) -> None:
+    author = bench.author("repo")
+    nodes = [author.push().after.node for _ in range(80)]
+    shown, behind = nodes[:20], nodes[20:]
+    digits = [node[:3] for node in shown if any(other.startswith(node[:3]) for other in behind)]
+    prefix = next(each for each in digits if digits.count(each) == 1 and not each.isdecimal())
+    bench.send(author)
+    bench.release(author, 21)
+    with bench.mirror():
+        bench.wait_applied(author)
+        bench.wait(lambda acks: acks[author.repository].serving == 21, "the release served")
+    [node] = [node for node in shown if node.startswith(prefix)]
+    with served(bench, author) as url:
+        assert json.loads(get(f"{url}json-rev/{prefix}"))["node"] == node
+        assert get(f"{url}?cmd=lookup&key={prefix}").decode() == f"1 {node}\n"
+        assert get(f"{url}?cmd=lookup&key={behind[0][:12]}").startswith(b"0 unknown revision")

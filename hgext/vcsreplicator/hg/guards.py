@@ -50,6 +50,7 @@ def install() -> None:
     wrap(bookmarks, "_getbkfile", _bookmark_file)
     wrap(phases, "listphases", _phases)
     wrap(scmutil, "_filterederror", _unknown)
+    wrap(scmutil, "resolvehexnodeidprefix", _by_prefix)
     wrap(streamclone, "allowservergeneration", _if_released)
     wrap(bundle2, "addpartbundlestream2", _stream_part)
     wrap(streamclone, "generatev1", _legacy_stream)
@@ -146,6 +147,24 @@ def _unknown(orig: Any, repo: Any, changeid: bytes) -> Any:
     if changeset.rev() < first_unreleased(repo):
         return orig(repo, changeid)
     return error.RepoLookupError(b"unknown revision '%s'" % changeid)
+
+
+def _by_prefix(orig: Any, repo: Any, prefix: bytes) -> Any:
+    """A changeset by its first digits, which mean what they mean at the release: Mercurial looks in the whole repository."""
+    try:
+        return orig(repo, prefix)
+    except error.AmbiguousPrefixLookupError:
+        whole, first = repo.unfiltered().changelog, first_unreleased(repo)
+        if repo.filtername not in (VIEW, HIDDEN_VIEW) or first == len(whole):
+            raise
+        digits = prefix.removeprefix(b"x")
+        found = [node for node in map(whole.node, range(first)) if hex(node).startswith(digits)]
+        if len(found) > 1:
+            raise
+    if not found:
+        return None
+    repo.changelog.rev(found[0])  # it may be hidden
+    return found[0]
 
 
 def _if_released(orig: Any, repo: Any) -> bool:
