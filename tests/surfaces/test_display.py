@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.bootstrap import Progress
 from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table, visible
 from hgext.vcsreplicator.levels import AggregatorBeat, Beat, ErrorRecord, Reason, State
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, Log, Message, topics
@@ -119,3 +121,12 @@ def test_on_80_columns_a_long_name_is_folded_not_cut() -> None:
 
 def test_what_would_move_the_cursor_is_written_out() -> None:
     assert visible("Zoë\x1b[2J\r\nroot") == "Zoë\\x1b[2J\\r\\nroot"
+
+
+def test_the_numbers_of_a_bootstrap_fit_into_eighty_columns() -> None:
+    display = _Display(as_json=False)
+    display._measure(Progress(total=12345, present=10000, failed=1, bytes=123_456_789_012))
+    output = io.StringIO()
+    Console(width=80, file=output).print(display._bars.get_renderable())
+    assert "10000/12345 repositories  123.5 GB" in output.getvalue()
+    assert "…" not in output.getvalue()

@@ -14,6 +14,7 @@ import click
 from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 from rich.text import Text
 
 from .. import bootstrap, mirror
@@ -109,9 +110,8 @@ class _Display:
         self._console = console(stderr=True)
         self._began, self._printed = time.monotonic(), float("-inf")
         self._bars = Bars(
-            TextColumn("copying"),
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # on a narrow terminal the bar gives way
             TextColumn("repositories  {task.fields[size]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
