@@ -38,7 +38,8 @@ from .status import Follower, Picture
 from .verify import carried, must_have
 
 Ask = Callable[[Verb, Rules | None], None]
-"""Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN; returns once decided, or raises Refused."""
+"""Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN; returns once decided or stopped, or raises
+Refused."""
 
 ATTEMPTS = 5
 """How often a copy that failed by itself is tried; what waiting may heal is tried for ever."""
@@ -101,6 +102,8 @@ def bootstrap(
         follower = Follower(events)
         try:
             _make_known(follower.update(), settings.name, ask, rules)
+            if stop.is_set():
+                return False
             store_start(events, settings.group)
             picture = follower.update()
             jobs = _missing(settings, carried(picture, settings.name), stop, clock)
@@ -109,7 +112,7 @@ def bootstrap(
                 return False
             _refuse_incomplete(jobs)
             _join(follower.update(), settings.name, ask)
-            return True
+            return not stop.is_set()
         finally:
             follower.close()
 

@@ -22,6 +22,7 @@ from hgext.vcsreplicator.cli.bootstrap import _ask
 from hgext.vcsreplicator.comparison import Outcome, Verdict
 from hgext.vcsreplicator.errors import Refused
 from hgext.vcsreplicator.event import Type
+from hgext.vcsreplicator.log import ROSTER_REQUESTS
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import MirrorState, Verb
@@ -29,6 +30,7 @@ from hgext.vcsreplicator.status import Follower
 from hgext.vcsreplicator.verify import VerifySettings, compare
 from testing.author import Author
 from testing.mirroring import NAME, PATIENCE, Bench
+from testing.waiting import eventually
 
 
 @pytest.fixture
@@ -189,6 +191,22 @@ def test_a_repository_that_is_deleted_meanwhile_is_not_waited_for(bench: Bench) 
     fill(bench, tell=tell)
     assert told[-1] == Progress(total=1, present=1, failed=0, bytes=told[-1].bytes)  # type: ignore[union-attr]
     assert outcomes(bench) == {Outcome.EQUAL}
+
+
+def test_it_can_be_interrupted_while_it_waits_for_the_aggregator(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        config = tmp_path / "bootstrap.toml"
+        config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\n')
+        command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "-c", str(config)]
+        with subprocess.Popen([*command, "--wait", "3600"], stderr=subprocess.PIPE, text=True) as run:
+            try:
+                eventually(lambda: bench.log.ends(ROSTER_REQUESTS)[0] > 0, "the aggregator asked")
+                run.send_signal(signal.SIGINT)
+                _, told = run.communicate(timeout=PATIENCE)
+            finally:
+                run.kill()
+        assert (run.returncode, told) == (130, "stopped; the same command goes on where this one was\n")
+        assert bench.log.stored(bench.settings().group, "events") == {}
 
 
 def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, list[dict[int, int]]]:

@@ -73,7 +73,7 @@ def command(
             settings,
             log,
             options,
-            ask=lambda verb, wanted: _ask(log, verb, name, wanted, backup, wait),
+            ask=lambda verb, wanted: _ask(log, verb, name, wanted, backup, wait, stop),
             told=told,
             stop=stop,
             rules=rules,
@@ -84,7 +84,16 @@ def command(
     click.echo(f"{name} has joined; start it: vcsreplicator mirror {name}", err=True)
 
 
-def _ask(log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wait: float) -> None:
+def _ask(
+    log: Log,
+    verb: Verb,
+    name: str,
+    rules: Rules | None,
+    backup: bool,
+    wait: float,
+    stop: threading.Event | None = None,
+) -> None:
+    """The aggregator's word, or none if stopped."""
     is_new = verb is Verb.ADD
     request = Request(
         id=secrets.token_hex(16),
@@ -97,7 +106,12 @@ def _ask(log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wai
         inactive=is_new,
         rules=(rules or Rules()) if is_new else None,
     )
-    decision, _ = ask(log, request, wait)
+    try:
+        decision, _ = ask(log, request, wait, stop)
+    except Refused:
+        if stop is not None and stop.is_set():
+            return
+        raise
     if decision.refusal:
         raise Refused(decision.refusal)
 

@@ -8,6 +8,7 @@ makes them wait is shown first and done with `--yes`.
 import functools
 import json
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ from .options import SECONDS, log_of, with_config
 from .requests import when, who
 
 RULE = "path:EXACT or re:EXPRESSION"
+TURN = 0.2  # seconds until somebody who wants to stop is noticed
 
 
 @click.group()
@@ -217,14 +219,14 @@ def _serving(picture: Picture, name: str | None, state: State) -> int:
     return ack.serving if ack and ack.incarnation == state.incarnation else 0
 
 
-def ask(log: Log, request: Request, patience: float) -> tuple[Decision, Roster]:
-    """The aggregator's decision; raises Refused with its reason, or if it does not come in time."""
+def ask(log: Log, request: Request, patience: float, stop: threading.Event | None = None) -> tuple[Decision, Roster]:
+    """The aggregator's decision; raises Refused if it does not come in time, or before `stop` is set."""
     reader = log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})
     try:
         log.append([Message(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
         end = time.monotonic() + patience
-        while (left := end - time.monotonic()) > 0:
-            for record in reader.poll(left):
+        while (left := end - time.monotonic()) > 0 and not (stop and stop.is_set()):
+            for record in reader.poll(min(left, TURN)):
                 roster = from_json(Roster, record.value) if record.value else Roster()
                 if decision := roster.decision(request.id):
                     return decision, roster
