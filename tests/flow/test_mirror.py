@@ -275,6 +275,19 @@ def test_wire_paths_are_rewritten_to_folders(bench: Bench) -> None:
     assert (bench.root / "served/elsewhere/inside/.hg").exists()
 
 
+def test_of_two_paths_with_one_folder_the_second_is_refused(bench: Bench) -> None:
+    first, second, third = bench.author("here/repo"), bench.author("there/repo", generation=2), bench.author("other")
+    bench.send(first)
+    with bench.mirror(paths={"here": "served", "there": "served"}):
+        bench.wait_applied(first)
+        bench.send(second, third)
+        ack = bench.wait_detached(second, "refused")
+        assert "here/repo" in (ack.note or "")
+        first.push()
+        bench.send(first)
+        bench.wait_applied(first, third)
+
+
 def test_paths_that_differ_in_case_or_normal_form_alone_are_refused(bench: Bench) -> None:
     first, second, third = bench.author("Repo/é"), bench.author("repo/é"), bench.author("other")
     bench.send(first)

@@ -100,5 +100,11 @@ def test_two_repositories_of_one_generation_cannot_share_a_path() -> None:
     assert plan(event(1), None, level(1, repository=OTHER)).reason is Reason.REFUSED
 
 
+def test_repositories_of_two_paths_cannot_share_a_folder() -> None:
+    other = level(1, repository=OTHER, path="other")
+    assert plan(event(1, generation=2), None, other).reason is Reason.REFUSED
+    assert plan(event(1), level(1), other).act is Act.SKIP
+
+
 def test_a_deletion_of_what_is_not_here_is_done() -> None:
     assert plan(event(5, type=Type.DELETED), None).act is Act.SKIP

@@ -178,7 +178,7 @@ class Hands:
         occupant = _level_in(target)
         if occupant is None or occupant.repository == level.repository:
             return
-        if occupant.generation >= level.generation:
+        if occupant.generation >= level.generation or occupant.path != level.path:
             raise Halted(Reason.REFUSED, f"path {level.path!r} is taken by repository {occupant.repository}")
         self.repositories.close(target)
         place.set_aside(self.settings.folder, self.settings.root, target, f"{occupant.repository}-before")

@@ -62,7 +62,11 @@ def _first(event: Event) -> Step:
 
 
 def _beside(event: Event, level: Level | None, occupant: Level) -> Step:
-    """Two repositories want one path: the highest generation wins."""
+    """Two repositories want one path: the highest generation wins. Generations of two paths with one folder say nothing."""
+    if level is not None and level.is_beyond(event):
+        return plan(event, level)
+    if event.path != occupant.path:
+        return trouble(Reason.REFUSED, f"the folder of path {event.path!r} is that of {occupant.path!r}")
     if event.generation < occupant.generation:
         return skip(f"generation {occupant.generation} lives at the path")
     if event.generation == occupant.generation:
