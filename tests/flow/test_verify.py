@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.comparison import Outcome, Verdict
 from hgext.vcsreplicator.verify import VerifySettings, compare
 from testing.author import Author
-from testing.mirroring import Bench
+from testing.mirroring import NAME, Bench
 
 QUICK = VerifySettings(pace=0.0, patience=0.3, again=0.05)
 
@@ -140,3 +142,15 @@ def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
     assert {verdict.outcome for verdict in told} <= {Outcome.EQUAL, Outcome.BEHIND}
     assert len(told) == 10
     assert Outcome.EQUAL in {verdict.outcome for verdict in told}
+
+
+def test_a_path_that_nobody_has_is_not_told_as_equal(bench: Bench) -> None:
+    authors = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_served(*authors)
+    config = bench.folder / "verify.toml"
+    config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
+    for path, code in (("one/", 0), ("other", 1)):
+        told = CliRunner().invoke(program, ["verify", NAME, "-r", path, "-c", str(config)])
+        assert told.exit_code == code, told.output
+        assert ("other: nothing" in told.output) == (code == 1)

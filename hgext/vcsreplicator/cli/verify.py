@@ -45,7 +45,7 @@ def command(
     """Compare mirrors with the master, each repository at the same event on both sides.
 
     Without names: every mirror of the configuration whose folder is on this machine. Nothing is locked, pushes go on.
-    Exit code 0: all equal; 1: some could not be compared yet (behind, master out of reach); 2: something differs.
+    Exit code 0: all equal; 1: some could not be compared yet (behind, master out of reach, no such path); 2: something differs.
     """
     mirrors = [_settings(config, name) for name in names or _local(config)]
     options = config.settings(verify.VerifySettings, "verify") if "verify" in config.tables else verify.VerifySettings()
@@ -54,7 +54,8 @@ def command(
     with open_log(config.log) as log:
         if continuous:
             sys.exit(_serve(config, mirrors, log, options))
-        sys.exit(_once(mirrors, log, replace(options, pace=0.0), paths, as_json=as_json))
+        wanted = tuple(path.strip("/") for path in paths)
+        sys.exit(_once(mirrors, log, replace(options, pace=0.0), wanted, as_json=as_json))
 
 
 def _settings(config: Config, name: str) -> MirrorSettings:
@@ -72,11 +73,13 @@ def _once(
     mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings, paths: tuple[str, ...], *, as_json: bool
 ) -> int:
     stop, seen, output = threading.Event(), dict.fromkeys(Outcome, 0), console()
+    unknown = dict.fromkeys(paths)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
 
     def tell(verdict: Verdict) -> None:
         seen[verdict.outcome] += 1
+        unknown.pop(verdict.path, None)
         if as_json:
             click.echo(json.dumps(plain(verdict)))
         elif verdict.outcome is not Outcome.EQUAL:
@@ -88,9 +91,12 @@ def _once(
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")
+    if not stop.is_set():
+        for path in unknown:
+            click.echo(f"{visible(path)}: nothing that a mirror named here must have", err=True)
     if any(seen[outcome] for outcome in ALARMS):
         return 2
-    return 1 if stop.is_set() or sum(seen.values()) > seen[Outcome.EQUAL] else 0
+    return 1 if stop.is_set() or unknown or sum(seen.values()) > seen[Outcome.EQUAL] else 0
 
 
 def _serve(config: Config, mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings) -> int:
