@@ -4,7 +4,7 @@
 `file:///folder`       a folder that master and mirrors share
 `s3://bucket/prefix`   any S3; credentials, region and endpoint come from the environment as boto3 reads it
 
-A blob is whole or absent: it is written under another name, synced, then renamed; S3 shows an object only once it is complete. The
+A blob is whole or absent: it is written under another name, synced, then linked; S3 shows an object only once it is complete. The
 same bundle twice is one blob. A blob that is gone is no disaster: a mirror pulls from the master instead.
 """
 
@@ -67,8 +67,8 @@ class FolderBlobs:
                     os.makedirs(os.path.dirname(path), exist_ok=True)
                     os.fsync(file.fileno())
                     os.chmod(file.name, 0o644)
-                    os.link(file.name, path + ".new")
-                    os.replace(path + ".new", path)
+                    with contextlib.suppress(FileExistsError):  # somebody else was faster
+                        os.link(file.name, path)
                     _sync_folder(os.path.dirname(path))
                 os.utime(path)
         except OSError as error:

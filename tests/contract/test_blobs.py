@@ -3,6 +3,8 @@
 
 import dataclasses
 import hashlib
+import subprocess
+import sys
 import time
 
 import boto3
@@ -56,3 +58,18 @@ def test_a_store_that_is_not_there_is_unavailable(url, aws, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
     with pytest.raises(Unavailable, match="blobs: "):
         open_blobs(url).put(iter(PIECES))
+
+
+@pytest.mark.parametrize("step", ["link", "replace", "utime"])
+def test_a_bundle_whose_storing_was_killed_is_stored_the_next_time(tmp_path, step):
+    url = f"file://{tmp_path}/blobs"
+    killed = f"""
+import os, signal
+from hgext.vcsreplicator.blobs import open_blobs
+os.{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+open_blobs({url!r}).put([b"some", b"bundle"])
+"""
+    subprocess.run([sys.executable, "-c", killed], check=False)
+    attachment = open_blobs(url).put([b"some", b"bundle"])
+    with open_blobs(url).open(attachment) as file:
+        assert file.read() == b"somebundle"
