@@ -24,6 +24,7 @@ PIECE = 1 << 20
 EXPECTED = "expected file:///absolute/folder or s3://bucket/prefix"
 
 _NAME = re.compile(r"[0-9a-f]{64}\.hg\Z")
+_INCOMING = ".incoming-"
 
 
 class BlobStore(Protocol):
@@ -39,7 +40,7 @@ class BlobStore(Protocol):
         """
 
     def remove_older(self, time: float) -> int:
-        """Removes blobs stored before `time` (seconds since the epoch); how many."""
+        """Removes blobs stored before `time` (seconds since the epoch) and nothing else; how many. Raises Unavailable."""
 
 
 def open_blobs(url: str) -> BlobStore:
@@ -91,7 +92,7 @@ class FolderBlobs:
             for name in names:
                 path = os.path.join(folder, name)
                 with contextlib.suppress(FileNotFoundError):
-                    if os.stat(path).st_mtime < time:
+                    if (_NAME.match(name) or name.startswith(_INCOMING)) and os.stat(path).st_mtime < time:
                         os.unlink(path)
                         count += 1
         return count
@@ -163,7 +164,7 @@ def checked_name(attachment: Attachment) -> str:
 def _spooled(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any, Attachment]]:
     """The chunks in a temporary file, and what names them; memory does not grow with them."""
     digest, size = hashlib.sha256(), 0
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".incoming-") as file:
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=_INCOMING) as file:
         for chunk in chunks:
             digest.update(chunk)
             size += len(chunk)

@@ -45,6 +45,14 @@ def test_the_same_bundle_twice_is_one_blob_and_goes_by_age(blobs):
         blobs.open(first)
 
 
+def test_of_files_that_are_no_blobs_only_what_a_kill_left_goes_by_age(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("sub/letter.txt", "sub/backup.hg", ".incoming-abc"):
+        (tmp_path / name).touch()
+    assert open_blobs(f"file://{tmp_path}").remove_older(time.time() + 3600) == 1
+    assert sorted(file.name for file in tmp_path.rglob("*.*")) == ["backup.hg", "letter.txt"]
+
+
 def test_what_is_not_as_the_event_says_is_refused(blobs):
     attachment = blobs.put(iter(PIECES))
     with pytest.raises(MalformedEvent, match="another hash"):
