@@ -91,10 +91,14 @@ class FolderBlobs:
         for folder, _, names in os.walk(self._folder):
             for name in names:
                 path = os.path.join(folder, name)
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     if (_NAME.match(name) or name.startswith(_INCOMING)) and os.stat(path).st_mtime < time:
                         os.unlink(path)
                         count += 1
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise Unavailable(f"blobs: {self._folder}: {error}") from error
         return count
 
     def _path(self, attachment: Attachment) -> str:

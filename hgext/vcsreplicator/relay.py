@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 import structlog
 
+from .blobs import BlobStore, open_blobs
 from .clock import Clock, SystemClock
-from .errors import BadConfig
+from .errors import BadConfig, Unavailable
 from .limits import DAY, within
 from .log import Log
 from .outbox import Outbox, Store
@@ -104,7 +105,7 @@ def run(
         while not stop.wait(settings.scan):
             look_through(settings, repositories, work, clock.now())
             if blobs is not None:
-                blobs.remove_older(clock.now() - settings.blob_age * 86400)
+                remove_old(blobs, clock.now() - settings.blob_age * 86400)
     finally:
         stop.set()
         server.close()
@@ -124,6 +125,14 @@ def look_through(settings: RelaySettings, repositories: Repositories, work: Work
         for folder in find_repositories(os.path.join(root, ".vcsreplicator", "deleted")):
             look_at_deleted(folder, work)
     return count
+
+
+def remove_old(blobs: BlobStore, before: float) -> None:
+    """Removes blobs that are old; what the store does not let go now is left to a later look, and sending goes on."""
+    try:
+        blobs.remove_older(before)
+    except Unavailable as error:
+        log.warning("old blobs not removed", reason=str(error))
 
 
 def look_at_deleted(folder: str, work: Work) -> None:
@@ -157,11 +166,9 @@ def _repositories(settings: RelaySettings) -> Repositories:
     return made
 
 
-def _blobs(settings: RelaySettings) -> Any:
+def _blobs(settings: RelaySettings) -> BlobStore | None:
     if settings.blobs is None:
         return None
-    from .blobs import open_blobs
-
     try:
         return open_blobs(settings.blobs)
     except ValueError as error:

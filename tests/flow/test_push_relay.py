@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pushes and the relay: what a pusher hears, what waits, what is repeated, and who is stopped."""
 
+import errno
 import json
 import os
 import re
@@ -177,6 +178,26 @@ def test_a_bundle_that_no_record_holds_goes_to_the_blob_store(master, log, tmp_p
     assert open_blobs(url).remove_older(time.time() + 3600) == 1
     with pytest.raises(FileNotFoundError):
         open_blobs(url).open(attachment)
+
+
+def test_a_store_that_does_not_let_old_blobs_go_stops_nobody(master, log, tmp_path, monkeypatch):
+    (old := tmp_path / "blobs" / "aa" / ("a" * 64 + ".hg")).parent.mkdir(parents=True)
+    old.touch()
+    os.utime(old, (0, 0))
+    tried, unlink = threading.Event(), os.unlink
+
+    def refuse(path, *arguments, **keywords):
+        if str(path) == str(old):
+            tried.set()
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        unlink(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    master.create("one")
+    with running_relay(master.settings(blobs=f"file://{tmp_path}/blobs"), log):
+        assert tried.wait(30)
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
 
 
 def test_a_bundle_that_unpacks_to_too_much_for_a_mirror_is_a_blob_however_small_it_is(
