@@ -61,6 +61,14 @@ def fork_between(known: Newest, box: Outbox) -> str | None:
     return f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"
 
 
+def fork_behind(box: Outbox) -> str | None:
+    """Why the log goes on where the outbox ends, as its own marker tells, whatever others know; None if it does not."""
+    sent = box.sent()
+    if sent is None or box.level() is None or box.fits(sent):
+        return None
+    return f"the log has its event {sent.seq}, which is not in the outbox (restored from a backup?)"
+
+
 def _is_adopted(old: str, new: str, box: Outbox) -> bool:
     """Whether an adoption replaced incarnation `old`; the first event of `new`, the present one, is the last that may be one."""
     for entry in box.acknowledged():

@@ -22,7 +22,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Protocol
 
-from pushlog.appendfile import AppendFile
+from pushlog.appendfile import AppendFile, TornRecord
 
 from . import digest
 from .errors import MalformedEvent
@@ -290,6 +290,19 @@ class Outbox:
                 return from_json(Sent, file.read())
         except (FileNotFoundError, MalformedEvent):
             return None
+
+    def fits(self, sent: Sent) -> bool:
+        """Whether the event of a marker stands where that says, as far as damage lets one see; holding the sending lock."""
+        segment = self._segment(sent.segment)
+        if segment.tail() < sent.end:
+            return False
+        try:
+            record = segment.last(before=sent.end)
+            return record is not None and _decode(record.payload).event.id == sent.id
+        except TornRecord:
+            with contextlib.suppress(TornRecord):
+                return any(record.end == sent.end for record in segment.records())
+            return True
 
     def mark_sent(self, sent: Sent) -> None:
         """Moves the marker; the caller holds the sending lock. Lost with the power it is only moved again."""

@@ -15,6 +15,7 @@ import structlog
 
 from .clock import Clock
 from .errors import Refused, Unavailable
+from .forks import fork_behind
 from .outbox import Entry, Outbox, Store
 from .relay_fork import StateWatch
 from .relay_sending import Sender
@@ -176,7 +177,7 @@ class Work:
         with box.sending(wait=False) as alone, SECONDS.time():
             if not alone:
                 raise _Busy("another process sends its events, or is about to strip what they are made of")
-            reason = self._watch.fork(box)
+            reason = self._watch.fork(box) or fork_behind(box)
             if reason is not None:
                 if box.fork() is None:
                     FORKS.inc()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pushes and the relay: what a pusher hears, what waits, what is repeated, and who is stopped."""
 
+import contextlib
 import errno
 import json
 import os
@@ -369,6 +370,28 @@ def test_what_was_not_sent_is_told_before_a_repository_is_adopted(master, log):
 def without_relay(master, url):
     hgrc = master.folder / "master.hgrc"
     hgrc.write_text(re.sub(r"(?m)^(relay|log) = .*", f"log = {url}", hgrc.read_text()))
+
+
+@pytest.mark.parametrize("relaying", [True, False])
+def test_a_push_to_a_restored_outbox_is_never_called_recorded(master, log, tmp_path, relaying):
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write(f"[vcsreplicator]\nlog = sqlite://{tmp_path}/log.db\n")
+    master.create("one")
+    outbox = master.root / "one/.hg/store/outbox.0001.log"
+    for text in "ab":
+        before = outbox.read_bytes()
+        master.commit("one", text)
+        assert RECORDED in master.push("one")
+    outbox.write_bytes(before)
+    master.commit("one", "c")
+    with running_relay(master.settings(), log) if relaying else contextlib.nullcontext():
+        assert "the log has its event 3, which is not in the outbox" in master.push("one", check=False)
+        master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+        master.push("one", check=False)
+        master.commit("one", "d")
+        assert RECORDED in master.push("one")
+    sent = events(log)["one"]
+    assert [event.seq for event in sent if event.incarnation != sent[-1].incarnation] == [1, 2, 3]
 
 
 def test_without_a_relay_the_next_push_tells_what_a_deleted_repository_did_not(master, log, tmp_path):

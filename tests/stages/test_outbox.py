@@ -9,7 +9,7 @@ import pytest
 
 from hgext.vcsreplicator import digest, outbox
 from hgext.vcsreplicator.event import Changes, Settings, Tip, Type
-from hgext.vcsreplicator.forks import fork_between
+from hgext.vcsreplicator.forks import fork_behind, fork_between
 from hgext.vcsreplicator.hg import capture
 from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Sent, Store
 from hgext.vcsreplicator.wire import HEADER_LIMIT
@@ -106,6 +106,20 @@ def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
     assert fork_between(known, box) is None
     known.event = before[0].event.id
     assert "another event 1" in fork_between(known, box)
+
+
+@pytest.mark.parametrize("since", [0, 1, 5])
+def test_a_marker_of_what_the_outbox_does_not_have_is_a_fork(box, tmp_path, since):
+    made = entries(4)
+    box.append(Transaction(), made[:2])
+    restored = (tmp_path / "outbox.0001.log").read_bytes()
+    box.append(Transaction(), made[2:])
+    assert fork_behind(box) is None
+    box.mark_sent(list(box.unsent())[-1].sent())
+    assert fork_behind(box) is None
+    (tmp_path / "outbox.0001.log").write_bytes(restored)
+    box.append(Transaction(), entries(since, outbox.level_of(made[1].event)))
+    assert "the log has its event 4" in fork_behind(box)
 
 
 @pytest.mark.parametrize("marked", [1, 3, 4])

@@ -53,12 +53,12 @@ def _send(folder: str, box: Outbox, settings: Settings, patience: float, done: l
 
 def _forked(log: Log, box: Outbox) -> bool:
     """Whether the log tells another history of this repository; if so, it takes no pushes from now on."""
-    from ..forks import fork_between, known_state
+    from ..forks import fork_behind, fork_between, known_state
 
     level = box.level()
     assert level is not None
     state = known_state(log, level.repository)
-    reason = None if state is None else fork_between(state, box)
+    reason = (None if state is None else fork_between(state, box)) or fork_behind(box)
     if reason is not None:
         box.set_fork(reason)
     return box.fork() is not None
