@@ -122,7 +122,7 @@ def look_through(settings: RelaySettings, repositories: Repositories, work: Work
         for folder in find_repositories(root):
             count += 1
             look_at(folder, work, now)
-        for folder in find_repositories(os.path.join(root, ".vcsreplicator", "deleted")):
+        for folder in _deleted(os.path.join(root, ".vcsreplicator", "deleted")):
             look_at_deleted(folder, work)
     return count
 
@@ -136,11 +136,29 @@ def remove_old(blobs: BlobStore, before: float) -> None:
 
 
 def look_at_deleted(folder: str, work: Work) -> None:
-    """Removes a repository that was deleted once the log knows all of it."""
-    if Outbox(Store(os.path.join(folder, ".hg", "store"))).has_unsent():
-        work.poke(folder)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Removes a repository that was deleted once the log knows all of it, and the rest of one whose removal was interrupted."""
+    store = os.path.join(folder, ".hg", "store")
+    try:
+        if os.path.isdir(store) and Outbox(Store(store)).has_unsent():
+            work.poke(folder)
+            return
+    except FileNotFoundError:  # somebody else removes it
+        return
+    except OSError as error:
+        log.warning("repository not readable", folder=folder, reason=str(error))
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _deleted(folder: str) -> list[str]:
+    """The repositories in a folder of deleted ones, whole or not."""
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        log.warning("repository not readable", folder=folder, reason=str(error))
+        return []
 
 
 def look_at(folder: str, work: Work, now: float) -> None:

@@ -120,6 +120,24 @@ def test_a_pusher_need_not_wait(master, log):
         eventually(lambda: not master.outbox("one").has_unsent())
 
 
+def test_the_rest_of_a_deleted_repository_whose_removal_was_interrupted_goes(master, log):
+    deleted = master.root / ".vcsreplicator/deleted"
+    for rest in ("one/.hg/store/data/file.i", "two/.hg/hgrc"):
+        (deleted / rest).parent.mkdir(parents=True)
+        (deleted / rest).touch()
+    with running_relay(master.settings(), log):
+        eventually(lambda: not list(deleted.iterdir()), timeout=10)
+
+
+def test_a_deleted_repository_that_cannot_be_read_stops_nobody(master, log):
+    master.develop("init", str(master.root / ".vcsreplicator/deleted/gone"))
+    (master.root / ".vcsreplicator/deleted/gone/.hg/store/outbox.sent").mkdir()
+    master.create("one")
+    with running_relay(master.settings(), log):
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
+
+
 def test_a_relay_killed_before_it_marked_what_it_sent_sends_it_again(master, log):
     master.create("one")
     with running_relay(master.settings(), log):
