@@ -5,7 +5,7 @@
     pretxnclose.heads = python:hooks.heads.one_per_branch
 
     [one-head]
-    # The branches this is asked of; all without it.
+    # The branches this is asked of, as the server's locale or UTF-8 writes them; all without it.
     branches = default, stable
 
 What a branch had before the rule, or through a strip, can be merged head by head only with a push that leaves one. Closed heads,
@@ -14,6 +14,7 @@ and heads that are hidden as obsolete or secret, do not count.
 
 from typing import Any
 
+from mercurial import encoding
 from mercurial.utils import stringutil
 
 SHOWN = 5
@@ -28,7 +29,9 @@ def one_per_branch(ui: Any, repo: Any, node: bytes | None = None, **_arguments: 
     asked = stringutil.parselist(dict(ui.configitems(b"one-head")).get(b"branches", b""))
     branches = {served[rev].branch() for rev in served.changelog.revs(first)}
     refused = False
-    for branch in sorted(branches.intersection(asked) if asked else branches):
+    for branch in sorted(branches):
+        if asked and branch not in asked and encoding.fromlocal(branch) not in asked:
+            continue
         heads = served.branchmap().branchheads(branch)
         new = [head for head in heads if served.changelog.rev(head) >= first]
         if len(heads) > 1 and new:

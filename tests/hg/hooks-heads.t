@@ -71,6 +71,17 @@ The rule can be asked of some branches only.
   abort: pretxnclose.heads hook failed
   [40]
 
+A branch is known by its name whatever the server's locale can show of it.
+
+  $ printf '[one-head]\nbranches = gr\303\266\303\237e\n' >> ../server/.hg/hgrc
+  $ hg update --quiet 0; hg --encoding utf-8 branch --quiet "`printf 'gr\303\266\303\237e'`"
+  $ echo g > g; hg commit --quiet --addremove -m g -d '9 0'; hg push --quiet --new-branch --force -r .
+  $ hg update --quiet '.^'; hg --encoding utf-8 branch --quiet --force "`printf 'gr\303\266\303\237e'`"
+  $ echo h > h; hg commit --quiet --addremove -m h -d '10 0'
+  $ for name in ascii utf-8; do hg --encoding $name push --force -r . 2>&1 | grep 'would have' | cut -d : -f 1; done
+  branch "gr??e" would have 2 heads
+  branch "gr\xc3\xb6\xc3\x9fe" would have 2 heads (esc)
+
 Pushes without changesets are not asked.
 
   $ hg bookmark -r 0 first; hg push --bookmark first -r 0
