@@ -19,7 +19,7 @@ clients, which send a bookmark, a phase or a marker by a command of its own: wit
 import os
 from typing import Any
 
-CLIENTS = (b"unbundle", b"serve", b"push")  # beginnings of the names of transactions that clients open; "pushkey" too
+CLIENTS = (b"serve", b"push")  # beginnings of the names of transactions that clients open; "pushkey" too
 OUTWARD = b"push-response"  # somebody on the server pushed from here to elsewhere
 BOOKMARKS = b"bookmarks"  # the name where a client moves a bookmark by the old command; the server's own is "bookmark"
 USUAL = b"this repository is read-only for maintenance; please push again later"

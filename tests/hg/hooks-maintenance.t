@@ -80,6 +80,10 @@ The server's own people are not stopped.
   $ hg -R ../server pull --quiet .
   $ hg -R ../server tip -T '{rev}\n'
   1
+  $ echo 3 > file; hg commit --quiet -m three; hg bundle --quiet --base 1 ../three.hg
+  $ hg -R ../server unbundle --quiet ../three.hg
+  $ hg -R ../server tip -T '{rev}\n'
+  2
 
 Afterwards everything is as before.
 
