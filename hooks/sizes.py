@@ -63,9 +63,11 @@ def _limits(settings: dict[bytes, bytes]) -> Limits:
     for key, expected in ((b"file", b"50 MB"), (b"push", b"500 MB"), (b"changesets", b"10000")):
         try:
             number[key] = util.sizetoint(settings.get(key) or b"0")
-        except error.ParseError:
+        except (error.ParseError, OverflowError):
+            number[key] = -1
+        if number[key] < 0:
             text = b'config: [sizes] %s: expected something like %s, got "%s"'
-            raise error.ConfigError(text % (key, expected, settings[key])) from None
+            raise error.ConfigError(text % (key, expected, settings[key]))
     return Limits(
         file=number[b"file"],
         push=number[b"push"],
@@ -76,13 +78,21 @@ def _limits(settings: dict[bytes, bytes]) -> Limits:
 
 def _weigh(repo: Any, revs: range, limits: Limits) -> tuple[int, list[tuple[bytes, bytes, int]]]:
     """(bytes of all new file versions, those over the limit as path, changeset, size)."""
-    excepted = match.match(repo.root, b"", limits.excepted, default=b"glob") if limits.excepted else match.never()
+    excepted = _excepted(repo, limits.excepted)
     total, large = 0, []
     for path, where, size in _versions(repo, revs):
         total += size
         if limits.file and size > limits.file and not excepted(path):
             large.append((path, where, size))
     return total, large
+
+
+def _excepted(repo: Any, patterns: list[bytes]) -> Any:
+    try:
+        return match.match(repo.root, b"", patterns, default=b"glob") if patterns else match.never()
+    except (error.Abort, error.ProgrammingError) as problem:  # that is a set:, which only a changeset could answer
+        text = b"config: [sizes] except: expected patterns of paths, got %s: %s"
+        raise error.ConfigError(text % (b" ".join(patterns), stringutil.forcebytestr(problem))) from problem
 
 
 def _versions(repo: Any, revs: range) -> Iterator[tuple[bytes, bytes, int]]:

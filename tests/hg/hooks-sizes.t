@@ -88,3 +88,11 @@ A limit that cannot be read lets nothing pass.
   rollback completed
   config error: config: [sizes] file: expected something like 50 MB, got "large"
   [30]
+  $ for value in 'file = -1' 'file = infMB' 'except = set:large()' 'except = re:('; do
+  >   sed -i.old '/^file/d;/^except/d' ../server/.hg/hgrc; printf "[sizes]\nfile = 1 kb\n$value\n" >> ../server/.hg/hgrc
+  >   hg push --quiet 2>&1 | grep '^config'
+  > done
+  config error: config: [sizes] file: expected something like 50 MB, got "-1"
+  config error: config: [sizes] file: expected something like 50 MB, got "infMB"
+  config error: config: [sizes] except: expected patterns of paths, got set:large(): fileset expression with no context
+  config error: config: [sizes] except: expected patterns of paths, got re:(: invalid pattern (re): (
