@@ -54,7 +54,7 @@ def open_blobs(url: str) -> BlobStore:
 
 
 class FolderBlobs:
-    """Blobs as files, spread over 256 folders."""
+    """Blobs as files, spread over 256 folders; whoever may write to the folder may write to all of it, whatever the umask says."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -63,11 +63,13 @@ class FolderBlobs:
         try:
             os.makedirs(self._folder, exist_ok=True)
             with _spooled(chunks, self._folder) as (file, attachment):
-                path = self._path(attachment)
+                path, mode = self._path(attachment), os.stat(self._folder).st_mode
                 if not os.path.exists(path):
-                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(os.path.dirname(path))
+                        os.chmod(os.path.dirname(path), mode & 0o2777)
                     os.fsync(file.fileno())
-                    os.chmod(file.name, 0o644)
+                    os.chmod(file.name, 0o644 | mode & 0o020)
                     with contextlib.suppress(FileExistsError):  # somebody else was faster
                         os.link(file.name, path)
                     _sync_folder(os.path.dirname(path))

@@ -3,8 +3,10 @@
 
 import dataclasses
 import hashlib
+import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import boto3
@@ -15,6 +17,8 @@ from hgext.vcsreplicator.errors import MalformedEvent, Unavailable
 from hgext.vcsreplicator.wire import Where
 
 PIECES = [b"HG20", b"x" * 3_000_000, b"end"]
+GROUP = 60000
+SAME_FOLDER = 26  # its hash begins as that of 0
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -81,3 +85,19 @@ open_blobs({url!r}).put([b"some", b"bundle"])
     attachment = open_blobs(url).put([b"some", b"bundle"])
     with open_blobs(url).open(attachment) as file:
         assert file.read() == b"somebundle"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.parametrize("bundle", ["again", "another"])
+def test_everybody_of_the_folders_group_may_store(bundle):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, -1, GROUP)
+        os.chmod(folder, 0o2775)
+        for user, number in ((60001, 0), (60002, 0 if bundle == "again" else SAME_FOLDER)):
+            code = f"""
+import os
+from hgext.vcsreplicator.blobs import open_blobs
+os.umask(0o022), os.setgroups([]), os.setgid({GROUP}), os.setuid({user})
+open_blobs("file://{folder}").put([b"{number}"])
+"""
+            subprocess.run([sys.executable, "-c", code], check=True)
