@@ -102,6 +102,31 @@ def test_a_push_is_refused_while_somebody_else_writes_to_the_pushlog_and_the_nex
     assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [lambda record: record[:-7], lambda record: record[:-30] + b"?" + record[-29:]],
+    ids=["cut", "another byte"],
+)
+def test_a_damaged_outbox_is_told_in_one_line_and_the_repository_can_begin_anew(master, log, damage):
+    master.create("one")
+    outbox = master.root / "one/.hg/store/outbox.0001.log"
+    outbox.write_bytes(damage(outbox.read_bytes()))
+    master.commit("one", "a")
+    for refused in (
+        master.push("one", check=False),
+        master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes", check=False),
+        master.operate("-R", str(master.root / "one"), "replicaterename", check=False),
+    ):
+        assert "this repository takes no changes: outbox.0001.log: damaged record at byte " in refused
+        assert "move .hg/store/outbox.* away" in refused
+        assert "Traceback" not in refused
+    for file in outbox.parent.glob("outbox.*"):
+        file.unlink()
+    assert RECORDED in master.push("one")
+    anew = [event.type for event in events(log)["one"] if event.generation == 2]
+    assert anew == ["created", "changed"]
+
+
 @pytest.mark.parametrize("how", ["unbundle", "pushkey-phase"])
 def test_a_push_that_saw_what_is_rolled_back_now_is_told_to_begin_again(master, log, how):
     master.create("one")

@@ -23,7 +23,10 @@ from mercurial import bookmarks, config, error, extensions, phases
 from mercurial.node import hex
 from mercurial.utils import stringutil
 
+from pushlog.appendfile import TornRecord
+
 from .. import outbox
+from ..errors import MalformedEvent
 from ..event import Changes, Event, Marker, MarkerNode, PushEntry, Settings, Tip, Type
 from ..outbox import RECORD_LIMIT, End, Entry, Level, Needs, Outbox
 from ..shape import to_json
@@ -139,10 +142,10 @@ def begin(
 ) -> Capture:
     """Before a transaction: what is there must be what the newest event says, or another event has to come first.
 
-    Raises Abort for a repository that may not take a change: forked, copied or moved.
+    Raises Abort for a repository that may not take a change: forked, copied, moved or damaged.
     """
     box = Outbox(repo.svfs)
-    end = box.end()
+    end = end_of(box)
     capture = Capture(repo=repo, path=path, configuration=configuration, end=end)
     if transaction == LIFECYCLE:
         return capture
@@ -158,6 +161,17 @@ def begin(
             detail = {"reason": "outside", "bootstrap": "false"}
             capture.announcements.append(Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail))
     return capture
+
+
+def end_of(box: Outbox) -> End | None:
+    """What the newest entry says of the repository; raises Abort if that cannot be read."""
+    try:
+        return box.end()
+    except (TornRecord, MalformedEvent) as problem:
+        raise error.Abort(
+            f"this repository takes no changes: {problem}".encode(),
+            hint=b"bring it back from a backup; or move .hg/store/outbox.* away, and it begins anew on all mirrors",
+        ) from problem
 
 
 def created(now: Tip, path: str, generation: int, origin: str, *, hgrc: Any) -> Announcement:

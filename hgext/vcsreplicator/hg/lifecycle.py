@@ -116,10 +116,10 @@ def rename(repo: Any, target: str | None, settings: Any) -> str:
     """Gives the repository another path: moves its folder to `target`, or accepts where it is; the new wire path."""
     repo = repo.unfiltered()
     root, folder = repo.replication_root, _folder(repo)
-    level = Outbox(repo.svfs).level()
-    if level is None:
+    end = capture.end_of(Outbox(repo.svfs))
+    if end is None:
         raise error.Abort(b"this repository has no event yet, there is nothing to rename")
-    old, to = level.path, os.path.realpath(target or folder)
+    old, to = end.level.path, os.path.realpath(target or folder)
     path = settings.wire_path(to)
     if path is None:
         raise error.Abort(*master.NOT_CONFIGURED[:1], hint=master.NOT_CONFIGURED[1])
@@ -158,11 +158,11 @@ def adopt(repo: Any) -> Level:
     repo = repo.unfiltered()
     box = Outbox(repo.svfs)
     with repo.lock():
-        before = box.level()
-        if before is None:
+        end = capture.end_of(box)
+        if end is None:
             announce(repo, Announcement(kind=Type.SYNC), told=False)
         else:
-            copied = before.path != repo.replication_path
+            copied = end.level.path != repo.replication_path
             with box.sending(wait=True):
                 if copied or box.fork() is not None:
                     # These events are another's, or do not follow what the log has: what they did is in the new event.
