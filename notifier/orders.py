@@ -91,14 +91,18 @@ class Orders:
                     self._replays.append(Replay(request, self.log))
 
     def _skip(self, request: Request) -> None:
-        """Recorded in `errors` before it is passed over, so a kill between repeats and never forgets."""
+        """Recorded in `errors` before it is passed over, so a kill between repeats and never forgets.
+
+        What is skipped of a replay is skipped there alone: the live stream may not have sent it yet.
+        """
         delivery = self.window.skippable(request.argument.get("message"))
         if delivery is None:
             self._done(request, "nothing skipped: no such message waits for another attempt")
             return
         message = delivery.message
         self.rejects.keep_message(message, f"skipped by {request.who}")
-        self._done(request, f"skipped {message.id} of {message.repo_url}", skipped=message)
+        live = message if message.replay is None else None
+        self._done(request, f"skipped {message.id} of {message.repo_url}", skipped=live)
         self.window.settle(delivery.number)
         SKIPPED.labels(self.name).inc()
 

@@ -287,6 +287,24 @@ def test_skipped_message_stays_skipped_after_a_restart(log: Log, notifier: Notif
     assert destination.told("stuck") == [1]
 
 
+def test_skip_of_a_replay_leaves_the_message_to_the_live_stream_also_after_a_restart(
+    log: Log, notifier: Notifier
+) -> None:
+    destination = Scripted(answer=lambda m: Unavailable("no") if m.replay or m.sequence == 1 else None)
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 2)
+    eventually(lambda: destination.tried)
+    notifier.state.ask("it", Kind.REPLAY, {"repository": "x", "since_push": 2}, who="dana", now=0)
+    eventually(lambda: any(message.replay for message in destination.tried))
+    done = notifier.ask("it", Kind.SKIP, message=message_id("x", 2))
+    assert done.result == f"skipped {message_id('x', 2)} of https://hg.example/x"
+    notifier.stop()
+    destination.answer = lambda message: None
+    notifier.start(it=destination)
+    notifier.settled("it")
+    assert destination.told("x") == [1, 2]
+
+
 def test_skip_with_nothing_to_skip_says_so(notifier: Notifier) -> None:
     notifier.start(it=Scripted())
     assert (notifier.ask("it", Kind.SKIP).result or "").startswith("nothing skipped")
