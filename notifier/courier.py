@@ -185,7 +185,7 @@ class _Shift:
             if not self.untaken:
                 self.untaken.extend(self.reader.poll(wait, limit=min(BATCH, self.window.room)))
         except Expired:
-            self._skip_expired()
+            self._pass_gap()
         while self.untaken:
             self.take(self.untaken[0])
             self.untaken.popleft()
@@ -339,16 +339,33 @@ class _Shift:
         self.log_until = self.clock.monotonic() + delay
         log_line.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 
-    def _skip_expired(self) -> None:
-        """The log dropped notices before we sent them: nothing can bring them back, so say it loudly and go on."""
+    def _pass_gap(self) -> None:
+        """The log has nothing where we read: nothing can bring it back, so say it loudly and go on with the oldest it has."""
         beginning = self.log.beginnings(NOTICES)[0]
+        if self.read_to < beginning:
+            self._skip_expired(beginning)
+        else:
+            self._go_back(beginning, self.log.ends(NOTICES)[0])
+        old, self.reader = self.reader, self.log.reader({(NOTICES, 0): beginning})
+        old.close()
+        self.read_to = beginning
+
+    def _skip_expired(self, beginning: int) -> None:
+        """The log dropped notices before we sent them."""
         reason = f"notices {self.read_to} to {beginning - 1} left the log before they were delivered to {self.name}"
         self.rejects.keep(reason, b"", self.read_to, None)
         log_line.error("notices lost", reason=reason)
-        old, self.reader = self.reader, self.log.reader({(NOTICES, 0): beginning})
-        old.close()
         self.window.take(beginning - 1, [])
-        self.read_to = beginning
+
+    def _go_back(self, beginning: int, end: int) -> None:
+        """The log lost its newest records and gives their offsets to others: a position that stayed would pass these over."""
+        skipped = self.state.skipped(self.name, beginning)
+        reason = f"the log lost notices: it ends at {end}, {self.name} had read to {self.read_to}; all that it has are sent again"
+        self.rejects.keep(reason, b"", self.read_to, None)
+        log_line.error("log lost records", reason=reason)
+        self.log.acknowledge(group(self.name), NOTICES, {0: beginning})
+        self.window.go_back(beginning)
+        self.stored, self.skipped = beginning, skipped
 
     def _idle_time(self) -> float:
         wakes_at = self.window.wakes_at

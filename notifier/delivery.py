@@ -8,7 +8,7 @@ Rules of this file:
 - The position is the first record that is not settled, so a restart repeats and never skips.
 - `Unavailable` is tried for ever. What is wrong with one message is tried `attempts` times; then the caller keeps it as a
   reject and calls `settle`.
-- Replays stand in queues of their own and have no position.
+- Replays stand in queues of their own and have no position; nor have messages whose records the log lost.
 """
 
 import heapq
@@ -70,6 +70,7 @@ class _Entry:
     number: int
     message: Message
     lane: tuple[str, str | None]
+    placed: bool
     attempt: int = 0
     refusals: int = 0
     in_flight: bool = False
@@ -99,6 +100,13 @@ class Window:
             self._open[offset] = len(messages)
         for message in messages:
             self._enqueue(message, (message.repository, None))
+
+    def go_back(self, offset: int) -> None:
+        """Offsets begin anew from this one: the log lost records. What is here is sent all the same."""
+        for entry in self._entries.values():
+            entry.placed = False
+        self._open.clear()
+        self._next_offset = offset
 
     def take_replay(self, message: Message) -> int:
         """A message sent again on request: in order among the replays of its repository, beside everything else."""
@@ -133,7 +141,7 @@ class Window:
             self._ready.append(lane[0])
         else:
             del self._lanes[entry.lane]
-        if entry.lane[1] is None:
+        if entry.placed:
             offset = entry.message.offset
             self._open[offset] -= 1
             if not self._open[offset]:
@@ -224,7 +232,7 @@ class Window:
         return max(self._waiting[0][0], self._down_until) if self._waiting else None
 
     def _enqueue(self, message: Message, name: tuple[str, str | None]) -> int:
-        entry = _Entry(number=next(self._numbers), message=message, lane=name)
+        entry = _Entry(number=next(self._numbers), message=message, lane=name, placed=name[1] is None)
         self._entries[entry.number] = entry
         lane = self._lanes.setdefault(name, deque())
         lane.append(entry)

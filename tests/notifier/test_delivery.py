@@ -127,6 +127,19 @@ def test_refused_message_has_a_bounded_number_of_attempts() -> None:
     assert begun(window, now) == [("x", 2)]
 
 
+def test_positions_begin_anew_where_the_log_lost_records_and_what_is_held_is_sent() -> None:
+    window = a_window()
+    window.take(90, push("x", 1, 90))
+    window.go_back(3)
+    window.take(3, push("x", 2, 3))
+    [first] = window.next(0)
+    window.confirm(first.number)
+    assert (first.message.sequence, window.position) == (1, 3)
+    [second] = window.next(0)
+    window.confirm(second.number)
+    assert (second.message.sequence, window.position) == (2, 4)
+
+
 def test_attempts_lost_to_an_outage_do_not_count_as_refusals() -> None:
     window = a_window(attempts=2)
     fill(window, "x")

@@ -14,6 +14,7 @@ from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import NOTICES, Log, topics
 from hgext.vcsreplicator.log import Message as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
+from notifier.courier import group
 from notifier.message import Message
 from notifier.pulse import PulseSettings
 from notifier.secret import Secret
@@ -351,6 +352,22 @@ def test_notices_that_left_the_log_are_reported_and_passed(tmp_path: Path) -> No
         assert "left the log before they were delivered to it" in notifier.errors()[0].reason
         assert notifier.position("it") == log.ends(NOTICES)[0]
         notifier.state.close()
+
+
+def test_position_beyond_the_end_of_a_log_that_lost_notices_goes_back(log: Log, notifier: Notifier) -> None:
+    publish_pushes(log, "x", 1, 3)
+    log.acknowledge(group("it"), NOTICES, {0: 100})
+    destination = Scripted()
+    notifier.start(it=destination)
+    eventually(lambda: destination.told("x") == [1, 2, 3])
+    notifier.settled("it")
+    [kept] = notifier.errors()
+    assert kept.reason == "the log lost notices: it ends at 3, it had read to 100; all that it has are sent again"
+    notifier.stop()
+    publish_pushes(log, "x", 4, 120)
+    notifier.start(it=destination)
+    notifier.settled("it")
+    assert destination.told("x") == [*range(1, 121)]
 
 
 def test_stop_takes_in_what_is_under_way(log: Log, notifier: Notifier) -> None:
