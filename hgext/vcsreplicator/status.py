@@ -92,10 +92,9 @@ class Picture:
         """
         found = []
         for state in self._concerns(mirror):
-            ack = self.acks.get((mirror, state.repository))
-            serving = ack.serving if ack is not None and ack.incarnation == state.incarnation else 0
-            is_late = self.applied(mirror, state) < state.seq or serving < state.released
-            if is_late and not (ack and ack.detached) and self.rests(state, now):
+            known, ack = self.acks.get((mirror, state.repository)), self._ack(mirror, state)
+            is_late = self.applied(mirror, state) < state.seq or (ack.serving if ack else 0) < state.released
+            if is_late and not (known and known.detached) and self.rests(state, now):
                 found.append(state)
         return sorted(found, key=lambda state: state.path)
 
@@ -104,9 +103,14 @@ class Picture:
         return now - self.moved.get(state.repository, now) > SILENT
 
     def applied(self, mirror: str, state: State) -> int:
-        """How far this mirror is; 0 where it never said."""
-        ack = self.acks.get((mirror, state.repository))
+        """How far this mirror is in the present incarnation; 0 where it never said."""
+        ack = self._ack(mirror, state)
         return ack.applied if ack else 0
+
+    def _ack(self, mirror: str, state: State) -> Ack | None:
+        """The mirror's level, if it speaks of the present incarnation."""
+        ack = self.acks.get((mirror, state.repository))
+        return ack if ack and ack.incarnation == state.incarnation else None
 
     def _concerns(self, mirror: str) -> list[State]:
         """What the mirror has acked or must have, but for what it is deactivated for."""

@@ -104,6 +104,14 @@ def test_a_mirror_that_does_not_serve_what_is_released_is_named(installation: In
     assert "does not get on" in installation.found(after=61.0)[0][1]
 
 
+def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(installation: Installation) -> None:
+    installation.ack(3)
+    adopted = replace(installation.state, incarnation="f" * 32, seq=1, released=0, noticed=0)
+    installation.write(STATE, installation.chain.repository, adopted)
+    assert installation.picture().behind("alpha") == 1
+    assert "does not get on" in installation.found(after=61.0)[0][1]
+
+
 def test_notices_that_no_mirror_gates_are_critical(installation: Installation) -> None:
     installation.write(ROSTER, KEY, Roster())
     installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
