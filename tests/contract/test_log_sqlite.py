@@ -346,6 +346,20 @@ def test_bells_of_dead_processes_are_taken_down_by_the_next_ring(tmp_path: Path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["not a bell"]
 
 
+def test_a_bell_hangs_beside_those_of_a_dead_process_of_the_same_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        dead.bind(str(tmp_path / f"{os.getpid()}-{number}-2"))
+        dead.close()
+    monkeypatch.setattr(bells, "_numbers", itertools.count())
+    bell = bells.Bell(tmp_path, [1])
+    bells.ring(tmp_path, [1])
+    assert rung(bell)
+    bell.close()
+
+
 def test_a_full_bell_neither_blocks_nor_fails_and_still_wakes(tmp_path: Path) -> None:
     bell = bells.Bell(tmp_path, [1])
     for _ in range(5000):

@@ -5,6 +5,7 @@ A bell is a Unix datagram socket in one folder. Ringing is a hint and may be los
 waits must look again after a while all the same. Bells of processes that died are taken down by the next who rings.
 """
 
+import errno
 import itertools
 import os
 import select
@@ -24,15 +25,26 @@ class Bell:
         mask = sum(1 << topic for topic in set(topics))
         self._woken = threading.Event()
         self._folder = _Folder(folder)
-        self._name = f"{os.getpid()}-{next(_numbers)}-{mask:x}"
+        self._name = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
-            self._socket.bind(self._folder.address(self._name))
+            while not self._name:
+                self._name = self._hang(f"{os.getpid()}-{next(_numbers)}-{mask:x}")
             self._folder.share(self._name)
         except OSError:
             self._socket.close()
             self._folder.close()
             raise
+
+    def _hang(self, name: str) -> str:
+        """The name; "" if another bell has it: process ids come again, in containers at each start."""
+        try:
+            self._socket.bind(self._folder.address(name))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return ""
+        return name
 
     def wait(self, seconds: float) -> bool:
         """Returns when rung, woken or after `seconds`; whether it was woken by `wake`, which is then used up."""
