@@ -3,6 +3,7 @@
 
 import itertools
 import os
+import resource
 import socket
 import sqlite3
 import subprocess
@@ -358,6 +359,21 @@ def test_a_bell_hangs_beside_those_of_a_dead_process_of_the_same_id(
     bells.ring(tmp_path, [1])
     assert rung(bell)
     bell.close()
+
+
+def test_a_process_with_very_many_files_open_is_woken_too(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2048), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        bell = bells.Bell(tmp_path, [1])
+        bell.wake()
+        assert bell.wait(3600)
+        bell.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_full_bell_neither_blocks_nor_fails_and_still_wakes(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ class Bell:
     def wait(self, seconds: float) -> bool:
         """Returns when rung, woken or after `seconds`; whether it was woken by `wake`, which is then used up."""
         if not self._woken.is_set():
-            select.select([self._socket], [], [], max(0.0, seconds))
+            poll = select.poll()  # select takes no descriptor above 1023
+            poll.register(self._socket, select.POLLIN)
+            poll.poll(max(0.0, seconds) * 1000)
         try:
             while self._socket.recv(16):
                 pass
