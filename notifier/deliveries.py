@@ -91,7 +91,8 @@ _ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, 
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""
 _NUMBER = "SELECT number FROM messages WHERE id = ? AND replay = ?"
 _ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt, mature_at, created_at)
-    VALUES (?, ?, 'queued', 0, ?, ?) ON CONFLICT (subscription, message) DO NOTHING"""
+    SELECT id, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
+    ON CONFLICT (subscription, message) DO NOTHING"""
 _QUEUED = """SELECT d.mature_at, d.id, d.subscription, m.repository || m.replay, d.attempt
     FROM deliveries d JOIN messages m ON m.number = d.message
     WHERE d.state = 'queued' ORDER BY d.id"""
@@ -100,7 +101,7 @@ _REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.previous
 _LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
 _FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
 _REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL
-    WHERE id = ? AND state <> 'queued'"""
+    WHERE id = ? AND state <> 'queued' AND subscription IN (SELECT id FROM subscriptions WHERE removed_at IS NULL)"""
 _HASTEN = "UPDATE deliveries SET attempt = 0, mature_at = ? WHERE id = ? AND state = 'queued'"
 _COUNTS = "SELECT state, COUNT(*) FROM deliveries GROUP BY state"
 _ROW = """SELECT d.id, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.finished_at, d.status, d.error,
@@ -114,7 +115,10 @@ _PURGE_MESSAGES = "DELETE FROM messages WHERE number < (SELECT MIN(message) FROM
 
 
 class DeliveryState(enum.StrEnum):
-    """queued → delivered | exhausted (given up, kept) | cancelled (its subscription was removed); redelivery queues again."""
+    """queued → delivered | exhausted (given up, kept) | cancelled (its subscription was removed).
+
+    Redelivery queues again, as long as the subscription is there.
+    """
 
     QUEUED = "queued"
     DELIVERED = "delivered"
@@ -260,7 +264,10 @@ class Deliveries:
     # -- deliveries
 
     def enqueue(self, wanted: Sequence[tuple[Message, Sequence[StoredSubscription]]], now: float) -> list[Item]:
-        """Rows for each message and those that want it, all or none; returns the new ones. Durable on return."""
+        """Rows for each message and those that want it and were not removed meanwhile, all or none; returns the new ones.
+
+        Durable on return.
+        """
         items: list[Item] = []
         with self._writing():
             for message, wanting in wanted:
@@ -274,7 +281,7 @@ class Deliveries:
         self._run(_ADD_MESSAGE, (*columns, message.sequence, message.previous, to_text(message.envelope)))
         [(number,)] = self._rows(_NUMBER, (message.id, replay))
         for each in wanting:
-            cursor = self._run(_ADD_DELIVERY, (each.id, number, now, now))
+            cursor = self._run(_ADD_DELIVERY, (number, now, now, each.id))
             if cursor.rowcount:
                 assert cursor.lastrowid is not None
                 yield Item(now, cursor.lastrowid, each.id, message.repository + replay, 0)
@@ -310,7 +317,7 @@ class Deliveries:
                     self._run(_FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
     def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> int:
-        """Queues these again as new, whatever became of them; returns how many there were."""
+        """Queues these again as new, whatever became of them; returns how many there were, less those nobody subscribes to."""
         done = 0
         with self._writing():
             for number in numbers:

@@ -211,6 +211,17 @@ def test_subscription_taken_from_the_file_cancels_what_waits_for_it(
         assert states(deliveries) == {"cancelled": 2}
 
 
+def test_nothing_is_queued_for_a_subscription_that_was_removed(deliveries: Deliveries) -> None:
+    deliveries.add("ci", Subscription(url="https://ci.example/"), origin="command", who="dana", now=1.0)
+    wanting = deliveries.subscriptions()
+    first, second = (messages(a_notice(an_event("x", seq)), seq, PUBLIC)[0] for seq in (1, 2))
+    assert len(deliveries.enqueue([(first, wanting)], 2.0)) == 1
+    deliveries.remove("ci", who="dana", now=3.0)
+    assert deliveries.enqueue([(second, wanting)], 4.0) == []
+    assert deliveries.redeliver([1], who="dana", now=5.0) == 0
+    assert states(deliveries) == {"cancelled": 1}
+
+
 def test_subscription_added_by_a_command_works_at_once(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
