@@ -154,16 +154,23 @@ class _Shift:
 
     def work(self) -> None:
         self.orders.obey()
-        self.attempt(self.destination.start)
+        self.connect()
         self.courier.started.set()
         while not self.courier.stop.is_set():
             self.orders.obey()
             self.read()
+            if self.trouble is not None and self.window.idle(self.clock.monotonic()):
+                self.connect()
             self.begin()
             self.collect(BUSY_BLINK if self.window.in_flight else 0)
             self.store_position()
             self.tell()
         self.drain()
+
+    def connect(self) -> None:
+        """At start, and after trouble when there is no message by which it would show that the destination answers again."""
+        if self.attempt(self.destination.start):
+            self._answers()
 
     def read(self) -> None:
         """Notices into the window, as many as it has room for; waits for the next only when nothing else is to be done."""
@@ -270,10 +277,7 @@ class _Shift:
         DELIVERED.labels(self.name).inc()
         if delivery.message.replay is not None:
             REPLAYED.labels(self.name).inc()
-        if self.trouble is not None:
-            log_line.info("delivering again")
-            self.trouble = None
-            DOWN.labels(self.name).set(0)
+        self._answers()
 
     def store_position(self) -> None:
         """Acknowledges what is settled: at once when nothing is left to do, else a few times a second."""
@@ -332,6 +336,12 @@ class _Shift:
         self.trouble = str(error)
         DOWN.labels(self.name).set(1)
         log_line.warning("destination unavailable", reason=str(error), retry_in=round(delay, 2))
+
+    def _answers(self) -> None:
+        DOWN.labels(self.name).set(0)
+        if self.trouble is not None:
+            log_line.info("delivering again")
+            self.trouble = None
 
     def _log_trouble(self, error: ReplicationError) -> None:
         self.log_failures += 1

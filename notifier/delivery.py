@@ -217,6 +217,10 @@ class Window:
         """How many messages are here, sent or not, and not settled."""
         return len(self._entries)
 
+    def idle(self, now: float) -> bool:
+        """Whether there is nothing to send, though there might be: neither paused nor waiting for the destination."""
+        return not self._entries and not self.paused and now >= self._down_until
+
     @property
     def room(self) -> int:
         """How many more messages may be read."""

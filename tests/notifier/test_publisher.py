@@ -14,7 +14,7 @@ from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import NOTICES, Log, topics
 from hgext.vcsreplicator.log import Message as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
-from notifier.courier import group
+from notifier.courier import DOWN, group
 from notifier.message import Message
 from notifier.pulse import PulseSettings
 from notifier.secret import Secret
@@ -177,9 +177,23 @@ def test_a_destination_that_cannot_be_opened_is_in_trouble_alone_and_comes_back(
     publish_pushes(log, "x", 1, 2)
     notifier.settled("other")
     assert notifier.state.conditions()["it"]["trouble"] == "database: cannot be used"
+    assert DOWN.labels("it")._value.get() == 1
     wrong.down = None
     notifier.settled("it")
     assert wrong.told("x") == other.told("x") == [1, 2]
+    assert DOWN.labels("it")._value.get() == 0
+
+
+def test_a_destination_that_answers_again_is_told_so_without_waiting_for_a_message(
+    log: Log, notifier: Notifier
+) -> None:
+    destination = Scripted(down=Unavailable("no route to host"))
+    notifier.start(it=destination)
+    eventually(lambda: notifier.state.conditions().get("it", {}).get("trouble") == "no route to host")
+    assert DOWN.labels("it")._value.get() == 1
+    destination.down = None
+    eventually(lambda: notifier.state.conditions()["it"]["trouble"] is None)
+    assert DOWN.labels("it")._value.get() == 0
 
 
 def test_a_secret_that_cannot_be_read_troubles_its_destination_alone(
