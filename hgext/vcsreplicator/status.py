@@ -218,10 +218,7 @@ def findings(
     if picture.aggregator is None or now - picture.aggregator.time > 30:
         found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))
     silent = picture.silent(now)
-    for name in silent:
-        held = sum(state.seq - state.noticed for state in picture.waiting())
-        text = f"mirror {name} is silent and holds back notices ({held} wait); start it or: vcsreplicator roster deactivate {name}"
-        found.append(Finding(level=2, text=text))
+    found += [_silent(picture, name) for name in silent]
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, now)
         if late:
@@ -237,6 +234,17 @@ def findings(
             Finding(level=1, text=f"{where} is detached on {ack.mirror}: {ack.detached} {ack.note or ''}".rstrip())
         )
     return sorted(found, key=lambda finding: -finding.level)
+
+
+def _silent(picture: Picture, name: str) -> Finding:
+    """What it holds back are the notices of what it gates; of a backup nothing waits."""
+    mirror = picture.roster.mirror(name) if picture.roster else None
+    if mirror is None or mirror.role is rosters.Role.BACKUP:
+        return Finding(level=1, text=f"mirror {name} is silent; it is a backup, so no notice waits for it")
+    gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
+    held = sum(state.seq - state.noticed for state in gated)
+    way_out = f"start it or: vcsreplicator roster deactivate {name}"
+    return Finding(level=2, text=f"mirror {name} is silent and holds back notices ({held} wait); {way_out}")
 
 
 def _ungated(picture: Picture, now: float) -> list[Finding]:

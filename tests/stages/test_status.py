@@ -9,7 +9,7 @@ from hgext.vcsreplicator import status
 from hgext.vcsreplicator.levels import AggregatorBeat, Beat, State
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, Message, topics
 from hgext.vcsreplicator.path import Rules
-from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Role, Roster
 from hgext.vcsreplicator.shape import to_json
 from testing.chains import Chain
 from testing.clock import HandClock
@@ -143,3 +143,15 @@ def test_a_mirror_that_was_just_added_is_not_silent_yet(installation: Installati
     installation.write(ROSTER, KEY, Roster(mirrors=(joining,)))
     assert installation.found(after=60.0) == []
     assert "mirror beta is silent" in installation.found(after=1.0)[0][1]
+
+
+def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(installation: Installation) -> None:
+    backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=Role.BACKUP)
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:group/one",)))
+    installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, backup, beta)))
+    installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
+    installation.ack(3)
+    assert [(level, text.partition(";")[0]) for level, text in installation.found(after=61.0)] == [
+        (2, "mirror beta is silent and holds back notices (0 wait)"),
+        (1, "mirror backup is silent"),
+    ]
