@@ -37,10 +37,15 @@ class PublicSettings:
 
     def __post_init__(self) -> None:
         for prefix, url in self.urls.items():
-            if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-                raise ValueError(f"urls.{prefix}: expected an http or https URL, got {url!r}")
+            if not _is_public(url):
+                raise ValueError(
+                    f"urls.{prefix}: expected an http or https URL with a host, without user, query and fragment, got {url!r}"
+                )
         if "" in self.ignore:
             raise ValueError('ignore: expected prefixes of paths, got "" (use policy = "deny")')
+        for prefix in self.ignore:
+            if prefix.startswith("/"):
+                raise ValueError(f"ignore: expected prefixes of paths, which begin with no slash, got {prefix!r}")
         for name in ("only", "never"):
             try:
                 check_rules(Rules(include=getattr(self, name)))
@@ -59,6 +64,16 @@ def public_url(path: str, settings: PublicSettings) -> str | None:
             tail = urllib.parse.quote(below.strip("/"))
             return f"{settings.urls[prefix].rstrip('/')}/{tail}".rstrip("/")
     return None
+
+
+def _is_public(url: str) -> bool:
+    """Whether the URL of a repository can be made by adding its path, and told to everybody."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an address that is none
+        return False
+    return parts.scheme in ("http", "https") and has_host and "@" not in parts.netloc and not set("?#") & set(url)
 
 
 def _is_path(path: str) -> bool:

@@ -400,6 +400,21 @@ def test_stop_takes_in_what_is_under_way(log: Log, notifier: Notifier) -> None:
     [
         ({}, r"f\.toml: section \[public\] is missing"),
         ({"public": {"urls": {"": "ftp://x"}}}, r"f\.toml: public\.urls\.: expected an http or https URL"),
+        *(
+            ({"public": {"urls": {"": url}}}, r"f\.toml: public\.urls\.: expected an http or https URL with a host")
+            for url in (
+                "https://",
+                "https:///hg",
+                "https://hg:99999/",
+                "https://u:p@hg/",
+                "https://hg/?a",
+                "https://hg/#a",
+            )
+        ),
+        (
+            {"public": {"urls": {}, "ignore": ["users/", "/private/"]}},
+            r"public\.ignore: expected prefixes .* no slash, got '/private/'",
+        ),
         ({"public": {"urls": {}, "policies": 1}}, r"f\.toml: public: unknown key 'policies'"),
         (
             {"public": {"urls": {}}, "notifier": {"x": {"type": "smoke"}}},
