@@ -173,7 +173,7 @@ def retry_after(value: str | None, now: float) -> float:
         return min(float(value[:9]), LONGEST_WAIT)
     try:
         when = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     if when.tzinfo is None:
         when = when.replace(tzinfo=datetime.UTC)

@@ -138,6 +138,7 @@ def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: Verdi
     [
         (None, 0), ("120", 120), (" 7 ", 7), ("999999999999", 86400), ("-5", 0), ("soon", 0),
         ("Thu, 01 Jan 1970 00:01:40 GMT", 100), ("Thu, 01 Jan 1960 00:00:00 GMT", 0),
+        ("99999999999999999999 Jan 1970 00:00:00 GMT", 0), ("Thu, 01 Jan 1970 00:00:00 +99999999999999", 0),
     ],
 )  # fmt: skip
 def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: float) -> None:
