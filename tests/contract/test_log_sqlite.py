@@ -75,6 +75,14 @@ def test_a_missing_folder_is_a_mistake_of_the_configuration(tmp_path: Path) -> N
         SqliteLog(tmp_path / "nowhere" / "log.db")
 
 
+def test_a_place_where_nothing_can_be_made_is_named(path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"sqlite:///proc/log\.db: .*check that it exists, and owner and mode"):
+        SqliteLog(Path("/proc/log.db"))
+    path.with_name(path.name + "-wake").touch()
+    with pytest.raises(BadConfig, match=r"to create the folder log\.db-wake in it: File exists"):
+        SqliteLog(path)
+
+
 def test_a_database_of_another_program_is_refused(path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE songs (title TEXT)")

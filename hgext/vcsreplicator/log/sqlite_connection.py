@@ -130,7 +130,7 @@ def _hint(error: sqlite3.Error) -> str:
 def create_database(path: Path, bells: Path, patience: float) -> None:
     if not path.parent.is_dir():
         raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist")
-    with suppress(FileExistsError, PermissionError):  # SQLite alone would ignore a umask that lets the group write
+    with suppress(OSError):  # SQLite tells what is wrong; it alone would ignore a umask that lets the group write
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o666))
     connection = Connection(path, patience, create=True)
     try:
@@ -141,8 +141,9 @@ def create_database(path: Path, bells: Path, patience: float) -> None:
         bells.mkdir(exist_ok=True)
         mode = path.stat().st_mode & 0o666
         bells.chmod(mode | (mode & 0o444) >> 2)
-    except PermissionError:
+    except OSError as error:
         if not bells.is_dir():
             raise BadConfig(
-                f"sqlite://{path}: expected a folder this user may write, to create {bells.name} in it"
-            ) from None
+                f"sqlite://{path}: expected a folder this user may write, to create the folder {bells.name} in it: "
+                f"{error.strerror}"
+            ) from error
