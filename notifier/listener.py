@@ -78,7 +78,8 @@ def listen(
 ) -> int:
     """Hands on messages until `stop`, or `limit` succeeded; returns how many. Connects again for ever.
 
-    `hand_on` says whether it succeeded. Raises Refused for what waiting does not heal: no right, no such exchange, too large.
+    `hand_on` says whether it succeeded. Raises Refused for what waiting does not heal: no right, no such exchange, too large; and
+    what `hand_on` raises.
     """
     session, failures = _Session(settings, hand_on, stop, limit), 0
     while not session.finished:
@@ -88,12 +89,22 @@ def listen(
             raise Refused(f"{settings.exchange}: {error}") from error
         except TooLarge as error:
             raise Refused(f"{settings.queue}: {error} (max-message)") from error
+        except _HandOnFailed as error:
+            raise error.reason from None
         except TROUBLE as error:
             failures = failures + 1 if not session.connected else 1
             delay = Backoff(first=0.2, longest=15.0).delay(failures)
             log_line.warning("not connected", reason=str(error), retry_in=round(delay, 1))
             stop.wait(delay)
     return session.done
+
+
+class _HandOnFailed(Exception):
+    """Kept apart from trouble with the broker, which is waited for."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class _Session:
@@ -155,7 +166,11 @@ class _Session:
             properties=message.properties,
             headers=message.headers,
         )
-        if self.hand_on(arrival):
+        try:
+            succeeded = self.hand_on(arrival)
+        except Exception as error:
+            raise _HandOnFailed(error) from error
+        if succeeded:
             message.ack()
             self.done += 1
         else:

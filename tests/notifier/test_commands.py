@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The verbs for operators of the notifier, and the subscriber's `listen`."""
 
+import datetime
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -227,22 +228,61 @@ def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> 
     assert process.returncode == 0
 
 
+def test_listener_ends_with_what_its_caller_raises(told: PulseReceiver, log: Log) -> None:
+    def hand_on(arrival: Arrival) -> bool:
+        raise BrokenPipeError("nobody reads")
+
+    with pytest.raises(BrokenPipeError, match="nobody reads"):
+        _listens(told, log, hand_on)
+
+
+@pytest.mark.parametrize(
+    ("run", "complaint"),
+    [
+        ("/no/such/command", "--run: /no/such/command cannot be run: No such file"),
+        ("'", "--run: No closing quotation"),
+        ("", "--run: expected a command"),
+    ],
+)
+def test_listen_names_a_command_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch, run: str, complaint: str) -> None:
+    arrival = Arrival(text="{}", routing_key="x", properties={}, headers={})
+    with pytest.raises(Refused, match=complaint):
+        _listen_says(monkeypatch, arrival, "--run", run)
+
+
+def test_listen_prints_what_is_no_json_as_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = {"x-death": [{"time": datetime.datetime(2026, 7, 29)}]}
+    arrival = Arrival(text="no json", routing_key="x", properties={}, headers=died)
+    assert _listen_says(monkeypatch, arrival) == '"no json"\n'
+    whole = json.loads(_listen_says(monkeypatch, arrival, "--whole"))
+    assert (whole["body"], whole["headers"]["x-death"][0]["time"]) == ("no json", "2026-07-29 00:00:00")
+
+
+def _listen_says(monkeypatch: pytest.MonkeyPatch, arrival: Arrival, *words: str) -> str:
+    """What the verb prints of a message, without a broker; this process keeps its signals and its log lines."""
+    monkeypatch.setattr("notifier.listener.listen", lambda settings, hand_on, **more: hand_on(arrival))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
+    arguments = ["listen", "amqp://h", "exchange/a/b", *words]
+    return click.testing.CliRunner().invoke(program, arguments, catch_exceptions=False, standalone_mode=False).stdout
+
+
 def test_listen_leaves_a_message_that_is_too_large_in_its_queue(told: PulseReceiver, log: Log) -> None:
     with pytest.raises(Refused, match="max-message"):
-        _listens(told, log, max_message=10)
+        _listens(told, log, lambda arrival: True, max_message=10)
     came: list[str] = []
     assert listen(listener(told), lambda arrival: not came.append(arrival.text), stop=threading.Event(), limit=1) == 1
     assert json.loads(came[0])["payload"]["type"] == "changegroup.1"
 
 
-def _listens(told: PulseReceiver, log: Log, **more: int) -> None:
+def _listens(told: PulseReceiver, log: Log, hand_on: Callable[[Arrival], bool], **more: int) -> None:
     """A subscriber that was there before a push is."""
     publishing = threading.Thread(
         target=lambda: eventually(lambda: _queue_exists(told)) and publish_pushes(log, "x", 1, 1)
     )
     publishing.start()
     try:
-        listen(listener(told, **more), lambda arrival: True, stop=threading.Event(), limit=1)
+        listen(listener(told, **more), hand_on, stop=threading.Event(), limit=1)
     finally:
         publishing.join()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ..errors import BadConfig
+from ..errors import BadConfig, Refused
 from ..service import configure_logging
 
 
@@ -35,17 +35,19 @@ def command(url: str, exchange: str, run: str | None, count: int | None, whole: 
     """Print each message of EXCHANGE at URL as a line of JSON, or run a command with it.
 
     URL is amqp://USER@HOST/VHOST or amqps://…; the password comes from VCSREPLICATOR_LISTEN_PASSWORD or stands in the URL.
-    A message is acknowledged once it is printed, or its command exited with 0; else it comes again.
+    A message is acknowledged once it is printed, or its command exited with 0; else it comes again. One that is no JSON is
+    printed as a string.
     """
     from notifier.listener import Arrival, listen
 
     configure_logging("listen")
+    words = _words(run)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
 
     def show(arrival: Arrival) -> bool:
-        content = json.loads(arrival.text)
+        content = _content(arrival.text)
         if whole:
             content = {
                 "body": content,
@@ -54,18 +56,37 @@ def command(url: str, exchange: str, run: str | None, count: int | None, whole: 
                 "type": arrival.properties.get("type"),
                 "headers": dict(arrival.headers),
             }
-        click.echo(json.dumps(content, sort_keys=True))
+        click.echo(json.dumps(content, sort_keys=True, default=str))
         sys.stdout.flush()
         return True
 
     def execute(arrival: Arrival) -> bool:
-        assert run is not None
         environment = {**os.environ, "ROUTING_KEY": arrival.routing_key, "MESSAGE_ID": _text(arrival, "message_id")}
-        return (
-            subprocess.run(shlex.split(run), input=arrival.text.encode(), env=environment, check=False).returncode == 0
-        )
+        try:
+            ended = subprocess.run(words, input=arrival.text.encode(), env=environment, check=False)
+        except OSError as error:
+            raise Refused(f"--run: {words[0]} cannot be run: {error.strerror}") from error
+        return ended.returncode == 0
 
-    listen(_settings(url, exchange, **options), execute if run else show, stop=stop, limit=count)
+    listen(_settings(url, exchange, **options), execute if words else show, stop=stop, limit=count)
+
+
+def _words(run: str | None) -> list[str]:
+    try:
+        words = shlex.split(run or "")
+    except ValueError as error:
+        raise Refused(f"--run: {error}") from error
+    if run is not None and not words:
+        raise Refused("--run: expected a command")
+    return words
+
+
+def _content(text: str) -> Any:
+    """Exchanges are open to everybody."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _settings(url: str, exchange: str, *, queue: str | None, key: str, **options: Any) -> Any:
