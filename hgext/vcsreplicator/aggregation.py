@@ -151,7 +151,8 @@ class Aggregation:
         if isinstance(decided, rosters.Refusal):
             self._set_roster(rosters.remember(self.roster, request, now=now, refusal=decided))
             return Outcome.REJECTED
-        if request.verb is rosters.Verb.REMOVE and not self._forget(request.mirror or ""):
+        returns = request.verb is rosters.Verb.ADD and self.roster.mirror(request.mirror) is not None
+        if (returns or request.verb is rosters.Verb.REMOVE) and not self._forget(request.mirror or ""):
             return Outcome.UNFINISHED
         self._set_roster(rosters.remember(decided, request, now=now))
         return Outcome.TAKEN
@@ -394,7 +395,10 @@ class Aggregation:
             self._set_roster(rosters.promoted(self.roster, name, now=now))
 
     def _forget(self, mirror: str) -> bool:
-        """The levels of a mirror that is about to be removed: it may come back empty. False if the batch was full before."""
+        """The levels of a mirror that is about to be removed, for it may come back empty; and what it said while it was removed.
+
+        False if the batch was full before.
+        """
         for repository in self.repositories.values():
             if mirror in repository.acks:
                 if self._output.full:

@@ -832,6 +832,21 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_because_it_may_come_back_e
     assert hands.core.roster.mirrors[1].state is MirrorState.JOINING
 
 
+def test_what_a_mirror_said_while_it_was_removed_does_not_count_when_it_is_added_again() -> None:
+    hands, chain = Hands("alpha", inactive("beta")), Chain("x")
+    hands.event(*chain.take(1))
+    hands.ask(Verb.REMOVE, "beta")
+    hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
+    hands.commit()
+    hands.ask(Verb.ADD, "beta")
+    hands.commit()
+    assert hands.core.roster.mirrors[1].state.value == "joining"
+    assert f"beta/{chain.repository}" in hands.buried
+    hands.ack(chain.ack("beta", 1))
+    hands.commit()
+    assert hands.core.roster.mirrors[1].state.value == "active"
+
+
 @pytest.mark.parametrize("written", [None, 1, 2, 3])
 def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch, written: int | None
