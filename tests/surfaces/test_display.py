@@ -10,12 +10,13 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.arrival import Arrival, follow
 from hgext.vcsreplicator.bootstrap import Progress
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table, visible
-from hgext.vcsreplicator.levels import AggregatorBeat, Beat, ErrorRecord, Reason, State
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, Log, Message, topics
+from hgext.vcsreplicator.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason, State
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Message, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
@@ -100,6 +101,20 @@ def test_a_name_is_printed_whole_and_as_it_is(folder: Path, words: tuple[str, ..
     with open_log(f"sqlite://{folder}/log.db") as log:
         installed(log, name)
     assert wanted.format(name) in said(folder, *(word.format(name) for word in words))
+
+
+def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) -> None:
+    old, new = Chain("x"), Chain("x", incarnation=2)
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        for chain in (old, new):
+            event = chain.next()
+            log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+            put(log, NOTICES, event.repository, Notice(event=event, time=0.0, roster=1, acks=(), previous={}))
+        state = follow(follow(None, old.events[0], Arrival.FIRST, 1), new.events[0], Arrival.ADOPTED, 1)
+        put(log, STATE, state.repository, replace(state, noticed=1))
+    told = said(folder, "trace", "x", "--event", "1")
+    assert f"id {new.events[0].id}" in told
+    assert "notice written: offset 1," in told
 
 
 @pytest.mark.parametrize("name", NAMES)

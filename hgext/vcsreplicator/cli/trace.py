@@ -34,7 +34,7 @@ def command(config: Config, repository: str, push: int | None, seq: int | None) 
             follower.close()
         state = _state(picture, repository)
         event, record = _event(log, state, push, seq)
-        notice = _notice(log, state, event.seq)
+        notice = _notice(log, state, event)
     _show(picture, state, event, record, notice)
 
 
@@ -54,22 +54,21 @@ def _event(log: Log, state: State, push: int | None, seq: int | None) -> tuple[E
         except Rejected:
             continue
         entry = event.changes.push
-        if (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq):
+        wanted = (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq)
+        if wanted and (found is None or found[0].id != event.id):  # the newest history's, where it stands first
             found = (event, record)
-            if push is not None or seq is not None:
-                break
     if found is None:
         what = f"push {push}" if push is not None else f"event {seq}" if seq is not None else "event"
         raise Refused(f"{state.path}: no {what} in the log; it may be older than the log's retention")
     return found
 
 
-def _notice(log: Log, state: State, seq: int) -> tuple[Notice, Record] | None:
-    if state.noticed < seq:
+def _notice(log: Log, state: State, event: Event) -> tuple[Notice, Record] | None:
+    if event.incarnation == state.incarnation and state.noticed < event.seq:
         return None
     for record in _records(log, NOTICES, 0, state.repository):
         notice = from_json(Notice, record.value or b"")
-        if notice.event.seq == seq and notice.replay is None:
+        if notice.event.id == event.id and notice.replay is None:
             return notice, record
     return None
 
