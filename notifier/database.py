@@ -12,6 +12,9 @@ from pathlib import Path
 from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.passing import is_passing_for
 
+NOWHERE = ":memory:"
+"""The path of an empty database that leaves no file."""
+
 PATIENCE = 10.0
 """Seconds to wait for another connection's lock."""
 
@@ -22,7 +25,8 @@ def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
     Raises BadConfig or Unavailable.
     """
     try:
-        own(path)
+        if path != NOWHERE:
+            own(path)
         connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode=WAL")

@@ -22,9 +22,6 @@ from .fairness import Item
 from .message import Message, to_text
 from .subscription import Subscription
 
-NOWHERE = ":memory:"
-"""The path of an empty database that leaves no file."""
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS subscriptions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -103,7 +103,8 @@ def test_list_shows_trouble(file: Path, running: Notifier, log: Log) -> None:
     assert json.loads(say(file, "destination", "list", "--json"))["lines"]["trouble"] == "no"
 
 
-def test_what_only_reads_makes_no_file(file: Path, tmp_path: Path) -> None:
+def test_what_only_reads_makes_no_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     before = set(tmp_path.iterdir())
     assert "never ran" in say(file, "destination", "list")
     say(file, "destination", "requests")

@@ -53,7 +53,8 @@ def open_deliveries(config: Config, destination: str | None, *, create: bool = F
 
     One that is not there is shown as empty and not made, unless `create` says so.
     """
-    from notifier.deliveries import NOWHERE, Deliveries
+    from notifier.database import NOWHERE
+    from notifier.deliveries import Deliveries
     from notifier.settings import read
     from notifier.webhook import WebhookSettings
 
