@@ -103,6 +103,15 @@ def test_a_name_is_printed_whole_and_as_it_is(folder: Path, words: tuple[str, ..
     assert wanted.format(name) in said(folder, *(word.format(name) for word in words))
 
 
+def test_an_error_of_another_release_hides_no_others(folder: Path) -> None:
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        installed(log, "x")
+        log.append([Message(topic=ERRORS, key="x", value=b'{"severity": 3}')])
+    told = said(folder, "errors")
+    assert "no x" in told
+    assert "a record that this release does not understand" in told
+
+
 def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) -> None:
     old, new = Chain("x"), Chain("x", incarnation=2)
     with open_log(f"sqlite://{folder}/log.db") as log:

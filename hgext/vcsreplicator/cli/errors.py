@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator errors`: what could never work, and why."""
 
+import base64
 import json
 
 import click
 
 from ..config import Config
+from ..errors import MalformedEvent
 from ..levels import ErrorRecord
-from ..log import ERRORS, Log
+from ..log import ERRORS, Log, Record
 from ..shape import from_json, plain
 from .display import console, table
 from .options import HOW_MANY, log_of, with_config
@@ -46,7 +48,24 @@ def _newest(log: Log, count: int) -> list[ErrorRecord]:
     records: list[ErrorRecord] = []
     try:
         while reader.positions()[ERRORS, 0] < end:
-            records += [from_json(ErrorRecord, record.value) for record in reader.poll(1.0) if record.value]
+            records += [_readable(record, record.value) for record in reader.poll(1.0) if record.value]
     finally:
         reader.close()
     return records
+
+
+def _readable(record: Record, value: bytes) -> ErrorRecord:
+    """What is in the record; one of another release hides no others."""
+    try:
+        return from_json(ErrorRecord, value)
+    except MalformedEvent as error:
+        return ErrorRecord(
+            time=record.time,
+            service="unknown",
+            reason=f"a record that this release does not understand: {error}",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=base64.b64encode(value).decode("ascii"),
+        )
