@@ -98,6 +98,16 @@ class Picture:
                 found.append(state)
         return sorted(found, key=lambda state: state.path)
 
+    def holding(self, state: State) -> list[str]:
+        """Names of the mirrors that gate the repository and have not applied all of it, or do not serve what is released."""
+        found = []
+        for mirror in self.roster.mirrors if self.roster else ():
+            ack = self._ack(mirror.name, state)
+            applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
+            if mirror.gates(state.repository, state.path) and (applied < state.seq or serving < state.released):
+                found.append(mirror.name)
+        return sorted(found)
+
     def rests(self, state: State, now: float) -> bool:
         """Whether the aggregator wrote nothing of this repository for SILENT seconds."""
         return now - self.moved.get(state.repository, now) > SILENT

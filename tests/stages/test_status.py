@@ -155,3 +155,12 @@ def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(in
         (2, "mirror beta is silent and holds back notices (0 wait)"),
         (1, "mirror backup is silent"),
     ]
+
+
+def test_what_holds_a_notice_back_are_mirrors_that_gate_it_heard_of_or_not(installation: Installation) -> None:
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE)
+    gone = Mirror(name="gone", state=MirrorState.INACTIVE)
+    installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta, gone)))
+    for name, applied in (("alpha", 3), ("gone", 1)):
+        installation.write(ACKS, f"{name}/{installation.chain.repository}", installation.chain.ack(name, applied))
+    assert installation.picture().holding(installation.state) == ["beta"]

@@ -112,6 +112,14 @@ def test_an_error_of_another_release_hides_no_others(folder: Path) -> None:
     assert "a record that this release does not understand" in told
 
 
+def test_status_names_a_mirror_that_never_said_how_far_it_is(folder: Path) -> None:
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        installed(log, "x")
+        put(log, ROSTER, KEY, Roster(mirrors=(Mirror(name="quiet", state=MirrorState.ACTIVE),)))
+    [row] = [line for line in said(folder, "status").splitlines() if line.split()[:4] == ["x", "1", "0", "0"]]
+    assert row.split()[4:] == ["quiet"]
+
+
 def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) -> None:
     old, new = Chain("x"), Chain("x", incarnation=2)
     with open_log(f"sqlite://{folder}/log.db") as log:

@@ -104,12 +104,8 @@ def _destinations(picture: Picture, now: float) -> Table:
 def _waiting(picture: Picture) -> Table:
     rows = []
     for state in picture.waiting()[:SHOWN]:
-        slow = [
-            ack.mirror
-            for ack in picture.acks.values()
-            if ack.repository == state.repository and (ack.applied < state.seq or ack.serving < state.released)
-        ]
-        rows.append((state.path, str(state.seq), str(state.released), str(state.noticed), ", ".join(sorted(slow))))
+        slow = picture.holding(state)
+        rows.append((state.path, str(state.seq), str(state.released), str(state.noticed), ", ".join(slow)))
     return table(("waits for a notice", "event", "released", "noticed", "behind it"), rows)
 
 
