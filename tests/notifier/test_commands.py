@@ -165,6 +165,8 @@ def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Lo
     ("words", "complaint"),
     [
         (("deliveries", "show", "77"), "there is no delivery 77"),
+        (("deliveries", "show", "9" * 20), "9 is not in the range"),
+        (("deliveries", "redeliver", "9" * 20), "9 is not in the range"),
         (("subscription", "pause", "nobody"), "there is no subscription 'nobody'"),
         (("subscription", "add", "x", "ftp://x"), "url: expected https"),
         (("subscription", "add", "x", "https://x", "--header", "foo"), "--header: expected NAME:VALUE, got 'foo'"),

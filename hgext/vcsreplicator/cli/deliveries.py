@@ -15,6 +15,7 @@ from .options import HOW_MANY, with_config
 from .requests import open_deliveries, when, who
 
 _destination = click.option("--destination", metavar="NAME", help="If there are several of type webhook.")
+_NUMBER = click.IntRange(1, 2**63 - 1)
 _STATES = click.Choice(["queued", "delivered", "exhausted", "cancelled"])
 
 
@@ -52,7 +53,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @command.command()
-@click.argument("number", type=int)
+@click.argument("number", type=_NUMBER)
 @_destination
 @with_config
 def show(config: Config, destination: str | None, number: int) -> None:
@@ -65,7 +66,7 @@ def show(config: Config, destination: str | None, number: int) -> None:
 
 
 @command.command()
-@click.argument("numbers", type=int, nargs=-1)
+@click.argument("numbers", type=_NUMBER, nargs=-1)
 @click.option("--exhausted", metavar="SUBSCRIPTION", help="All that were given up for this subscription.")
 @click.option("--yes", is_flag=True, help="Do it, for several.")
 @_destination
