@@ -159,6 +159,15 @@ Settings that cannot be right.
   $ hgm init x --config vcsreplicator.log=
   config error: config: [vcsreplicator] relay: expected the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay), got nothing
   [255]
+  $ hgm init x --config vcsreplicator.relay=relay.sock
+  config error: config: [vcsreplicator] relay: expected an absolute path, got "relay.sock"
+  [255]
+  $ hgm init x --config vcsreplicator.log=kafak://user:secret@host:9092
+  config error: config: [vcsreplicator] log: expected sqlite:///absolute/path or kafka://host:port, got "kafak:"
+  [255]
+  $ hgm init x --config vcsreplicator.blobs=/shared/blobs
+  config error: config: [vcsreplicator] blobs: expected file:///absolute/folder or s3://bucket/prefix, got "/shared/blobs"
+  [255]
   $ hgm init x --config vcsreplicator.acknowledge-timeout=soon
   config error: config: [vcsreplicator] acknowledge-timeout: expected a number of seconds, got "soon"
   [255]

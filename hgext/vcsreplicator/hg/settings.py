@@ -101,9 +101,9 @@ def read(ui: Any) -> Settings:
     settings = Settings(
         role=role(ui),
         roots=_roots(ui),
-        relay=_text(ui, b"relay"),
-        log=_text(ui, b"log"),
-        blobs=_text(ui, b"blobs"),
+        relay=_beginning(ui, b"relay", "an absolute path", "/"),
+        log=_beginning(ui, b"log", "sqlite:///absolute/path or kafka://host:port", "sqlite:/", "kafka:/"),
+        blobs=_beginning(ui, b"blobs", "file:///absolute/folder or s3://bucket/prefix", "file:/", "s3:/"),
         source=_text(ui, b"source") or f"hg://{socket.gethostname()}",
         durability=_choice(ui, b"durability", Durability, Durability.STORE),
         acknowledge=_choice(ui, b"acknowledge", Acknowledge, Acknowledge.LOG),
@@ -138,6 +138,14 @@ def _prefix(folder: str, wire: str) -> str:
 def _text(ui: Any, key: bytes) -> str | None:
     value = ui.config(SECTION, key)
     return os.fsdecode(value) if value else None
+
+
+def _beginning(ui: Any, key: bytes, expected: str, *beginnings: str) -> str | None:
+    """A place that begins as one can: of any other it would only be said, for ever, that it cannot be reached."""
+    value = _text(ui, key)
+    if value is not None and not value.lower().startswith(beginnings):
+        raise _wrong(key, expected, value.partition("//")[0])  # pushers read it, and there may be a password behind
+    return value
 
 
 def _choice(ui: Any, key: bytes, kind: Any, default: Any) -> Any:
