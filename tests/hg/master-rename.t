@@ -23,6 +23,11 @@ With one inside of it, which would go with it and tell nobody:
   abort: cannot move $TESTTMP/repos/two: the repository $TESTTMP/repos/two/inner would go with it
   [255]
   $ rm -r repos/two/inner
+  $ hg init "repos/two/`printf 'caf\351'`"
+  $ hgm -R repos/two replicatedelete --yes
+  abort: cannot move $TESTTMP/repos/two: the repository $TESTTMP/repos/two/caf\xe9 would go with it (esc)
+  [255]
+  $ rm -r repos/two/caf*
 
 Another file system, to which nothing can be moved in one step: tell, and change nothing.
 

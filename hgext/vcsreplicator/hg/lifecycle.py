@@ -341,11 +341,11 @@ def _known(level: Level | None) -> Level:
 def _refuse_taken(to: str, root: str) -> None:
     """Raises Abort if there is something at `to`, or it is inside a repository, with which it would be moved."""
     if os.path.lexists(to):
-        raise error.Abort(f"{to} exists".encode())
+        raise error.Abort(os.fsencode(f"{to} exists"))
     above = os.path.dirname(to)
     while len(above) >= len(root) and above != os.path.dirname(above):
         if os.path.isdir(os.path.join(above, ".hg")):
-            raise error.Abort(f"{to} is inside the repository {above}".encode())
+            raise error.Abort(os.fsencode(f"{to} is inside the repository {above}"))
         above = os.path.dirname(above)
 
 
@@ -354,12 +354,12 @@ def _refuse_immovable(folder: str, to: str, root: str) -> None:
     the other, since permissions, file systems and mounts all have a say.
     """
     if folder == root:
-        raise error.Abort(f"cannot move {folder}: it is a root of [vcsreplicator-roots]".encode())
+        raise error.Abort(os.fsencode(f"cannot move {folder}: it is a root of [vcsreplicator-roots]"))
     if os.path.ismount(folder):
-        raise error.Abort(f"cannot move {folder}: a file system is mounted there".encode())
+        raise error.Abort(os.fsencode(f"cannot move {folder}: a file system is mounted there"))
     inside = next((found for found in find_repositories(folder) if found != folder), None)
     if inside is not None:
-        raise error.Abort(f"cannot move {folder}: the repository {inside} would go with it".encode())
+        raise error.Abort(os.fsencode(f"cannot move {folder}: the repository {inside} would go with it"))
     tried = ""
     try:
         os.makedirs(os.path.dirname(to), exist_ok=True)
@@ -368,7 +368,7 @@ def _refuse_immovable(folder: str, to: str, root: str) -> None:
         os.rename(tried, moved)
         tried = moved
     except OSError as problem:
-        raise error.Abort(f"cannot move {folder} to {to}: {problem.strerror}".encode()) from problem
+        raise error.Abort(os.fsencode(f"cannot move {folder} to {to}: {problem.strerror}")) from problem
     finally:
         if tried:
             os.rmdir(tried)
