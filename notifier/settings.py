@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from hgext.vcsreplicator import shape
 from hgext.vcsreplicator.errors import BadConfig, MalformedEvent
@@ -47,7 +48,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
         raise BadConfig(f"{file}: section [public] is missing: it says which repositories may be told, and their URLs")
     public = _read(PublicSettings, tables["public"], f"{file}: public")
     found = {name: _destination(name, table, f"{file}: notifier.{name}") for name, table in section.items()}
-    _check_files(found, state, file)
+    _check_files(found, state, str(tables.get("log", "")), file)
     return NotifierSettings(public=public, destinations=found, state=state)
 
 
@@ -55,9 +56,12 @@ _ALONE = ("database", "file")
 """Settings that name a file which its destination alone may write."""
 
 
-def _check_files(destinations: Mapping[str, DestinationSettings], state: str, file: str) -> None:
-    """Two that write one file would cut each other's lines, or deliver each other's messages."""
+def _check_files(destinations: Mapping[str, DestinationSettings], state: str, log: str, file: str) -> None:
+    """Two that write one file would cut each other's lines, or deliver each other's messages; JSON lines would cut the log."""
     seen = {os.path.realpath(state): "notifier.state"}
+    log_file = os.path.realpath(unquote(log.removeprefix("sqlite://")))
+    if log.startswith("sqlite:///") and seen.setdefault(log_file, "log") != "log":
+        raise BadConfig(f"{file}: notifier.state: expected a file of its own, log has {state} too")
     for name, settings in destinations.items():
         for key in _ALONE:
             path = getattr(settings, key, None)

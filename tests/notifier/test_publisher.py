@@ -433,6 +433,20 @@ def test_configuration_errors_say_file_key_and_expectation(toml: dict[str, objec
         read(toml, "f.toml")
 
 
+@pytest.mark.parametrize(
+    "notifier",
+    [
+        {"state": "/v/the log.db"},
+        {"x": {"type": "jsonlines", "file": "/v/../v/the log.db"}},
+        {"x": {"type": "webhook", "database": "/v/the log.db"}},
+    ],
+)
+def test_the_file_of_the_log_is_its_own(notifier: dict[str, object]) -> None:
+    toml = {"log": "sqlite:///v/the%20log.db", "public": {"urls": {}}, "notifier": notifier}
+    with pytest.raises(BadConfig, match=r"f\.toml: notifier\..*: expected a file of its own, log has /v"):
+        read(toml, "f.toml")
+
+
 PULSE = {"type": "pulse", "url": "amqp://u@h//", "exchange": "exchange/u/v2"}
 SNS = {"type": "sns", "topic-arn": "arn:aws:sns:us-west-2:1:t", "bucket": "b", "region": "us-west-2"}
 WEBHOOK = {"type": "webhook", "database": "/d.db"}
