@@ -5,16 +5,22 @@ import gc
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource
+from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
+from kafka.structs import OffsetAndMetadata
 
 from hgext.vcsreplicator.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, Log, Message, topics
+from hgext.vcsreplicator.log import kafka as kafka_log
 from hgext.vcsreplicator.log.kafka import KafkaLog
+from hgext.vcsreplicator.log.kafka_clients import wait
 from hgext.vcsreplicator.log.kafka_options import parse
 from hgext.vcsreplicator.log.opening import open_log
 from testing.services.kafka import Kafka
@@ -169,3 +175,54 @@ def test_an_outage_leaves_no_threads_and_no_sockets_behind(way: str, mute: str) 
             assert (threading.active_count(), len(list(open_files.iterdir()))) == before
         finally:
             gc.enable()
+
+
+class UnverifyingKafka(Kafka):
+    """Takes positions of a transaction that does not know of them, so that no end of it reaches them."""
+
+    def __init__(self) -> None:
+        super().__init__(properties={"transaction.partition.verification.enable": "false"})
+
+
+def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    """What the death of a broker in the middle of a transaction left, once: positions that wait for an end which never comes."""
+    manager = transactor._producer._transaction_manager
+    enqueue = manager._enqueue_request
+
+    def enqueue_unannounced(handler: Any) -> None:
+        if isinstance(handler, AddOffsetsToTxnHandler):
+            manager._pending_txn_offset_commits.update(handler.offsets)
+            known = manager._pending_txn_offset_commits
+            handler = TxnOffsetCommitHandler(manager, handler.group_metadata, known, handler._result)
+        enqueue(handler)
+
+    manager._enqueue_request = enqueue_unannounced
+    transactor._producer.begin_transaction()
+    wait(
+        transactor._producer, lambda _: manager.send_offsets_to_transaction(positions, "single"), time.monotonic() + 30
+    )
+
+
+@pytest.mark.parametrize("again", ["renewed", "started anew"])
+def test_positions_that_a_broker_left_hanging_are_readable_again(
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    with open_log(own_service(UnverifyingKafka).url) as log:
+        log.create(topics(partitions=2))
+        transactor = log.transactor("single")
+        transactor.commit([], group="single", positions={(EVENTS, 0): 5, (EVENTS, 1): 3})
+        assert log.stored("single", EVENTS) == {0: 5, 1: 3}
+        leave_hanging(transactor, {TopicPartition(EVENTS, 0): OffsetAndMetadata(7, "", -1)})
+        transactor.close()
+        with monkeypatch.context() as impatient:
+            impatient.setattr(kafka_log, "COORDINATOR_PATIENCE", 0.5)
+            with pytest.raises(Unavailable, match="UnstableOffsetCommit"):
+                log.stored("single", EVENTS)
+        if again == "renewed":
+            transactor.renew()
+        else:
+            transactor = log.transactor("single")
+        assert log.stored("single", EVENTS) == {0: 5, 1: 3}
+        transactor.commit([], group="single", positions={(EVENTS, 0): 9})
+        assert log.stored("single", EVENTS) == {0: 9, 1: 3}
+        transactor.close()

@@ -84,9 +84,24 @@ class KafkaTransactor:
         try:
             with rim(self._log.options, f"become {self._identity}"):
                 self._producer.init_transactions()
+                self._end_hanging(self._producer)
         except ReplicationError:
             self.close()
             raise
+
+    def _end_hanging(self, producer: KafkaProducer) -> None:
+        """Makes the positions of the group of this name readable, should the brokers have left some without an end.
+
+        A broker that died in the middle of a transaction forgot, once, that positions belong to it: no end reached them, and who
+        asks for stable positions waited for ever. They are this producer's, so its next end in this group is theirs too. It is an
+        abort: none of them holds, and what they were of is read again.
+        """
+        deadline = time.monotonic() + COMMIT_PATIENCE
+        any_position = {self._log.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
+        group = self._log.full(self._identity)
+        producer.begin_transaction()
+        wait(producer, lambda manager: manager.send_offsets_to_transaction(any_position, group), deadline)
+        wait(producer, lambda manager: manager.begin_abort(), deadline)
 
     def _transact(
         self,
