@@ -161,13 +161,7 @@ class AppendFile:
         """
         with self._vfs(self.name, b"rb") as damaged:
             sound = damaged.read(offset)
-        new = self.name + b".new"
-        with self._vfs(new, b"wb") as file:
-            file.write(sound)
-            file.writelines(map(self._frame, payloads))
-            file.flush()
-            os.fdatasync(file.fileno())
-        self._vfs.rename(new, self.name)
+        replace(self._vfs, self.name, sound + b"".join(map(self._frame, payloads))).close()
 
     def _frame(self, payload: bytes) -> bytes:
         size = _SIZE.pack(len(payload))
@@ -244,3 +238,29 @@ def _read(file: int, start: int, size: int) -> bytes:
         start += len(block)
         size -= len(block)
     return b"".join(blocks)
+
+
+def replace(opener: Any, name: bytes, content: bytes) -> Any:
+    """The file, open at its end, once it has this content on disk; until then it is what it was."""
+    new = name + b".new"
+    file = opener(new, b"w+")
+    try:
+        file.write(content)
+        file.flush()
+        os.fdatasync(file.fileno())
+        opener.rename(new, name)
+        sync_folder(opener)
+    except BaseException:
+        file.close()
+        opener.tryunlink(new)
+        raise
+    return file
+
+
+def sync_folder(opener: Any) -> None:
+    """Names given or taken away in the opener's folder survive a power cut from now on."""
+    folder = os.open(opener.join(b""), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -10,10 +10,11 @@ Seams of Mercurial and what they must keep doing: `repair.strip` names its files
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from mercurial import error, extensions, transaction
+
+from .appendfile import replace, sync_folder
 
 JOURNAL, UNDO = b"journal", b"undo"
 _installed = False
@@ -37,7 +38,7 @@ def endgroup(orig: Any, tr: Any) -> None:
             sizes.setdefault(file, size)
     tr._file.seek(0)
     journal = tr._file.read() + b"".join(b"%s\0%d\n" % entry for entry in sizes.items())
-    former, tr._file = tr._file, _replace(tr._opener, tr._journal, journal)
+    former, tr._file = tr._file, replace(tr._opener, tr._journal, journal)
     former.close()
     tr._offsetmap.update({file: size for file, size in sizes.items() if size})
     tr._newfiles.update(file for file, size in sizes.items() if not size)
@@ -53,7 +54,7 @@ def rollback(
             raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")
         _journal_backups(opener, skip_journal_pattern)
         opener.rename(UNDO, JOURNAL)
-        _sync_folder(opener)
+        sync_folder(opener)
         opener.tryunlink(transaction.UNDO_BACKUP % UNDO)
         file, skip_journal_pattern = JOURNAL, None
     orig(opener, vfsmap, file, *arguments, skip_journal_pattern=skip_journal_pattern, **options)
@@ -63,29 +64,4 @@ def _journal_backups(opener: Any, skipped: Any) -> None:
     """The list of backups to restore, without those that this rollback leaves alone."""
     lines = opener.tryread(transaction.UNDO_BACKUP % UNDO).splitlines(keepends=True)
     kept = [line for line in lines if not (skipped and b"\0" in line and skipped.match(line.split(b"\0")[1]))]
-    _replace(opener, transaction.UNDO_BACKUP % JOURNAL, b"".join(kept)).close()
-
-
-def _replace(opener: Any, name: bytes, content: bytes) -> Any:
-    """The file, open at its end, once it has this content on disk; until then it is what it was."""
-    new = name + b".new"
-    file = opener(new, b"w+")
-    try:
-        file.write(content)
-        file.flush()
-        os.fdatasync(file.fileno())
-        opener.rename(new, name)
-        _sync_folder(opener)
-    except BaseException:
-        file.close()
-        opener.tryunlink(new)
-        raise
-    return file
-
-
-def _sync_folder(opener: Any) -> None:
-    folder = os.open(opener.join(b""), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace(opener, transaction.UNDO_BACKUP % JOURNAL, b"".join(kept)).close()

@@ -22,7 +22,7 @@ from mercurial import error, exchange, extensions, hg, initialization, merge, re
 from mercurial import ui as ui_module
 from mercurial.repo import factory
 
-from pushlog import checking, database, journal, storage, stripping, wire
+from pushlog import appendfile, checking, database, storage, stripping, wire
 from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
 
 pytestmark = pytest.mark.hunt
@@ -258,7 +258,7 @@ def test_strip_that_cannot_journal_cuts_nothing(pushed, strip, monkeypatch):
         raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as disk:
-        disk.setattr(journal.os, "fdatasync", full)
+        disk.setattr(appendfile.os, "fdatasync", full)
         with pytest.raises(OSError, match="no space"):
             strip()
     assert len(pushed("server")) == 6

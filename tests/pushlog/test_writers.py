@@ -161,12 +161,16 @@ def test_only_the_damaged_record_is_lost_without_the_database(place, server, mak
     assert server.errors() == [b"changeset does not exist in pushlog: %s\n" % second.encode()]
 
 
-@pytest.mark.parametrize("page", range(11))
-def test_a_damaged_page_of_a_database_is_told_and_repaired(place, server, page):
-    before = server.rows()
+def empty_page(server, page):
     with open(server.folder / ".hg" / "pushlog2.db", "r+b") as file:
         file.seek(page * 4096)
         file.write(bytes(4096))
+
+
+@pytest.mark.parametrize("page", range(11))
+def test_a_damaged_page_of_a_database_is_told_and_repaired(place, server, page):
+    before = server.rows()
+    empty_page(server, page)
     [told] = server.errors()
     assert told.startswith(b"pushlog2.db is damaged: ")
     repository = server.repository
@@ -178,9 +182,7 @@ def test_a_damaged_page_of_a_database_is_told_and_repaired(place, server, page):
 @pytest.mark.parametrize("page", range(11))
 def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, server, page):
     before = server.rows()
-    with open(server.folder / ".hg" / "pushlog2.db", "r+b") as file:
-        file.seek(page * 4096)
-        file.write(bytes(4096))
+    empty_page(server, page)
     place("source").commit(b"d")
     place("source").push_to(server)
     assert list(server.rows().values())[:-1] == list(before.values())

@@ -6,6 +6,7 @@ Each wrapper acts by the repository's own configuration, so repositories of othe
 
 import errno
 import io
+import itertools
 import os
 import time
 from typing import Any
@@ -158,7 +159,8 @@ def _by_prefix(orig: Any, repo: Any, prefix: bytes) -> Any:
         if repo.filtername not in (VIEW, HIDDEN_VIEW) or first == len(whole):
             raise
         digits = prefix.removeprefix(b"x")
-        found = [node for node in map(whole.node, range(first)) if hex(node).startswith(digits)]
+        released = map(whole.node, range(first))
+        found = list(itertools.islice((node for node in released if hex(node).startswith(digits)), 2))
         if len(found) > 1:
             raise
     if not found:
