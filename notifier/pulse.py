@@ -5,6 +5,10 @@ v1 and v2 are two destinations with two connections: the one failing never repea
 that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whatever closed
 the connection, the next one declares the exchange again.
 
+A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one of the bound queues did not take
+the message, and the others have it. So it is one queue's own affair as long as the broker is well, and a copy for the others must
+not come of it: `on_nack` and docs/decisions/nack-of-one-queue.md.
+
 Rules of this file: nothing waits without a limit (`amqp`), because a stopped broker keeps its sockets open; what the broker would
 answer by closing the channel (routing key, size) is refused here, before I/O, for it would cost every other message too.
 """
@@ -32,11 +36,20 @@ from .secret import Secret
 
 POLITE_BYTES = 8 * 1024
 """What a message on Pulse should not exceed."""
+NACK_PATIENCE = 0.2
+"""Seconds after a nack at which the broker must still answer: one that breaks sends nacks first and closes the connection then."""
+NACK_TOLD_EVERY = 600.0
+"""Seconds between two alarms about queues that refuse."""
 MAX_KEY = 255
 """Bytes of a routing key: AMQP counts them in one byte."""
 
 LARGE = Counter("vcsreplicator_notifier_large_messages", "Messages over 8 kB", ["destination"])
 UNROUTABLE = Counter("vcsreplicator_notifier_unroutable_messages", "Returned: no queue is bound", ["destination"])
+REFUSED = Counter(
+    "vcsreplicator_notifier_refused_by_a_queue_messages",
+    "Nacked: a queue did not take it, the others did",
+    ["destination"],
+)
 BLOCKED = Gauge("vcsreplicator_notifier_blocked_flag", "1 while the broker blocks publishers (alarm)", ["destination"])
 
 log_line = structlog.get_logger()
@@ -48,12 +61,13 @@ _EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
 class PulseSettings:
     """One exchange of one broker.
 
-    `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
-    system's authorities. `password` has its place outside the file. `exchange` is `exchange/<clientId>/<name>`, topic and
-    durable; with `declare` false it must exist. `stream` is the form: `v1` (pushes only) or `v2` (all types). The routing key is
-    the repository's URL less `routing_key_strip_prefix` (default: less scheme and host). `cc` are more routing keys, in which
-    `{type}` and `{key}` are replaced. `mandatory` refuses messages that no queue would get. `shorten` leaves lists out of
-    messages over 8 kB. `confirm_timeout` and `heartbeat` in seconds, `max_bytes` of a body.
+        `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
+        system's authorities. `password` has its place outside the file. `exchange` is `exchange/<clientId>/<name>`, topic and
+        durable; with `declare` false it must exist. `stream` is the form: `v1` (pushes only) or `v2` (all types). The routing key is
+        the repository's URL less `routing_key_strip_prefix` (default: less scheme and host). `cc` are more routing keys, in which
+        `{type}` and `{key}` are replaced. `mandatory` refuses messages that no queue would get. `on_nack`: what becomes of a message that a queue did not take, `pass`
+    (delivered to the others) or `retry` (sent again until all take it, at the price of repeats for the others). `shorten` leaves lists out of
+        messages over 8 kB. `confirm_timeout` and `heartbeat` in seconds, `max_bytes` of a body.
     """
 
     url: str
@@ -65,6 +79,7 @@ class PulseSettings:
     routing_key_strip_prefix: str | None = None
     cc: tuple[str, ...] = ()
     mandatory: bool = False
+    on_nack: str = "pass"
     shorten: bool = False
     confirm_timeout: float = 10.0
     heartbeat: float = 20.0
@@ -80,6 +95,8 @@ class PulseSettings:
             raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
         if self.stream not in ("v1", "v2"):
             raise ValueError(f"stream: expected v1 or v2, got {self.stream!r}")
+        if self.on_nack not in ("pass", "retry"):
+            raise ValueError(f"on_nack: expected pass or retry, got {self.on_nack!r}")
         if self.stream == "v1":
             if self.types not in (DOCUMENTED, _V1_TYPES):
                 raise ValueError("types: the stream v1 has changegroup.1 only")
@@ -110,6 +127,8 @@ class Pulse:
         self._unconfirmed: OrderedDict[int, tuple[int, float]] = OrderedDict()
         self._returned: set[str] = set()
         self._ids: dict[int, str] = {}
+        self._nacked: dict[int, float] = {}  # number → when, on the monotonic clock
+        self._nack_told_at = float("-inf")
         self._tag = 0
         self._outcomes: list[Outcome] = []
         self._blocked = False
@@ -156,6 +175,7 @@ class Pulse:
             try:
                 drain(self._connection, 0 if self._outcomes else timeout)
                 self._check_signs_of_life()
+                self._pass_nacked()
             except TROUBLE as error:
                 self._lost(error)
         found, self._outcomes = self._outcomes, []
@@ -232,12 +252,8 @@ class Pulse:
             self.settings.exchange, "topic", durable=True, auto_delete=False, passive=not self.settings.declare
         )
         channel.confirm_select()
-        channel.events["basic_ack"].add(lambda tag, multiple: self._confirmed(tag, multiple, None))
-        channel.events["basic_nack"].add(
-            lambda tag, multiple: self._confirmed(
-                tag, multiple, Rejected("the broker refused it (nack): a queue is full")
-            )
-        )
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_returned)
         self._tag = 0
         self._blocked = False
@@ -253,15 +269,44 @@ class Pulse:
             if now - since > self.settings.confirm_timeout:
                 raise TimeoutError(f"no confirmation for {self.settings.confirm_timeout:g} s")
 
-    def _confirmed(self, tag: int, multiple: bool, error: Rejected | None) -> None:
+    def _on_ack(self, tag: int, multiple: bool) -> None:
+        for number, returned in self._confirmed(tag, multiple):
+            self._outcomes.append(Outcome(number=number, error=_UNROUTABLE if returned else None))
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:
+        for number, _ in self._confirmed(tag, multiple):
+            REFUSED.labels(self.name).inc()
+            if self.settings.on_nack == "retry":
+                self._outcomes.append(Outcome(number=number, error=Unavailable(f"{self._where}: {_NACKED}")))
+            else:
+                self._nacked[number] = self.clock.monotonic()
+
+    def _confirmed(self, tag: int, multiple: bool) -> list[tuple[int, bool]]:
+        """The deliveries that the broker speaks of, and whether it returned them."""
         tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
+        found = []
         for each in tags:
             if each in self._unconfirmed:
                 number, _ = self._unconfirmed.pop(each)
                 identifier = self._ids.pop(each)
-                returned = identifier in self._returned
+                found.append((number, identifier in self._returned))
                 self._returned.discard(identifier)  # the next attempt may find a queue
-                self._outcomes.append(Outcome(number=number, error=_UNROUTABLE if returned else error))
+        return found
+
+    def _pass_nacked(self) -> None:
+        """Delivered to all other queues, if the broker that nacked is well; else the connection is lost, and it is sent again."""
+        now = self.clock.monotonic()
+        due = [number for number, nacked_at in self._nacked.items() if now - nacked_at >= NACK_PATIENCE]
+        if not due or self._blocked:
+            return
+        with within(self._connection):
+            self._channel.exchange_declare(self.settings.exchange, "topic", durable=True, passive=True)
+        for number in due:
+            del self._nacked[number]
+            self._outcomes.append(Outcome(number=number))
+        if now - self._nack_told_at >= NACK_TOLD_EVERY:
+            self._nack_told_at = now
+            log_line.error(_NACKED, broker=self._where, messages=len(due))
 
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
         """Comes before the confirmation of the same message."""
@@ -283,12 +328,14 @@ class Pulse:
     def _lost(self, error: BaseException) -> None:
         """Everything unconfirmed is unknown: to be sent again on a new connection."""
         trouble = Unavailable(f"{self._where}: {_reason(error)}")
-        self._outcomes += [Outcome(number=number, error=trouble) for number, _ in self._unconfirmed.values()]
+        unknown = [*(number for number, _ in self._unconfirmed.values()), *self._nacked]
+        self._outcomes += [Outcome(number=number, error=trouble) for number in unknown]
         self._disconnect()
 
     def _disconnect(self) -> None:
         """Drops the connection without a word: a word would wait for an answer."""
         self._unconfirmed.clear()
+        self._nacked.clear()
         self._returned.clear()
         self._ids.clear()
         connection, self._connection, self._channel = self._connection, None, None
@@ -301,6 +348,9 @@ class Pulse:
                 log_line.debug("connection not closed", reason=str(error))
 
 
+_NACKED = (
+    "a queue does not take messages (nack), the others have them: look for a full one with x-overflow=reject-publish"
+)
 _UNROUTABLE = Rejected("no queue is bound for its routing key (mandatory)")
 
 

@@ -31,6 +31,7 @@ from testing.broker import (
     content,
     endless_frame,
     endless_message,
+    frame,
     half_a_frame,
     huge_frame,
     many_deliveries_without_a_message,
@@ -68,6 +69,28 @@ def test_broker_that_stops_while_it_is_connected_to_is_unavailable(
 def test_broker_that_stops_before_it_confirms_costs_the_connection(trouble: Trouble) -> None:
     with FakeBroker(CONFIRMING, trouble) as broker:
         destination = publisher(broker.url)
+        [message] = messages(a_notice(an_event("x", 1)), 0, PUBLIC)
+        destination.submit(Delivery(number=7, message=message, attempt=1))
+        outcomes: list[Outcome] = []
+        eventually(lambda: outcomes.extend(destination.outcomes(0.02)) or outcomes)
+        destination.close()
+    assert [(each.number, type(each.error)) for each in outcomes] == [(7, Unavailable)]
+
+
+def nack_and_leave(connection: socket.socket, over: threading.Event) -> None:
+    connection.recv(1)  # the message comes
+    connection.sendall(frame(1, (60, 120), (1).to_bytes(8) + b"\0"))
+
+
+def nack_and_hang(connection: socket.socket, over: threading.Event) -> None:
+    nack_and_leave(connection, over)
+    over.wait()
+
+
+@pytest.mark.parametrize("trouble", [nack_and_leave, nack_and_hang])
+def test_nack_of_a_broker_that_then_breaks_counts_for_nothing(trouble: Trouble) -> None:
+    with FakeBroker(CONFIRMING, trouble) as broker:
+        destination = publisher(broker.url, confirm_timeout=60)
         [message] = messages(a_notice(an_event("x", 1)), 0, PUBLIC)
         destination.submit(Delivery(number=7, message=message, attempt=1))
         outcomes: list[Outcome] = []

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from notifier.delivery import Delivery
 from notifier.destination import Destination, Outcome
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
-from notifier.pulse import PulseSettings
+from notifier.pulse import REFUSED, PulseSettings
 from notifier.pulse_message import body, payload, routing_key
 from notifier.secret import Secret
 from testing.notices import a_notice, an_event, publish, publish_pushes
@@ -161,23 +162,50 @@ def test_a_message_once_returned_is_judged_anew_at_its_next_attempt() -> None:
     destination: Any = opened(PulseSettings(url="amqp://me@h", exchange="exchange/me/v2", mandatory=True))
     destination._unconfirmed = {1: (0, 0.0), 2: (1, 0.0)}
     destination._ids, destination._returned = {1: "a", 2: "b"}, {"a"}
-    destination._confirmed(1, False, None)
+    destination._on_ack(1, False)
     destination._unconfirmed[3], destination._ids[3] = (2, 0.0), "a"
-    destination._confirmed(3, False, None)
+    destination._on_ack(3, False)
     assert [outcome.error is None for outcome in destination._outcomes] == [False, True]
 
 
-def test_full_queue_that_rejects_is_a_refusal(pulse: PulseReceiver) -> None:
+@contextmanager
+def full_queue(pulse: PulseReceiver) -> Iterator[Any]:
+    """Another consumer's queue on the exchange, which has room for one message and takes no other."""
     with kombu.Connection(pulse.url) as connection:
         exchange = kombu.Exchange(pulse.exchange, type="topic", durable=True)
         limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
         queue = kombu.Queue("", exchange, "#", exclusive=True, queue_arguments=limits)(connection.channel())
         queue.declare()
-        destination = opened(pulse.settings())
-        outcomes = [send(destination, a_message(seq=seq))[0] for seq in range(1, 5)]
-        assert outcomes[0].error is None
-        assert isinstance(outcomes[-1].error, Rejected)
-        assert "nack" in str(outcomes[-1].error)
+        yield queue
+
+
+def test_full_queue_of_one_consumer_costs_the_others_neither_copies_nor_messages(
+    log: Log, notifier: Notifier, pulse: PulseReceiver
+) -> None:
+    before = REFUSED.labels("it")._value.get()
+    with full_queue(pulse):
+        notifier.start(it=pulse.settings())
+        for path in "xy":
+            publish_pushes(log, path, 1, 10)
+        notifier.settled("it")
+        eventually(lambda: len(pulse.told()) >= 20, "all messages")
+        publish_pushes(log, "z", 1, 1)  # behind any copy
+        eventually(lambda: ("z", 1) in pulse.told())
+    assert sorted(pulse.told()) == [*(("x", n) for n in range(1, 11)), *(("y", n) for n in range(1, 11)), ("z", 1)]
+    assert [seq for path, seq in pulse.told() if path == "x"] == list(range(1, 11))
+    assert notifier.errors() == []
+    assert REFUSED.labels("it")._value.get() - before >= 19
+
+
+def test_message_that_every_queue_must_have_is_sent_until_the_full_one_takes_it(pulse: PulseReceiver) -> None:
+    with full_queue(pulse) as queue:
+        destination = opened(replace(pulse.settings(), on_nack="retry"))
+        outcomes = [send(destination, a_message(seq=seq))[0].error for seq in (1, 2)]
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], Unavailable)
+        assert "nack" in str(outcomes[1])
+        eventually(lambda: queue.get(no_ack=True))
+        assert send(destination, a_message(seq=2)) == [Outcome(number=0)]
         destination.close()
 
 
