@@ -61,13 +61,14 @@ _EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
 class PulseSettings:
     """One exchange of one broker.
 
-        `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
-        system's authorities. `password` has its place outside the file. `exchange` is `exchange/<clientId>/<name>`, topic and
-        durable; with `declare` false it must exist. `stream` is the form: `v1` (pushes only) or `v2` (all types). The routing key is
-        the repository's URL less `routing_key_strip_prefix` (default: less scheme and host). `cc` are more routing keys, in which
-        `{type}` and `{key}` are replaced. `mandatory` refuses messages that no queue would get. `on_nack`: what becomes of a message that a queue did not take, `pass`
-    (delivered to the others) or `retry` (sent again until all take it, at the price of repeats for the others). `shorten` leaves lists out of
-        messages over 8 kB. `confirm_timeout` and `heartbeat` in seconds, `max_bytes` of a body.
+    `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
+    system's authorities. `password` has its place outside the file. `exchange` is `exchange/<clientId>/<name>`, topic and
+    durable; with `declare` false it must exist. `stream` is the form: `v1` (pushes only) or `v2` (all types). The routing key is
+    the repository's URL less `routing_key_strip_prefix` (default: less scheme and host). `cc` are more routing keys, in which
+    `{type}` and `{key}` are replaced. `mandatory` refuses messages that no queue would get. `on_nack`: what becomes of a message
+    that a queue did not take, `pass` (delivered to the others) or `retry` (sent again until all take it, at the price of repeats
+    for the others). `shorten` leaves lists out of messages over 8 kB. `confirm_timeout` and `heartbeat` in seconds, `max_bytes`
+    of a body.
     """
 
     url: str
