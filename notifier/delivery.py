@@ -22,7 +22,8 @@ from hgext.vcsreplicator.retry import Backoff
 from .message import Message
 
 DAY = 86400.0
-RETRY = Backoff(first=0.2, longest=30.0)
+RETRY = Backoff(first=0.2, longest=4.0)
+"""With its jitter below five seconds: so soon after the other side is back, the first message goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

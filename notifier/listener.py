@@ -6,6 +6,7 @@ at least once. The queue is limited in length: a subscriber that is away for lon
 message is limited in size: one that is larger stays in the queue, and ends the subscriber.
 """
 
+import random
 import re
 import socket
 import threading
@@ -19,9 +20,9 @@ import structlog
 from amqp.exceptions import AccessRefused, NotFound
 
 from hgext.vcsreplicator.errors import Refused
-from hgext.vcsreplicator.retry import Backoff
 
 from .amqp import LARGEST_MESSAGE, TROUBLE, TooLarge, client, connect, drain, is_broker, within
+from .delivery import RETRY
 
 log_line = structlog.get_logger()
 
@@ -93,7 +94,7 @@ def listen(
             raise error.reason from None
         except TROUBLE as error:
             failures = failures + 1 if not session.connected else 1
-            delay = Backoff(first=0.2, longest=15.0).delay(failures)
+            delay = RETRY.delay(failures, random.random())
             log_line.warning("not connected", reason=str(error), retry_in=round(delay, 1))
             stop.wait(delay)
     return session.done

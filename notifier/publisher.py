@@ -19,10 +19,10 @@ import structlog
 from hgext.vcsreplicator.clock import Clock, SystemClock
 from hgext.vcsreplicator.errors import BadConfig, Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.retry import Backoff
 
 from .courier import Courier
 from .database import own, trouble
+from .delivery import RETRY
 from .settings import NotifierSettings, read
 from .state import State
 
@@ -54,7 +54,7 @@ def run(
                 State(settings.state).close()  # made before threads open it
                 break
             except Unavailable as error:
-                delay = Backoff(first=0.2, longest=30.0).delay(attempt, random.random())
+                delay = RETRY.delay(attempt, random.random())
                 log_line.error("state unavailable", reason=str(error), retry_in=round(delay, 1))
                 held.close()
                 if stop.wait(delay):
@@ -119,7 +119,7 @@ class _Lane(threading.Thread):
 
     def run(self) -> None:
         structlog.contextvars.bind_contextvars(destination=self.courier.name)
-        backoff, failures = Backoff(first=0.2, longest=30.0), 0
+        failures = 0
         while not self._stop_asked.is_set():
             began = self.courier.clock.monotonic()
             try:
@@ -130,9 +130,9 @@ class _Lane(threading.Thread):
             except Unavailable as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
                 log_line.error("destination cannot begin", reason=str(error), failures=failures)
-                self._stop_asked.wait(backoff.delay(failures))
+                self._stop_asked.wait(RETRY.delay(failures, random.random()))
             except Exception as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
                 log_line.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=True)
-                self._stop_asked.wait(backoff.delay(failures))
+                self._stop_asked.wait(RETRY.delay(failures, random.random()))
         self.courier.started.set()

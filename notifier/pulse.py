@@ -5,7 +5,7 @@ v1 and v2 are two destinations with two connections: the one failing never repea
 that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whatever closed
 the connection, the next one declares the exchange again.
 
-A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one of the bound queues did not take
+A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one bound queue did not take
 the message, and the others have it. So it is one queue's own affair as long as the broker is well, and a copy for the others must
 not come of it: `on_nack` and docs/decisions/nack-of-one-queue.md.
 

@@ -4,6 +4,7 @@
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,6 +172,17 @@ def test_outage_is_probed_less_and_less_often_until_something_is_confirmed() -> 
     [delivery] = window.next(100)
     window.confirm(delivery.number)
     assert window.down(100, 0.5) == 1
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.999])
+def test_other_side_that_was_away_for_long_is_tried_every_five_seconds_at_least(chance: float) -> None:
+    window = Window(Patience())
+    fill(window, "x")
+    assert max(window.down(0, chance) for _ in range(1000)) <= 5
+    now = 0.0
+    for _ in range(1000):  # SNS and S3 fail message by message
+        [delivery] = window.next(now := now + 5)
+        window.retry(delivery.number, now, chance)
 
 
 def test_paused_window_begins_nothing_and_loses_nothing() -> None:
