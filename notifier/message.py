@@ -28,7 +28,8 @@ class Message:
     """What receivers are told.
 
     `id` is the same at every repeat; `previous` names the message before it of the same repository and type (None: the first).
-    `sequence` is the event's. `offset` is the notice's place in the log and `index` the message's among those of its notice.
+    `sequence` is the event's, counted on over histories of the repository that an adopted one replaced.
+    `offset` is the notice's place in the log and `index` the message's among those of its notice.
     `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when.
     """
 
@@ -62,7 +63,7 @@ def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Messa
             previous=_previous(notice, stream),
             type=stream,
             repository=event.repository,
-            sequence=event.seq,
+            sequence=(notice.base or 0) + event.seq,
             repo_url=url,
             data=_data(stream, event, url, public),
             created=event.time,

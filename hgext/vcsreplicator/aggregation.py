@@ -367,7 +367,14 @@ class Aggregation:
         assert state is not None
         last = dict(state.streams or {})
         previous = {stream.value: last.get(stream.value) for stream in streams(event)}
-        notice = Notice(event=event, time=now, roster=self.roster.version, acks=proof, previous=previous)
+        notice = Notice(
+            event=event,
+            time=now,
+            roster=self.roster.version,
+            acks=proof,
+            previous=previous,
+            base=state.base or None,
+        )
         self._output.add(Message(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
         self._output.bury(repository, held)
         self._output.dirty[repository.id] = repository

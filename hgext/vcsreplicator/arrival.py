@@ -70,12 +70,19 @@ def follow(state: State | None, event: Event, arrival: Arrival, roster: int) -> 
         streams=state.streams if state else None,
         retired=_retired(state, arrival),
         fork=None if fresh or state is None else state.fork,
+        base=_base(state, arrival),
     )
 
 
 def forked(state: State, event: Event) -> State:
     """The state after an event that does not fit: the same levels, and the event's id as the mark of the fork."""
     return replace(state, fork=event.id)
+
+
+def _base(state: State | None, arrival: Arrival) -> int:
+    if state is None:
+        return 0
+    return state.base + state.seq if arrival is Arrival.ADOPTED else state.base
 
 
 def _retired(state: State | None, arrival: Arrival) -> tuple[str, ...]:

@@ -82,7 +82,8 @@ class State:
     `seq`, `event` and `digest` are the newest event seen in the log; `released` what mirrors may serve; `noticed` the newest
     event whose notice is written. `streams` keeps the id of the last notice of each public stream. `roster` is the version of
     the roster behind the newest decision. Relay and mirrors hold their own view against `seq`, `event` and `incarnation`.
-    `retired` are the incarnations before this one; `fork` is the id of the newest event that did not fit the chain.
+    `retired` are the incarnations before this one, `base` how many sequences they took: a public sequence is `base` + `seq` and
+    never goes back. `fork` is the id of the newest event that did not fit the chain.
     """
 
     repository: str
@@ -99,6 +100,7 @@ class State:
     streams: Mapping[str, str] | None = None
     retired: tuple[str, ...] = ()
     fork: str | None = None
+    base: int = 0
 
 
 @extensible
@@ -137,6 +139,7 @@ class Notice:
     `previous` maps each public stream to the id of the notice before this one in that stream for the same repository (the id of
     a notice is its event's id); a stream that this event does not appear in is absent. `roster` is the roster's version,
     `acks` the gating mirrors at that version. `replay` is set on records made by an operator's replay: who and when, in words.
+    `base` is added to the event's sequence to make the public one; None without earlier incarnations.
     """
 
     event: Event
@@ -145,6 +148,7 @@ class Notice:
     acks: tuple[MirrorProof, ...]
     previous: Mapping[str, str | None]
     replay: str | None = None
+    base: int | None = None
 
 
 KEY_KEPT = 200

@@ -147,6 +147,11 @@ def test_rename_from_a_name_that_is_no_path_tells_no_old_name() -> None:
     assert message.data == {"repo_url": "https://hg.example/shown", "old_repo_url": None}
 
 
+def test_sequence_goes_on_over_an_adopted_history() -> None:
+    [message] = messages(replace(a_notice(an_event("x", 2)), base=7), 0, PUBLIC)
+    assert message.sequence == 9
+
+
 def test_settings_name_the_wrong_key() -> None:
     with pytest.raises(ValueError, match=r"only: rule 'try': expected path:EXACT or re:EXPRESSION"):
         PublicSettings(urls={"": "https://hg.example/"}, only=("try",))

@@ -547,6 +547,20 @@ def test_an_adopted_history_starts_over_and_what_was_not_announced_is_recorded()
     assert hands.commit() == [1]
 
 
+def test_public_sequence_and_previous_go_on_over_adopted_histories_and_restarts() -> None:
+    histories = [Chain("x", incarnation=number) for number in (1, 2, 3)]
+    hands = Hands("alpha")
+    for chain in histories:
+        first = [adopted(chain)] if chain is not histories[0] else chain.take(1)
+        hands.event(*first, *chain.take(2))
+        hands.ack(chain.ack("alpha", 2 if chain is histories[0] else 3))
+        hands.commit()
+        hands.restart()
+    told = [notice for notice in hands.notices if "changegroup.1" in notice.previous]
+    assert [(notice.base or 0) + notice.event.seq for notice in told] == [2, 5, 6, 8, 9]
+    assert [notice.previous["changegroup.1"] for notice in told] == [None, *(notice.event.id for notice in told[:-1])]
+
+
 def test_what_every_mirror_served_is_announced_before_an_adopted_history_begins() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
     hands.event(*old.take(2))
