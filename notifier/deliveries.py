@@ -93,7 +93,7 @@ _ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt
 _QUEUED = """SELECT d.mature_at, d.id, d.subscription, m.repository || m.replay, d.attempt
     FROM deliveries d JOIN messages m ON m.number = d.message
     WHERE d.state = 'queued' ORDER BY d.id"""
-_REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.previous, m.sequence, m.body
+_REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
 _LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
 _FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
@@ -145,6 +145,7 @@ class Outgoing:
     attempt: int
     message_id: str
     replay: str
+    repository: str
     previous: str | None
     sequence: int
     body: str
@@ -292,13 +293,14 @@ class Deliveries:
         rows = self._rows(_REQUEST, (number,))
         if not rows:
             return None
-        number, subscription, attempt, message_id, replay, previous, sequence, body = rows[0]
+        number, subscription, attempt, message_id, replay, repository, previous, sequence, body = rows[0]
         return Outgoing(
             id=number,
             subscription=subscription,
             attempt=attempt,
             message_id=message_id,
             replay=replay,
+            repository=repository,
             previous=previous,
             sequence=sequence,
             body=body,

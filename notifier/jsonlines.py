@@ -56,6 +56,7 @@ def line(message: Message) -> bytes:
         **message.envelope,
         "id": message.id,
         "previous": message.previous,
+        "repository": message.repository,
         "sequence": message.sequence,
         "time": message.created,
     }

@@ -205,7 +205,7 @@ class Pulse:
         return None
 
     def _headers(self, message: Message, key: str) -> dict[str, Any]:
-        headers: dict[str, Any] = {"sequence": message.sequence}
+        headers: dict[str, Any] = {"repository": message.repository, "sequence": message.sequence}
         if message.previous is not None:
             headers["previous"] = message.previous
         if message.replay is not None:

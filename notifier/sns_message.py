@@ -40,6 +40,7 @@ def attributes(message: Message) -> dict[str, Any]:
         "repo_url": message.repo_url,
         "id": message.id,
         "previous": message.previous,
+        "repository": message.repository,
         "replay": message.replay,
     }
     found: dict[str, Any] = {

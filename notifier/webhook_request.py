@@ -141,6 +141,7 @@ def headers(outgoing: Outgoing, subscription: Subscription, secrets: Sequence[st
         "host": urlsplit(subscription.url).netloc,
         "content-type": "application/json",
         "vcsreplicator-id": outgoing.message_id,
+        "vcsreplicator-repository": outgoing.repository,
         "vcsreplicator-sequence": str(outgoing.sequence),
         "vcsreplicator-attempt": str(outgoing.attempt + 1),
         **signed_headers(outgoing, secrets, now),

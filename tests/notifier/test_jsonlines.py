@@ -45,6 +45,7 @@ def test_line_has_the_message_its_id_and_the_one_before(tmp_path: Path) -> None:
     assert content["id"] == f"{event.id}.changegroup.1"
     assert content["previous"] == f"{event.previous}.changegroup.1"
     assert content["type"] == "changegroup.1"
+    assert content["repository"] == event.repository
     assert content["data"]["repo_url"] == "https://hg.example/x"
 
 

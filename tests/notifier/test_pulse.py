@@ -115,7 +115,7 @@ def test_message_is_durable_json_with_its_id_and_the_one_before(pulse: PulseRece
     [arrived], [content] = pulse.messages, pulse.bodies
     assert arrived.properties["message_id"] == message.id
     assert arrived.properties["type"] == "changegroup.1"
-    assert arrived.headers == {"previous": message.previous, "sequence": 2}
+    assert arrived.headers == {"previous": message.previous, "repository": message.repository, "sequence": 2}
     assert arrived.delivery_info["routing_key"] == "integration/autoland"
     assert (arrived.content_type, arrived.properties["delivery_mode"]) == ("application/json", 2)
     assert content["_meta"]["routing_key"] == "integration/autoland"

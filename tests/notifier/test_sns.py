@@ -30,7 +30,7 @@ from notifier.sns_message import (
 )
 from testing.clock import HandClock
 from testing.endpoint import Endpoint, Reply, Request
-from testing.notices import a_notice, an_event, publish_pushes
+from testing.notices import a_notice, an_event, identifier, publish_pushes
 from testing.notifying import Notifier, Scripted
 from testing.receivers import FAST, SnsReceiver
 from testing.waiting import eventually
@@ -93,6 +93,7 @@ def test_message_names_an_object_that_is_there(log: Log, notifier: Notifier, clo
     assert kinds["type"] == ("String", "changegroup.1")
     assert kinds["repo_url"] == ("String", "https://hg.example/try")
     assert kinds["sequence"] == ("Number", "1")
+    assert kinds["repository"] == ("String", identifier("try"))
     assert kinds["id"][1].endswith(".changegroup.1")
 
 

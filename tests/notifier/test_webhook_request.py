@@ -38,6 +38,7 @@ OUTGOING = Outgoing(
     attempt=0,
     message_id="abc.newrepo.1",
     replay="",
+    repository="ab" * 16,
     previous="aaa.newrepo.1",
     sequence=4,
     body='{"x": 1}',
@@ -47,8 +48,8 @@ OUTGOING = Outgoing(
 def test_signature_is_that_of_standard_webhooks() -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     outgoing = Outgoing(
-        id=1, subscription=1, attempt=0, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", replay="", previous=None, sequence=1,
-        body='{"test": 2432232314}',
+        id=1, subscription=1, attempt=0, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", replay="", repository="",
+        previous=None, sequence=1, body='{"test": 2432232314}',
     )  # fmt: skip
     found = signed_headers(outgoing, [secret], 1614265330.9)
     assert found == {
@@ -72,6 +73,7 @@ def test_id_stays_the_same_over_attempts_and_the_attempt_is_named() -> None:
     assert first["webhook-id"] == second["webhook-id"]
     assert (first["vcsreplicator-attempt"], second["vcsreplicator-attempt"]) == ("1", "2")
     assert first["vcsreplicator-previous"] == "aaa.newrepo.1"
+    assert first["vcsreplicator-repository"] == "ab" * 16
     assert first["x-team"] == "build"
     assert first["host"] == "example.org"
 
