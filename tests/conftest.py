@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from testing.services.aws import Aws
 from testing.services.existing import Existing, shared_aws, shared_kafka, shared_rabbitmq
@@ -23,8 +23,10 @@ from testing.services.kafka import Kafka
 from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ
 
-# Hypothesis' own default but for `make check`, which wants an answer in seconds.
-settings.register_profile("quick", max_examples=10)
+# Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)
+settings.load_profile("patient")
 
 SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}
 # What decides by itself, without another process or a clock: it fails for a reason.

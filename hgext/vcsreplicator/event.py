@@ -9,9 +9,11 @@ values in `wire`, nowhere else.
 import enum
 import re
 from collections.abc import Mapping
+from typing import Annotated
 
 from .errors import MalformedEvent
 from .path import check_path
+from .shape import EARLIEST, LATEST, Count, Time, Within
 from .value import Value
 
 VERSION = 1
@@ -39,22 +41,22 @@ class Type(enum.StrEnum):
 class Tip(Value):
     """The changelog after the event: number of revisions (unfiltered) and the node of the last one."""
 
-    length: int
+    length: Count
     node: str
 
 
 class PushEntry(Value):
     """One row of the pushlog: id, user and date as recorded by the master."""
 
-    id: int
+    id: Count
     user: str
-    date: int
+    date: Annotated[int, Within(EARLIEST, LATEST)]
 
 
 class NodeSet(Value):
     """Changesets added, without naming each: how many, and SHA-256 over their 20-byte nodes in the order of their addition."""
 
-    count: int
+    count: Count
     sha256: str
 
 
@@ -137,12 +139,12 @@ class Event(Value):
     repository: str
     incarnation: str
     path: str
-    generation: int
-    seq: int
+    generation: Count
+    seq: Count
     id: str
     previous: str | None
     digest: str
-    time: float
+    time: Time
     source: str
     changes: Changes
     after: Tip
@@ -154,7 +156,7 @@ class Event(Value):
 class Heartbeat(Value):
     """A sign of life written to each partition of `events`; it has no sequence and concerns no repository."""
 
-    time: float
+    time: Time
     sender: str
 
 

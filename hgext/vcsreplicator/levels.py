@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .event import Event
-from .shape import extensible
+from .shape import Count, Time, extensible
 
 
 class Reason(enum.StrEnum):
@@ -48,12 +48,12 @@ class Ack:
     mirror: str
     repository: str
     incarnation: str
-    applied: int
-    serving: int
+    applied: Count
+    serving: Count
     event: str
     digest: str
-    applied_at: float
-    served_at: float
+    applied_at: Time
+    served_at: Time
     detached: str | None = None
     note: str | None = None
 
@@ -68,8 +68,8 @@ class Beat:
     """
 
     mirror: str
-    time: float
-    positions: Mapping[str, int]
+    time: Time
+    positions: Mapping[str, Count]
     version: str
     instance: str = ""
 
@@ -89,13 +89,13 @@ class State:
     repository: str
     incarnation: str
     path: str
-    generation: int
-    seq: int
+    generation: Count
+    seq: Count
     event: str
     digest: str
-    released: int
-    noticed: int
-    roster: int
+    released: Count
+    noticed: Count
+    roster: Count
     deleted: bool = False
     streams: Mapping[str, str] | None = None
     retired: tuple[str, ...] = ()
@@ -108,9 +108,9 @@ class State:
 class AggregatorBeat:
     """The aggregator's sign of life. Topic `state`, key `aggregator`; mirrors call themselves stale without one for 30 s."""
 
-    time: float
-    roster: int
-    held: int
+    time: Time
+    roster: Count
+    held: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +118,9 @@ class Pending:
     """An event that waits for its notice. Topic `pending`, key `REPOSITORY/SEQ`; a tombstone once noticed."""
 
     event: Event
-    partition: int
-    offset: int
-    arrived: float
+    partition: Count
+    offset: Count
+    arrived: Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +128,8 @@ class MirrorProof:
     """When one gating mirror reached the notice's sequence."""
 
     mirror: str
-    applied_at: float
-    served_at: float
+    applied_at: Time
+    served_at: Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +143,8 @@ class Notice:
     """
 
     event: Event
-    time: float
-    roster: int
+    time: Time
+    roster: Count
     acks: tuple[MirrorProof, ...]
     previous: Mapping[str, str | None]
     replay: str | None = None
@@ -159,7 +159,7 @@ KEY_KEPT = 200
 class ErrorRecord:
     """A record of the topic `errors`: something that can never work, kept with its reason and its bytes (base64, cut at 64 KiB)."""
 
-    time: float
+    time: Time
     service: str
     reason: str
     topic: str

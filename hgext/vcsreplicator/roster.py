@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from .errors import MalformedEvent
 from .path import Rules, check_rules
-from .shape import to_json
+from .shape import Count, Time, to_json
 
 KEY = "roster"
 RECENT = 50
@@ -79,8 +79,8 @@ class Mirror:
     role: Role = Role.SERVING
     rules: Rules = field(default_factory=Rules)
     deactivated: tuple[str, ...] = ()
-    joined: Mapping[str, int] | None = None
-    since: float = 0.0
+    joined: Mapping[str, Count] | None = None
+    since: Time = 0.0
 
     def carries(self, path: str) -> bool:
         """Whether this mirror shall have the repository at this wire path."""
@@ -111,7 +111,7 @@ class Request:
     id: str
     verb: Verb
     who: str
-    time: float
+    time: Time
     reason: str
     mirror: str | None = None
     repository: str | None = None
@@ -126,8 +126,8 @@ class Decision:
     """What became of a request: done at `version`, or refused with a reason (and the version stayed)."""
 
     request: Request
-    version: int
-    time: float
+    version: Count
+    time: Time
     refusal: str | None = None
 
 
@@ -135,7 +135,7 @@ class Decision:
 class Roster:
     """All mirrors by name; `version` counts the changes, `recent` are the newest decisions, oldest first."""
 
-    version: int = 0
+    version: Count = 0
     allow_empty: bool = False
     mirrors: tuple[Mirror, ...] = ()
     recent: tuple[Decision, ...] = ()

@@ -5,17 +5,20 @@ An `extensible` dataclass passes over members that it does not know, because a n
 
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
-dataclasses. A float member accepts an integer; a bool is never a number.
+dataclasses. A float member accepts an integer; a bool is never a number. Whole numbers have at most 64 bits, others are finite;
+`Annotated` with `Within` says what else a number must be, as `Time` and `Count` do.
 """
 
 import dataclasses
 import enum
 import functools
 import json
+import math
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from .errors import MalformedEvent
 
@@ -23,6 +26,12 @@ T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
 
 MAX_TEXT = 4 * 1024 * 1024
+LARGEST = 2**63 - 1
+"""The largest whole number, and without its sign the smallest."""
+
+NUMBER_TEXT = 100
+"""Characters of a number in JSON; what any program writes is far shorter."""
+
 _SCALARS = frozenset({str, int, float, bool})
 _EXTENSIBLE: set[type] = set()
 
@@ -31,6 +40,25 @@ def extensible(kind: type[T]) -> type[T]:
     """Decorates a dataclass of which newer programs may write more members than this one knows."""
     _EXTENSIBLE.add(kind)
     return kind
+
+
+class Within:
+    """Metadata of an annotated number: the least and the greatest that are taken, both included."""
+
+    __slots__ = ("greatest", "least")
+
+    def __init__(self, least: float, greatest: float) -> None:
+        self.least, self.greatest = least, greatest
+
+
+EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
+"""Seconds since the epoch of the first and the last second that a calendar has: in the years 1 and 9999."""
+
+Time = Annotated[float, Within(0, LATEST)]
+"""When a record was made, seconds since the epoch."""
+
+Count = Annotated[int, Within(0, LARGEST)]
+"""How many there are, or how far something is."""
 
 
 def to_json(value: Any) -> bytes:
@@ -85,8 +113,21 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not allowed")
 
 
+def _whole(text: str) -> int:
+    if len(text) > NUMBER_TEXT:  # beyond some thousand digits the conversion itself takes for ever, or raises
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    value = float(text) if len(text) <= NUMBER_TEXT else math.inf
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is out of range")
+    return value
+
+
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole, parse_float=_fraction)
 
 
 @functools.cache
@@ -99,6 +140,8 @@ def _names(kind: Any) -> tuple[str, ...] | None:
 def _reader(kind: Any) -> Reader:
     """The function that checks and converts one value of `kind`; its second argument is where the value stands."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _read_within(_reader(arguments[0]), arguments[1])
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(typing.cast(type, kind))
     if origin in (typing.Union, types.UnionType):
@@ -114,20 +157,31 @@ def _reader(kind: Any) -> Reader:
 
 
 def _wrong(where: str, expected: str, value: Any) -> MalformedEvent:
-    return MalformedEvent(f"{where}: expected {expected}, got {repr(value)[:60]}")
+    return MalformedEvent(f"{where}: expected {expected}, got {reprlib.repr(value)[:60]}")
 
 
 def _read_scalar(kind: type) -> Reader:
     expected = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
 
     def reader(value: Any, where: str) -> Any:
-        if kind is float and type(value) is int:
-            return float(value)
-        if type(value) is not kind:
+        is_whole = type(value) is int
+        if type(value) is not kind and not (is_whole and kind is float):
             raise _wrong(where, expected, value)
-        if isinstance(value, int) and abs(value) > 2**63 - 1:
-            raise _wrong(where, "a number of 64 bits", value)
-        return value
+        if is_whole and abs(value) > LARGEST:
+            raise MalformedEvent(f"{where}: expected a number of 64 bits, got one of {value.bit_length()}")
+        if kind is float and not math.isfinite(value):
+            raise _wrong(where, "a number that is finite", value)
+        return float(value) if kind is float else value
+
+    return reader
+
+
+def _read_within(inner: Reader, within: Within) -> Reader:
+    def reader(value: Any, where: str) -> Any:
+        number = inner(value, where)
+        if not within.least <= number <= within.greatest:
+            raise _wrong(where, f"a number from {within.least} to {within.greatest}", number)
+        return number
 
     return reader
 
@@ -165,7 +219,7 @@ def _read_enum(kind: type[enum.Enum]) -> Reader:
 
 
 def _read_dataclass(kind: type) -> Reader:
-    every = typing.get_type_hints(kind)
+    every = typing.get_type_hints(kind, include_extras=True)
     hints = {name: every[name] for name in _names(kind) or ()}
     bare = [
         field.name
@@ -201,7 +255,7 @@ def _read_dataclass(kind: type) -> Reader:
 
 def _as_it_is(hint: Any) -> type | None:
     """The type whose values need no look: of most members, which saves a call and the making of an address for each."""
-    for kind in (str, float, bool):
+    for kind in (str, bool):
         if hint is kind or hint == kind | None:
             return kind
     return None

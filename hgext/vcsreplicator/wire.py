@@ -22,7 +22,7 @@ from typing import Any
 
 from .errors import MalformedEvent, Rejected, UnknownEvent
 from .event import VERSION, Event, Heartbeat, Type, check_event
-from .shape import parse, read, to_json
+from .shape import Count, parse, read, to_json
 
 MAGIC = b"VCR1"
 HEADER_LIMIT = 4 * 1024 * 1024
@@ -48,7 +48,7 @@ class Attachment:
     """The bundle of an event: its place, its size in bytes and the SHA-256 of its bytes; `name` is a blob's name."""
 
     where: Where
-    size: int = 0
+    size: Count = 0
     sha256: str | None = None
     name: str | None = None
 

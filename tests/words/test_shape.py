@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Strict reading: what is not exactly the shape is refused, with the member's address."""
 
+import datetime
 import enum
 import json
 from collections.abc import Mapping
@@ -11,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.errors import MalformedEvent
-from hgext.vcsreplicator.shape import extensible, from_json, read, to_json
+from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Beat, Notice
+from hgext.vcsreplicator.roster import Request
+from hgext.vcsreplicator.shape import EARLIEST, LATEST, extensible, from_json, parse, read, to_json
+from testing.chains import Chain
 
 
 class Colour(enum.StrEnum):
@@ -58,6 +62,76 @@ def test_what_is_not_the_shape_is_refused_with_its_address(text: str, complaint:
     with pytest.raises(MalformedEvent) as caught:
         from_json(Outer, text.encode())
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["1e999", "-1e999", "1" * 400, "1" * 5000, "1" * 1_000_000, "-" + "9" * 400, "0." + "1" * 5000, "NaN", "-Infinity"],
+    ids=lambda text: f"{text[:8]} of {len(text)}",
+)
+@pytest.mark.parametrize("where", ["time", "roster", "later"])
+def test_a_number_without_bounds_is_refused_wherever_it_stands(number: str, where: str) -> None:
+    members = {"time": "1", "roster": "1", "held": "1", where: number}
+    text = "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
+    with pytest.raises(MalformedEvent):
+        from_json(AggregatorBeat, text.encode())
+
+
+@pytest.mark.parametrize(
+    "value", [float("inf"), float("-inf"), float("nan"), 10**400, -(10**5000), 2**63], ids=range(6)
+)
+def test_a_number_without_bounds_is_refused_in_what_another_parser_read(value: object) -> None:
+    with pytest.raises(MalformedEvent, match=r"Inner\.share: expected"):
+        read(Inner, {"number": 1, "share": value})
+
+
+def examples() -> list[tuple[object, str]]:
+    """A record of each kind that the log takes from elsewhere, and a member of it that is a time."""
+    chain = Chain("x")
+    [event] = chain.take(1)
+    return [
+        (event, "time"),
+        (chain.ack("alpha", 1), "applied_at"),
+        (Beat(mirror="alpha", time=1.0, positions={}, version="1"), "time"),
+        (AggregatorBeat(time=1.0, roster=1, held=0), "time"),
+        (Request(id="1", verb="remove", who="dana", time=1.0, reason=""), "time"),  # type: ignore[arg-type]
+        (Notice(event=event, time=1.0, roster=1, acks=(), previous={}), "time"),
+    ]
+
+
+@pytest.mark.parametrize(("record", "member"), examples(), ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("time", [-5, -1e-9, LATEST + 1, 1e300])
+def test_a_time_that_no_calendar_has_is_refused(record: object, member: str, time: float) -> None:
+    data = parse(to_json(record), "record")
+    assert read(type(record), data) == record
+    with pytest.raises(MalformedEvent, match=f"{member}: expected a number from 0 to {LATEST}"):
+        read(type(record), {**data, member: time})
+
+
+def test_the_bounds_of_time_are_those_of_the_calendar() -> None:
+    for second in (EARLIEST, LATEST):
+        datetime.datetime.fromtimestamp(second, datetime.UTC)
+    for second in (EARLIEST - 1, LATEST + 1):
+        with pytest.raises((ValueError, OverflowError)):
+            datetime.datetime.fromtimestamp(second, datetime.UTC)
+
+
+def test_a_level_below_nothing_is_refused() -> None:
+    data = parse(to_json(Chain("x").ack("alpha", 0)), "record")
+    with pytest.raises(MalformedEvent, match=r"Ack\.applied: expected a number from 0"):
+        read(Ack, {**data, "applied": -1})
+
+
+@pytest.mark.parametrize("nested", ["[", '{"a":'], ids=["lists", "objects"])
+@pytest.mark.parametrize("depth", [500, 5_000, 500_000])
+def test_deep_nesting_is_passed_over_or_refused(nested: str, depth: int) -> None:
+    """The parser has its own limit, which depends on how deep the caller stands."""
+    closed = nested * depth + "1" + {"[": "]", '{"a":': "}"}[nested] * depth
+    for text in (closed, f'{{"name": "x", "later": {closed}}}', f'{{"name": {closed}}}'):
+        try:
+            assert from_json(Open, text.encode()) == Open(name="x")
+        except MalformedEvent:
+            continue
 
 
 @extensible
