@@ -31,6 +31,7 @@ from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain
 from testing.clock import HandClock
+from testing.waiting import eventually
 
 
 class Pool:
@@ -406,6 +407,31 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
 
 
+def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after_the_others_and_none_waits_for_it(
+    bench: Bench,
+) -> None:
+    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.start({0: 0})
+    bench.pool.limits[Lane.CHECK] = 1
+    busy, *others = [Chain(f"r{number}").next() for number in range(4)]
+    for event in (busy, *others):
+        bench.read(event)
+        bench.applied(event)
+    order = []
+    for _ in range(15):
+        bench.passes(2)
+        [worker] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
+        order.append(worker.busy.repository)
+        undecided = worker.busy.repository == busy.repository
+        answer = Checked(repository=worker.busy.repository, problem=None, is_undecided=undecided)
+        bench.mirror.take(Answered(worker=worker, answer=answer))
+    rounds = [order[start : start + 5] for start in range(0, 15, 5)]
+    for one in rounds:
+        assert sorted(one) == sorted([busy.repository] * 2 + [event.repository for event in others])
+        assert one[-1] == busy.repository
+    assert all(ack.detached is None for ack in bench.sender.acks.values())
+
+
 def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> None:
     bench.settings = replace(bench.settings, check_interval=1.0)
     bench.start({0: 0})
@@ -545,9 +571,10 @@ def test_a_reader_is_never_far_ahead_of_whoever_takes_what_it_read(bench: Bench)
 
     source = Source(bench.log, {(EVENTS, 0): 0}, take).start()
     try:
+        eventually(lambda: len(arrived) == AHEAD, "as many as it may be ahead")
         assert not full.wait(0.3)
         arrived[0].taken()
-        assert full.wait(30)
+        eventually(full.is_set, "one more")
     finally:
         source.stop()
         source.join(10)

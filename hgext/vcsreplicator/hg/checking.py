@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A repository read through: every revision of every file against its hash, without a lock, while events are applied."""
 
-from typing import Any
+import os
+from typing import Any, NamedTuple
 
 from mercurial import verify
 
@@ -12,21 +13,40 @@ from .text import text
 
 
 def check(repositories: Repositories, wanted: Check) -> Checked:
-    """What is wrong with the repository; nothing if it changed while it was read, or is not to be read now."""
-    lower = None
+    """What is wrong with the repository; undecided, and nothing else, if it changed while it was read."""
+    lower = problem = None
+    before = _moment(wanted.folder)
     try:
         repo = repositories.open(wanted.folder)
         repo.invalidateall()
-        before = replicated.read(repo)
-        if before is not None and before.seq < wanted.seq:
-            lower = before
+        level = replicated.read(repo)
+        lower = level if level is not None and level.seq < wanted.seq else None
         problem = _problem(repo)
-        changed = replicated.read(repo) != before or repo.svfs.exists(b"journal")
     except Exception as unreadable:
-        problem, changed = f"{type(unreadable).__name__}: {unreadable}"[:300], False
+        problem = f"{type(unreadable).__name__}: {unreadable}"[:300]
     finally:
         repositories.close(wanted.folder)
-    return Checked(repository=wanted.repository, problem=None if changed else problem, lower=lower)
+    after = _moment(wanted.folder)
+    if after != before or after.is_changing:
+        return Checked(repository=wanted.repository, problem=None, is_undecided=True)
+    return Checked(repository=wanted.repository, problem=problem, lower=lower)
+
+
+class _Moment(NamedTuple):
+    """What differs after each change of a store, one that was rolled back too: it takes a lock, which is a file in its folder."""
+
+    store: tuple[int, int, int] | None
+    is_changing: bool
+
+
+def _moment(folder: str) -> _Moment:
+    path = os.path.join(folder, ".hg", "store")
+    is_changing = os.path.lexists(os.path.join(path, "journal"))
+    try:
+        found = os.stat(path)
+    except OSError:
+        return _Moment(store=None, is_changing=is_changing)
+    return _Moment(store=(found.st_dev, found.st_ino, found.st_mtime_ns), is_changing=is_changing)
 
 
 def _problem(repo: Any) -> str | None:
@@ -41,6 +61,7 @@ class _Verifier(verify.verifier):  # type: ignore[misc]
     first = ""
 
     def _err(self, linkrev: Any, msg: bytes, filename: bytes | None = None) -> None:
-        self.badrevs.add(linkrev)
+        if linkrev is not None:
+            self.badrevs.add(linkrev)
         self.errors += 1
         self.first = self.first or text(b": ".join(filter(None, (filename, msg))))[:300]

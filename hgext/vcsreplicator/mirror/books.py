@@ -71,6 +71,7 @@ class Books:
         self._states: dict[str, State] = {}
         self._aside: dict[str, Level] = {}
         self._unchecked: list[str] = []
+        self._undecided: set[str] = set()
         self._cold: dict[str, None] = {}
         self._sweep_at = clock.monotonic() + settings.beat_interval
         self._check_at = clock.monotonic() + settings.check_interval

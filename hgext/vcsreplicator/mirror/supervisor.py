@@ -183,6 +183,9 @@ class Supervisor(Intake):
             self._achieved(following, task, answer)
 
     def _checked(self, checked: Checked) -> None:
+        if checked.is_undecided and checked.repository not in self._undecided:
+            self._undecided.add(checked.repository)
+            self._unchecked.insert(0, checked.repository)  # once more when all others had their turn
         following = self._all.get(checked.repository)
         if following is None or following.phase is not Phase.STREAM:
             return
@@ -199,6 +202,7 @@ class Supervisor(Intake):
             return
         self._check_at = now + self._settings.check_interval
         if not self._unchecked:
+            self._undecided.clear()
             self._unchecked = [f.id for f in self._all.values() if f.folder is not None]
         following = self._all.get(self._unchecked.pop()) if self._unchecked else None
         if following is not None and following.folder is not None and following.phase is Phase.STREAM:

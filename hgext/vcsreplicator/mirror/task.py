@@ -94,11 +94,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What reading a repository through found: nothing, or what is wrong, and the level if that is lower than it was."""
+    """What reading a repository through found: nothing, or what is wrong, and the level if that is lower than it was.
+
+    One that changed meanwhile `is_undecided`: it may be sound or not.
+    """
 
     repository: str
     problem: str | None
     lower: Level | None = None
+    is_undecided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
