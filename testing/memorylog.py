@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from hgext.vcsreplicator.clock import Clock, SystemClock
-from hgext.vcsreplicator.errors import BadConfig, Expired, Fenced, Unavailable
+from hgext.vcsreplicator.errors import BadConfig, Expired, Fenced, Rewound, Unavailable
 from hgext.vcsreplicator.log import Message, Positions, Record, Topic, partition_of
 
 TopicPartition = tuple[str, int]
@@ -55,6 +55,10 @@ class MemoryLog:
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> "MemoryReader":
         return MemoryReader(self, positions)
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        with self._changed:
+            return self._records[topic, partition].get(offset)
 
     def transactor(self, identity: str) -> "MemoryTransactor":
         with self._changed:
@@ -128,7 +132,7 @@ class MemoryLog:
             for place in active:
                 position, end = positions[place], self._ends[place]
                 if not 0 <= position <= end:
-                    raise Expired(f"{place}: position {position} is gone")
+                    raise (Rewound if position > end else Expired)(f"{place}: position {position} is gone")
                 for offset in range(position, end):
                     if len(found) >= limit:
                         return found

@@ -18,6 +18,10 @@ class Expired(ReplicationError):
     """The log no longer holds the position asked for; only a snapshot can fill the gap."""
 
 
+class Rewound(Expired):
+    """The log lost its newest records, restored from a copy or made anew: positions in it mean nothing any more."""
+
+
 class Fenced(ReplicationError):
     """A newer instance with the same identity took over; this one must exit and stay down."""
 

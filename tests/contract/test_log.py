@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The contract of the log, sentence by sentence, for every adapter: SQLite, and Kafka on a real broker."""
 
+import contextlib
 import math
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,7 +21,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from hgext.vcsreplicator.clock import SystemClock
-from hgext.vcsreplicator.errors import BadConfig, Expired, Fenced, Rejected, Unavailable
+from hgext.vcsreplicator.errors import BadConfig, Expired, Fenced, Rejected, Rewound, Unavailable
 from hgext.vcsreplicator.log import (
     EVENTS,
     LARGEST,
@@ -56,6 +59,8 @@ class Storage:
     vanish: Callable[[], None]
     come_back: Callable[[], None]
     forget: Callable[[str, int, int], None]  # topic, partition, the first offset to keep
+    copy: Callable[[], None]  # as of now; on Kafka only of a broker of the test's own
+    restore: Callable[[], None]
 
 
 class Later(SystemClock):
@@ -78,7 +83,19 @@ def sqlite_storage(folder: Path) -> Storage:
         vanish=lambda: folder.rename(folder.with_name("away")) and None,
         come_back=lambda: folder.with_name("away").rename(folder) and None,
         forget=forget,
+        copy=lambda: copy_database(path, folder / "copy"),
+        restore=lambda: copy_database(folder / "copy", path),
     )
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """In one step: what has the former target open keeps that."""
+    fresh = target.with_name("fresh")
+    with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(fresh)) as new:
+        old.backup(new)
+    for beside in ("-wal", "-shm"):
+        target.with_name(target.name + beside).unlink(missing_ok=True)
+    fresh.rename(target)
 
 
 def kafka_storage(kafka: Kafka, prefix: str) -> Storage:
@@ -87,7 +104,20 @@ def kafka_storage(kafka: Kafka, prefix: str) -> Storage:
         admin.delete_records({TopicPartition(f"{prefix}.{topic}", partition): offset})
         admin.close()
 
-    return Storage(url=f"{kafka.url}?topic-prefix={prefix}.", vanish=kafka.kill, come_back=kafka.restart, forget=forget)
+    def copy_data(source: str, target: str) -> None:
+        kafka.stop()
+        shutil.rmtree(kafka.folder / target, ignore_errors=True)
+        shutil.copytree(kafka.folder / source, kafka.folder / target)
+        kafka.start()
+
+    return Storage(
+        url=f"{kafka.url}?topic-prefix={prefix}.",
+        vanish=kafka.kill,
+        come_back=kafka.restart,
+        forget=forget,
+        copy=lambda: copy_data("data", "copy"),
+        restore=lambda: copy_data("copy", "data"),
+    )
 
 
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
@@ -444,8 +474,81 @@ def test_a_position_before_the_beginning_is_expired_and_never_skipped(
 
 def test_a_position_beyond_the_end_means_that_the_log_lost_records(log: Log, reading: Callable[..., Reader]) -> None:
     log.append([message(b"1", topic=NOTICES)])
-    with pytest.raises(Expired):
+    with pytest.raises(Rewound):
         read(reading(NOTICES, {(NOTICES, 0): 2}), 1)
+
+
+def notices_rewound(reader: Reader) -> bool:
+    """Whether the reader says in the end that the log lost records, without a record before."""
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        try:
+            assert patiently(lambda: reader.poll(1)) == []
+        except Rewound:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("new", [0, 9, pytest.param(2, marks=pytest.mark.slow)], ids=["shorter", "longer", "as long"])
+def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
+    fragile: Storage, opened: ExitStack, new: int
+) -> None:
+    log = opened.enter_context(open_log(fragile.url))
+    patiently(lambda: log.create(TOPICS))
+    for number in range(2):
+        log.append([message(b"%d" % number, topic=NOTICES)])
+    fragile.copy()
+    for number in range(2, 4):
+        patiently(lambda number=number: log.append([message(b"%d" % number, topic=NOTICES)]))
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    assert values(read(reader, 4)) == [b"0", b"1", b"2", b"3"]
+    fragile.restore()
+    other = opened.enter_context(open_log(fragile.url))
+    for number in range(new):
+        patiently(lambda number=number: other.append([message(b"new %d" % number, topic=NOTICES)]))
+    assert notices_rewound(reader)
+    other.append([message(b"more", topic=NOTICES) for _ in range(9)])
+    with pytest.raises(Rewound):
+        reader.poll(1)
+
+
+def test_a_running_reader_goes_on_in_a_copy_that_lacks_nothing(fragile: Storage, opened: ExitStack) -> None:
+    log = opened.enter_context(open_log(fragile.url))
+    patiently(lambda: log.create(TOPICS))
+    log.append([message(b"1", topic=NOTICES), message(b"2", topic=NOTICES)])
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    assert values(read(reader, 2)) == [b"1", b"2"]
+    fragile.copy()
+    fragile.restore()
+    patiently(lambda: log.append([message(b"3", topic=NOTICES)]))
+    found: list[Record] = []
+    while not found:
+        found = patiently(lambda: reader.poll(1))
+    assert values(found) == [b"3"]
+
+
+def test_a_record_is_found_at_its_place(
+    storage: Storage, log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    places = log.append([message(b"1", partition=1), message(b"2", partition=1)])
+    transacting().commit([message(b"3", partition=1)])
+    [first, second, third] = read(reading(), 3)
+    assert [log.record_at(EVENTS, *place) for place in places] == [first, second]
+    assert log.record_at(EVENTS, 1, third.offset) == third
+    assert log.record_at(EVENTS, 1, log.ends(EVENTS)[1]) is None
+    storage.forget(EVENTS, 1, second.offset)
+    assert log.record_at(EVENTS, 1, first.offset) is None
+
+
+def test_a_record_that_a_newer_one_replaced_is_not_found(log: Log) -> None:
+    [first] = log.append([message(b"1", topic=STATE)])
+    [newer] = log.append([message(b"2", topic=STATE)])
+    replaced, found = log.record_at(STATE, *first), log.record_at(STATE, *newer)
+    assert replaced is None or replaced.value == b"1"  # Kafka compacts later
+    assert found is not None
+    assert found.value == b"2"
 
 
 def test_records_of_another_process_are_read_in_order(

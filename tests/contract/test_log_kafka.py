@@ -16,8 +16,8 @@ from kafka.admin import ConfigResource
 from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
 from kafka.structs import OffsetAndMetadata
 
-from hgext.vcsreplicator.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, Log, Message, topics
+from hgext.vcsreplicator.errors import BadConfig, Rewound, Unavailable
+from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, Log, Message, Reader, topics
 from hgext.vcsreplicator.log import kafka as kafka_log
 from hgext.vcsreplicator.log.kafka import KafkaLog
 from hgext.vcsreplicator.log.kafka_clients import wait
@@ -25,6 +25,7 @@ from hgext.vcsreplicator.log.kafka_options import parse
 from hgext.vcsreplicator.log.opening import open_log
 from testing.services.kafka import Kafka
 from testing.services.process import free_port
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.services
 
@@ -140,6 +141,42 @@ def test_stock_clients_see_the_positions_of_a_group(kafka: Kafka, log: Log, uniq
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=f"{unique_name}.mirror-a")
     assert consumer.committed(TopicPartition(f"{unique_name}.{NOTICES}", 0)) == 3
     consumer.close()
+
+
+@pytest.mark.parametrize("new", [0, 1, 5], ids=["empty", "as long", "longer"])
+def test_a_running_reader_notices_that_a_topic_was_made_anew(
+    log: Log, admin: KafkaAdminClient, unique_name: str, new: int
+) -> None:
+    log.append([Message(topic=NOTICES, key="x", value=b"old")])
+    reader = log.reader({(NOTICES, 0): 0})
+    while not reader.poll(1):
+        pass
+    admin.delete_topics([f"{unique_name}.{NOTICES}"])
+    while NOTICES not in (made := log.create(topics(partitions=2))):
+        pass
+    assert made == [NOTICES]
+    for _ in range(new):
+        eventually(lambda: appended(log, b"new"), "appended")
+    eventually(lambda: rewound(reader), "noticed")
+    reader.close()
+
+
+def appended(log: Log, value: bytes) -> bool:
+    try:
+        return bool(log.append([Message(topic=NOTICES, key="x", value=value)]))
+    except Unavailable:
+        return False
+
+
+def rewound(reader: Reader) -> bool:
+    """Whether it says so; a record of the new topic may come before, because Kafka's fetch names topics, not their ids."""
+    try:
+        reader.poll(1)
+    except Unavailable:
+        pass
+    except Rewound:
+        return True
+    return False
 
 
 @pytest.fixture

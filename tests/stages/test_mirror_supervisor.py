@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator import wire
-from hgext.vcsreplicator.errors import Unavailable
+from hgext.vcsreplicator.errors import Rewound, Unavailable
 from hgext.vcsreplicator.event import Event, Type
 from hgext.vcsreplicator.levels import Ack, Reason, State
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record, check_message, topics
@@ -549,6 +549,20 @@ def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Be
     log = Failing(bench.log, "beginnings", Unavailable("away"), Unavailable("away"))
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     source = Source(cast(Log, log), {(EVENTS, 0): 1000}, arrived.put).start()
+    try:
+        assert arrived.get(timeout=30) == Skipped(positions={(EVENTS, 0): 0})
+        assert [record.key for record in arrived.get(timeout=30).records] == [event.repository]
+    finally:
+        source.stop()
+        source.join(10)
+
+
+def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_again(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    log = Failing(bench.log, "reader", Rewound("lost"))
+    source = Source(cast(Log, log), {(EVENTS, 0): 1}, arrived.put).start()
     try:
         assert arrived.get(timeout=30) == Skipped(positions={(EVENTS, 0): 0})
         assert [record.key for record in arrived.get(timeout=30).records] == [event.repository]

@@ -13,7 +13,11 @@ Guarantees of every adapter:
   Unavailable the outcome is unknown: `renew` the transactor, read the stored positions, and go on from there.
 - A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing.
 - A reader sees committed records only, of each partition in offset order, each once. It never skips: a position before the
-  beginning, or beyond the end of a log that lost records, raises Expired.
+  beginning raises Expired, one beyond the end, of a log that lost records, Rewound.
+- A log that lost records under a running reader (restored from a copy, a topic made anew) makes `poll` raise Rewound, a kind of
+  Expired, within seconds, though nothing new comes, also if the end is past the reader's position again, and from then on always:
+  its owner opens another. What cannot be seen so: that the log of a *compacted* topic was restored and grew past the position
+  before the reader looked again, unless the last record it read is still there.
 - In a compacted topic the newest value of a key is kept; a value of None (tombstone) removes the key. Every record needs a key.
 - Readers and `ends` see a commit soon after it (milliseconds, on Kafka), `stored` and `groups` at once.
 - A topic or partition that is not there raises BadConfig; a message no adapter can take raises Rejected, and nothing is written.
@@ -111,7 +115,7 @@ class Reader(Protocol):
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         """At most `limit` records, waiting up to `timeout` seconds for the first; [] when none came.
 
-        Raises Expired, or Unavailable after which the reader may be polled again.
+        Raises Expired, Rewound, or Unavailable after which the reader may be polled again.
         """
 
     def positions(self) -> dict[tuple[str, int], int]:
@@ -181,6 +185,14 @@ class Log(Protocol):
 
     def ends(self, topic: str) -> dict[int, int]:
         """Per partition the position after the last committed record."""
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        """The committed record at exactly this place; None if none is there.
+
+        For writers that ask whether the log still has what it took: an offset not below `ends`, or another record at the place,
+        mean that the log lost records, because it was restored from a copy or its topic made anew. Else None says that the record
+        left as it should, by retention (the offset is below `beginnings`) or replaced by a newer one of its key.
+        """
 
     def close(self) -> None:
         """Free everything."""

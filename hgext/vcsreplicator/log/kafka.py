@@ -24,8 +24,8 @@ from kafka.admin import OffsetSpec
 from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
-from ..errors import BadConfig, ReplicationError, Unavailable
-from . import DAY, LARGEST, Message, Positions, Reader, Topic, Transactor, check_message, partition_of
+from ..errors import BadConfig, Expired, ReplicationError, Unavailable
+from . import DAY, LARGEST, Message, Positions, Reader, Record, Topic, Transactor, check_message, partition_of
 from .kafka_clients import Admin, close_producer, connect, rim, warm
 from .kafka_options import Options
 from .kafka_reader import KafkaReader
@@ -36,6 +36,7 @@ TopicPartitionKey = tuple[str, int]
 
 ADMIN_PATIENCE = 30.0  # seconds to wait for other threads' use of the admin client
 COORDINATOR_PATIENCE = 10.0  # seconds that coordinators may take to start, once the broker answers
+RECORD_PATIENCE = 10.0  # seconds to wait for a record that must be there
 EXTRA = 64 * 1024  # bytes of framing that Kafka adds to the largest message
 
 STARTING = (
@@ -113,6 +114,23 @@ class KafkaLog:
         for key in positions:
             self.check_partition(*key)
         return KafkaReader(self, positions)
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        self.check_partition(topic, partition)
+        if not self.beginnings(topic)[partition] <= offset < self.ends(topic)[partition]:
+            return None
+        reader, deadline = self.reader({(topic, partition): offset}), time.monotonic() + RECORD_PATIENCE
+        try:
+            while reader.positions()[topic, partition] <= offset:
+                for record in reader.poll(1, limit=1):
+                    return record if record.offset == offset else None
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{self.options.url}: topic {self.full(topic)}: offset {offset} is not readable")
+        except Expired:
+            pass
+        finally:
+            reader.close()
+        return None
 
     def transactor(self, identity: str) -> Transactor:
         return KafkaTransactor(self, identity)

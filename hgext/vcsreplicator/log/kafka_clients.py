@@ -44,9 +44,23 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]
-    """The connections of one client: a handshake ends in time like everything else, and why the newest attempt failed is kept."""
+    """The connections of one client: a handshake ends in time like everything else, and why the newest attempt failed is kept.
+
+    `lost` counts the connections that ended, those of the bootstrap left out.
+    """
 
     failure: Exception | None = None
+    lost = 0
+
+    def get_connection(self, node_id: Any, *rest: Any, **settings: Any) -> Any:
+        known = self._conns.get(node_id)
+        connection = super().get_connection(node_id, *rest, **settings)
+        if connection is not known and not self.cluster.is_bootstrap(node_id):
+            connection.close_future.add_both(self._count_lost)
+        return connection
+
+    def _count_lost(self, _: object) -> None:
+        self.lost += 1
 
     async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
         await super()._connect(node, conn, **settings)

@@ -31,7 +31,11 @@ PRODUCER: Mapping[str, Any] = {
     "transaction_timeout_ms": 10_000,
     "batch_size": 512 * 1024,  # batches of a partition go one after the other: few large ones
 }
-CONSUMER: Mapping[str, Any] = {"fetch_max_bytes": 32 * 1024 * 1024, "retry_backoff_ms": 20}
+CONSUMER: Mapping[str, Any] = {
+    "fetch_max_bytes": 32 * 1024 * 1024,
+    "retry_backoff_ms": 20,
+    "metadata_max_age_ms": 3_000,  # how soon a reader notices that its topic was made anew
+}
 
 # The promises: these a URL may not change.
 FIXED = frozenset(

@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import ConsumerRecord
 
-from ..errors import ReplicationError
+from ..errors import Expired, ReplicationError, Rewound
 from . import Record
 from .kafka_clients import connect, rim
 
@@ -35,6 +35,11 @@ class KafkaReader:
         self._next = {log.partition(*key): at for key, at in positions.items()}
         self._paused: set[TopicPartition] = set()
         self._consumer: KafkaConsumer | None = None
+        self._marks: dict[TopicPartition, ConsumerRecord] = {}
+        self._unsure: set[TopicPartition] = set()
+        self._lost = 0
+        self._topics: dict[str, object] = {}
+        self._rewound: Rewound | None = None
         self._woken = threading.Event()
         self._looked = 0.0
         self._behind: dict[TopicPartition, int] = {}
@@ -42,13 +47,15 @@ class KafkaReader:
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         deadline = time.monotonic() + timeout
         while True:
+            if self._rewound is not None:
+                raise self._rewound
             woken = self._woken.is_set()
             self._woken.clear()
             left = deadline - time.monotonic()
             try:
-                with rim(self._log.options, "read"):
-                    records = self._fetch(0 if woken else max(0.0, min(left, SLICE)), limit)
-            except ReplicationError:
+                records = self._read(0 if woken else max(0.0, min(left, SLICE)), limit)
+            except ReplicationError as error:
+                self._rewound = error if isinstance(error, Rewound) else None
                 self._drop()
                 raise
             if records or woken or left <= 0:
@@ -75,17 +82,46 @@ class KafkaReader:
     def close(self) -> None:
         self._drop()
 
+    def _read(self, seconds: float, limit: int) -> list[Record]:
+        with rim(self._log.options, "read"):
+            try:
+                return self._fetch(seconds, limit)
+            except kafka_errors.LogTruncationError as error:
+                raise Rewound(f"{self._log.options.url}: the log lost records: {error}") from error
+            except kafka_errors.OffsetOutOfRangeError as error:
+                if self._consumer is None:
+                    raise
+                beginnings = self._consumer.beginning_offsets(list(self._names), timeout_ms=2_000)
+                if self._forget_marks(self._consumer, beginnings):
+                    return []
+                early = [partition for partition, at in self._next.items() if at < beginnings[partition]]
+                kind = Expired if early else Rewound
+                raise kind(f"{self._log.options.url}: the position is gone: {error}") from error
+
+    def _forget_marks(self, consumer: KafkaConsumer, beginnings: Mapping[TopicPartition, int]) -> bool:
+        """Go on without those that retention took; whether there were any."""
+        gone = [partition for partition in self._unsure if self._marks[partition].offset < beginnings[partition]]
+        for partition in gone:
+            del self._marks[partition]
+            self._unsure.discard(partition)
+            consumer.seek(partition, self._next[partition])
+        return bool(gone)
+
     def _fetch(self, seconds: float, limit: int) -> list[Record]:
         consumer = self._consumer or self._connect()
         if not self._names:
             time.sleep(seconds)
             return []
+        if consumer._manager.lost != self._lost:
+            self._read_marks_again(consumer)
         batches = consumer.poll(timeout_ms=round(seconds * 1000), max_records=limit)
+        self._check_topics(consumer)
         records: list[Record] = []
         for partition, batch in batches.items():
             topic, number = self._names[partition]
-            records.extend(_record(topic, number, record) for record in batch)
-            self._next[partition] = batch[-1].offset + 1
+            records.extend(record_of(topic, number, record) for record in self._unread(partition, batch))
+            self._next[partition] = max(self._next[partition], batch[-1].offset + 1)
+            self._marks[partition] = batch[-1]
         now = time.monotonic()
         if records:
             self._looked, self._behind = now, {}
@@ -93,6 +129,28 @@ class KafkaReader:
             self._look_around(consumer)
             self._looked = time.monotonic()
         return records
+
+    def _check_topics(self, consumer: KafkaConsumer) -> None:
+        """Raise Rewound for a topic that was deleted and made anew: positions in the old one say nothing of it."""
+        for topic in {partition.topic for partition in self._names}:
+            id_ = consumer._manager.cluster.topic_id(topic)
+            if id_ is not None and self._topics.setdefault(topic, id_) != id_:
+                raise Rewound(f"{self._log.options.url}: topic {topic} was made anew")
+
+    def _unread(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
+        """The batch without the record that was only read again. Raises Rewound if that is another one now."""
+        if partition not in self._unsure:
+            return batch
+        self._unsure.discard(partition)
+        mark, first = self._marks[partition], batch[0]
+        if first.offset > mark.offset:
+            return batch
+        if (first.offset, first.timestamp, first.key) != (mark.offset, mark.timestamp, mark.key):
+            raise Rewound(
+                f"{self._log.options.url}: topic {partition.topic}, partition {partition.partition}: another record than "
+                f"before is at {mark.offset}: the log lost records and has new ones"
+            )
+        return batch[1:]
 
     def _look_around(self, consumer: KafkaConsumer) -> None:
         """A silent consumer cannot be told from a dead one: ask for the ends, and believe the brokers."""
@@ -132,8 +190,17 @@ class KafkaReader:
             consumer.assign(list(self._names))
             for partition, at in self._next.items():
                 consumer.seek(partition, at)
+            self._read_marks_again(consumer)
             consumer.pause(*self._paused)
         return consumer
+
+    def _read_marks_again(self, consumer: KafkaConsumer) -> None:
+        """A broker that comes back may have older data: the last record of each partition is read again, and must be the same."""
+        self._lost = consumer._manager.lost
+        self._next = {partition: self._position(partition) for partition in self._names}
+        self._unsure = set(self._marks)
+        for partition, mark in self._marks.items():
+            consumer.seek(partition, mark.offset)
 
     def _drop(self) -> None:
         if self._consumer is not None:
@@ -147,7 +214,7 @@ def _decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _record(topic: str, partition: int, record: ConsumerRecord) -> Record:
+def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
     return Record(
         topic=topic,
         partition=partition,

@@ -16,7 +16,7 @@ Rules of this file and of `sqlite_*.py`:
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,12 @@ from typing import Self
 
 from ..clock import Clock, SystemClock
 from ..errors import BadConfig, Fenced, Rejected, Unavailable
-from . import DAY, Message, Positions, Reader, Topic, Transactor, check_message, partition_of
+from . import DAY, Message, Positions, Reader, Record, Topic, Transactor, check_message, partition_of
 from . import sqlite_statements as sql
 from .doorbell import ring
 from .filesystem import refuse_network
 from .sqlite_connection import Connection, create_database
-from .sqlite_reader import SqliteReader
+from .sqlite_reader import SqliteReader, key_bytes, record_of
 from .sqlite_removal import before, compact, note_time, remove_expired, remove_tombstones
 
 BUSY_PATIENCE = 30.0  # seconds to wait for other writers
@@ -109,9 +109,19 @@ class SqliteLog:
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         with self._reading() as connection:
-            streams = {key: self._stream(self._topic(connection, key[0]), key) for key in positions}
             topics = {self._topic(connection, topic).id for topic, _ in positions}
-        return SqliteReader(self, streams, positions, topics)
+        return SqliteReader(self, self.streams(positions), positions, topics)
+
+    def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The row ids of these partitions in the file of now: in another file they may differ."""
+        with self._reading() as connection:
+            return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        with self._reading() as connection:
+            stream = self._stream(self._topic(connection, topic), (topic, partition))
+            rows = connection.rows(sql.RECORD, stream, offset)
+        return record_of((topic, partition), rows[0]) if rows else None
 
     def transactor(self, identity: str) -> Transactor:
         with self._writing() as connection:
@@ -312,7 +322,3 @@ def _partition(message: Message, partitions: int) -> int:
     if message.partition is not None:
         return message.partition
     return partition_of(message.key or "", partitions)
-
-
-def key_bytes(key: str | None) -> bytes | None:
-    return None if key is None else key.encode("utf-8", "surrogateescape")

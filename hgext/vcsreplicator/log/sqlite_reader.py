@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Expired, Unavailable
+from ..errors import Expired, Rewound, Unavailable
 from . import Record
 from . import sqlite_statements as sql
 from .doorbell import Bell
@@ -36,6 +36,8 @@ class SqliteReader:
         self._positions = dict(positions)
         self._paused: set[TopicPartition] = set()
         self._connection: Connection | None = None
+        self._marks: dict[TopicPartition, tuple[int, float, bytes | None]] = {}
+        self._rewound: Rewound | None = None
         self._turn = 0
         try:
             self._bell = Bell(log.bells, topics)
@@ -77,35 +79,58 @@ class SqliteReader:
 
     def _read(self, limit: int) -> list[Record]:
         """What is there now; positions move only if all of it was read."""
+        if self._rewound is not None:
+            raise self._rewound
         active = [key for key in self._streams if key not in self._paused]
-        if not active:
-            return []
-        self._turn = (self._turn + 1) % len(active)
+        self._turn = (self._turn + 1) % max(1, len(active))
         try:
-            if self._connection is not None and not self._connection.current():
-                self._disconnect()
-            self._connection = self._connection or self._log.connect()
-            with self._connection.transaction("DEFERRED") as connection:
-                records, moved = self._collect(connection, active[self._turn :] + active[: self._turn], limit)
+            with self._connected().transaction("DEFERRED") as connection:
+                ends = {key: self._end(connection, key) for key in self._streams}
+                records, moved = self._collect(connection, active[self._turn :] + active[: self._turn], ends, limit)
         except Unavailable:
             self._disconnect()
             raise
+        except Rewound as error:
+            self._rewound = error
+            raise
         self._positions.update(moved)
+        for record in records:
+            key = (record.topic, record.partition)
+            self._marks[key] = (record.offset, record.time, key_bytes(record.key))
         return records
 
+    def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.current():
+            self._disconnect()
+            self._streams = self._log.streams(self._streams)
+        self._connection = self._connection or self._log.connect()
+        return self._connection
+
+    def _end(self, connection: Connection, key: TopicPartition) -> int:
+        """The end of a partition. Raises Rewound if it is not the log, or not all of the log, that was read so far."""
+        [(beginning, end)] = connection.rows(sql.STREAM, self._streams[key])
+        position = self._positions[key]
+        where = f"topic {key[0]}, partition {key[1]}"
+        if position > end:
+            raise Rewound(f"{where}: position {position} is gone, the log lost records: it has {beginning} to {end}")
+        if key in self._marks:
+            offset, *mark = self._marks[key]
+            if any(list(row) != mark for row in connection.rows(sql.MARK, self._streams[key], offset)):
+                raise Rewound(
+                    f"{where}: another record than before is at {offset}: the log lost records and has new ones"
+                )
+        if position < beginning and key not in self._paused:
+            raise Expired(f"{where}: position {position} is gone, the log has {beginning} to {end}")
+        return int(end)
+
     def _collect(
-        self, connection: Connection, active: Sequence[TopicPartition], limit: int
+        self, connection: Connection, active: Sequence[TopicPartition], ends: Mapping[TopicPartition, int], limit: int
     ) -> tuple[list[Record], dict[TopicPartition, int]]:
         records: list[Record] = []
         moved: dict[TopicPartition, int] = {}
         room = POLL_BYTES
         for key in active:
-            position = self._positions[key]
-            [(beginning, end)] = connection.rows(sql.STREAM, self._streams[key])
-            if not beginning <= position <= end:
-                raise Expired(
-                    f"topic {key[0]}, partition {key[1]}: position {position} is gone, the log has {beginning} to {end}"
-                )
+            position, end = self._positions[key], ends[key]
             if position == end or len(records) >= limit or room <= 0:
                 continue
             moved[key] = end  # unless there is more than we may return
@@ -113,12 +138,16 @@ class SqliteReader:
                 if len(records) >= limit or room <= 0:
                     moved[key] = row[0]
                     break
-                records.append(_record(key, row))
+                records.append(record_of(key, row))
                 room -= len(row[4] or b"")
         return records, moved
 
 
-def _record(key: TopicPartition, row: tuple[Any, ...]) -> Record:
+def key_bytes(key: str | None) -> bytes | None:
+    return None if key is None else key.encode("utf-8", "surrogateescape")
+
+
+def record_of(key: TopicPartition, row: tuple[Any, ...]) -> Record:
     offset, taken, record_key, headers, value = row
     return Record(
         topic=key[0],

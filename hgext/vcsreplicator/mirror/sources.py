@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ..errors import Expired, Unavailable
+from ..errors import Expired, Rewound, Unavailable
 from ..log import ACKS, EVENTS, Log, Message, Positions, Reader, Record
 from ..retry import Backoff
 
@@ -158,13 +158,14 @@ class Source:
         )
 
     def _skip_expired(self, error: Expired) -> None:
-        """What expired is missing in its repositories, where it shows as a gap."""
+        """What expired is missing in its repositories, where it shows as a gap. A log that lost records is read whole again."""
         log.error("positions expired", reason=str(error))
+        is_rewound = isinstance(error, Rewound)
         skipped: dict[tuple[str, int], int] = {}
         for topic in {topic for topic, _ in self._positions}:
             beginnings, ends = self._log.beginnings(topic), self._log.ends(topic)
             for (name, partition), position in self._positions.items():
-                if name == topic and not beginnings[partition] <= position <= ends[partition]:
+                if name == topic and (is_rewound or not beginnings[partition] <= position <= ends[partition]):
                     self._positions[topic, partition] = skipped[topic, partition] = beginnings[partition]
         self._arrived(Skipped(positions={place: at for place, at in skipped.items() if place[0] == EVENTS}))
 
