@@ -5,8 +5,8 @@ An `extensible` dataclass passes over members that it does not know, because a n
 
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
-dataclasses. A float member accepts an integer; a bool is never a number. Whole numbers have at most 64 bits, others are finite;
-`Annotated` with `Within` says what else a number must be, as `Time` and `Count` do.
+dataclasses. A float member accepts an integer; a bool is never a number. Whole numbers have at most 64 bits, and JSON has finite
+ones only; `Annotated` with `Within` says what else a number must be, as `Time` and `Count` do.
 """
 
 import dataclasses
@@ -169,8 +169,6 @@ def _read_scalar(kind: type) -> Reader:
             raise _wrong(where, expected, value)
         if is_whole and abs(value) > LARGEST:
             raise MalformedEvent(f"{where}: expected a number of 64 bits, got one of {value.bit_length()}")
-        if kind is float and not math.isfinite(value):
-            raise _wrong(where, "a number that is finite", value)
         return float(value) if kind is float else value
 
     return reader
