@@ -155,9 +155,13 @@ KEY_KEPT = 200
 """Characters of a refused record's key that its ErrorRecord keeps: whole, it might not fit beside the rest."""
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """A record of the topic `errors`: something that can never work, kept with its reason and its bytes (base64, cut at 64 KiB)."""
+    """A record of the topic `errors`: something that can never work, kept with its reason and its bytes (base64, cut at 64 KiB).
+
+    `traceback` is there if an exception that nobody foresaw made it a reject: see `unforeseen`.
+    """
 
     time: Time
     service: str
@@ -169,3 +173,4 @@ class ErrorRecord:
     value: str
     repository: str | None = None
     destination: str | None = None
+    traceback: str | None = None

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is kept of an exception that nobody foresaw, and which are no fault of the record."""
+
+import errno
+
+import pytest
+
+from hgext.vcsreplicator.errors import MalformedEvent, Unavailable
+from hgext.vcsreplicator.unforeseen import TRACEBACK_KEPT, fault
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_a_fault_is_one_line_and_a_traceback() -> None:
+    found = fault(raised(KeyError("two\nlines")))
+    assert found is not None
+    assert found.reason == "unforeseen KeyError: 'two\\nlines'"
+    assert found.traceback.startswith("Traceback")
+    assert "in raised" in found.traceback
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("no broker"), MalformedEvent("no frame"), MemoryError(), OSError(errno.ENOSPC, "no room")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_was_foreseen_and_what_the_machine_is_short_of_is_no_fault_of_the_record(error: Exception) -> None:
+    assert fault(raised(error)) is None
+
+
+def test_an_error_that_cannot_be_told_is_kept_all_the_same() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError("Exceeds the limit")
+
+    found = fault(raised(Silent()))
+    assert found is not None
+    assert found.reason == "unforeseen Silent: no text: ValueError"
+    assert "in raised" in found.traceback
+
+
+def test_what_is_kept_is_bounded() -> None:
+    found = fault(raised(RuntimeError("x" * 10 * TRACEBACK_KEPT)))
+    assert found is not None
+    assert len(found.reason) <= 300
+    assert len(found.traceback) == TRACEBACK_KEPT
