@@ -11,13 +11,14 @@ Rules of this file:
   acked *serving*. At the sequence itself the ack must name the same event and digest. Both go strictly in order of sequence.
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - No mirror gates: nothing is released, unless the roster allows it.
-- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it.
+- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that nobody foresaw:
+  it raises Poisoned, and once `poison` names it, it is passed unread. A repository named there stands still.
 - An event of a newer version, and all that follows it in its repository, is kept in `pending` as it came, under a key of another
   form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from . import roster as rosters
 from . import shape, wire
@@ -29,6 +30,7 @@ from .joining import Joining
 from .levels import Ack, Beat, MirrorProof, Notice, State
 from .log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, Message, Record
 from .outgoing import MESSAGE_BYTES, Batch, Outgoing
+from .poison import Poison, blaming, place_of
 from .roster import Mirror, Request, Roster
 from .streams import streams
 
@@ -52,8 +54,16 @@ class Aggregation:
     where unreadable levels are recorded. A batch holds at most about `limit` notices, or BATCH_BYTES.
     """
 
-    def __init__(self, roster: Roster, positions: Mapping[tuple[str, int], int], *, limit: int = 1000) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        limit: int = 1000,
+        poison: Poison | None = None,
+    ) -> None:
         self.roster = roster
+        self.poison = poison or Poison()
         self.limit = limit
         self.positions = dict(positions)
         self.repositories: dict[str, Repository] = {}
@@ -81,10 +91,16 @@ class Aggregation:
         found.add(Held.stored(int(place), value))
         self._touched[repository] = found
 
-    def loaded(self) -> None:
+    def loaded(self, now: float) -> None:
         """Everything stored was taken, acks included: what was decided before counts from here on."""
         for repository in self.repositories.values():
-            repository.loaded()
+            broken = self.poison.repositories.get(repository.id)
+            if broken is not None:
+                text = f"{_path(repository)}: stands still: {broken.reason}"
+                self._output.fail(repository.id, text, broken.traceback, now)
+                continue
+            with blaming(repository.id):
+                repository.loaded()
         self._stored_newer.sort(key=lambda record: record.offset, reverse=True)
         self._joining.survey(self.roster, self.repositories)
 
@@ -100,7 +116,7 @@ class Aggregation:
 
     def event(self, record: Record, now: float) -> Outcome:
         """Takes a record of `events`; its position is passed whatever it is, but for an unfinished one."""
-        return self._pass(record, self._event(record, now))
+        return self._pass(record, self._guarded(self._event, record, now))
 
     def _event(self, record: Record, now: float) -> Outcome:
         repository = self.repositories.get(record.key or "")
@@ -119,6 +135,9 @@ class Aggregation:
 
     def ack(self, record: Record, now: float) -> Outcome:
         """Takes a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
+        return self._guarded(self._ack, record, now)
+
+    def _ack(self, record: Record, now: float) -> Outcome:
         mirror, _, repository = (record.key or "").partition("/")
         self.heard[mirror] = max(record.time, self.heard.get(mirror, 0.0))
         try:
@@ -127,15 +146,18 @@ class Aggregation:
             elif record.value is not None and shape.from_json(Beat, record.value).mirror != mirror:
                 raise MalformedEvent("key and value name different mirrors")
         except Rejected as error:
-            if record.offset >= self.positions.get((ACKS, record.partition), 0):
-                self._output.reject(record, str(error), now)
-                self._pass(record, Outcome.REJECTED)
-            return Outcome.REJECTED
+            return self._refuse_ack(record, str(error), None, now)
         return Outcome.TAKEN
+
+    def _refuse_ack(self, record: Record, reason: str, traceback: str | None, now: float) -> Outcome:
+        if record.offset >= self.positions.get((ACKS, record.partition), 0):
+            self._output.reject(record, reason, now, traceback=traceback)
+            self._pass(record, Outcome.REJECTED)
+        return Outcome.REJECTED
 
     def request(self, record: Record, now: float) -> Outcome:
         """Takes a record of `roster-requests` and decides it; a request decided before is a repeat. As with `event`."""
-        return self._pass(record, self._request(record, now))
+        return self._pass(record, self._guarded(self._request, record, now))
 
     def _request(self, record: Record, now: float) -> Outcome:
         self._output.moved = True
@@ -168,17 +190,23 @@ class Aggregation:
         for name, repository in touched.items():
             if self._output.crowded:
                 self._touched[name] = repository
-            elif self._advance(repository, now):
+            elif self._decide(repository, now):
                 self._line.pop(name, None)
             else:
                 self._line[name] = repository
         for name in list(self._line):
             repository = self._line.pop(name)
-            if not self._advance(repository, now):
+            if not self._decide(repository, now):
                 self._line[name] = repository
                 break
         self._promote(now)
         return self.undecided
+
+    def _decide(self, repository: Repository, now: float) -> bool:
+        if repository.id in self.poison.repositories:
+            return True
+        with blaming(repository.id):
+            return self._advance(repository, now)
 
     @property
     def undecided(self) -> bool:
@@ -222,6 +250,19 @@ class Aggregation:
 
     # Inside
 
+    def _guarded(self, take: Callable[[Record, float], Outcome], record: Record, now: float) -> Outcome:
+        """What `take` makes of the record; a reject if it was poisoned before. Raises Poisoned."""
+        place = place_of(record)
+        known = self.poison.records.get(place)
+        if known is None:
+            with blaming(place):
+                return take(record, now)
+        if record.topic == ACKS:
+            return self._refuse_ack(record, known.reason, known.traceback, now)
+        self._output.moved = True
+        self._output.reject(record, known.reason, now, traceback=known.traceback)
+        return Outcome.REJECTED
+
     def _pass(self, record: Record, outcome: Outcome) -> Outcome:
         if outcome is not Outcome.UNFINISHED:
             place = (record.topic, record.partition)
@@ -264,7 +305,7 @@ class Aggregation:
             repository.newer += 1
             return True
         try:
-            if self._read(record, now) is Outcome.UNFINISHED:
+            if self._guarded(self._read, record, now) is Outcome.UNFINISHED:
                 return False
         except UnknownEvent:
             repository.newer += 1
@@ -419,6 +460,10 @@ class Aggregation:
 def _kept(repository: str, partition: int, offset: int, value: bytes) -> Record:
     """The record of `events` as `pending` keeps it."""
     return Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
+
+
+def _path(repository: Repository) -> str:
+    return repository.state.path if repository.state else repository.id
 
 
 def _last(repository: Repository) -> int:

@@ -4,7 +4,8 @@
 It reads `events`, `acks` and `roster-requests`; one transaction moves its positions, `pending`, `state`, `roster` and `notices`.
 Levels (`acks`) are read whole at start; a stored position there only says up to where unreadable ones are recorded. So whatever
 crashes, each event is released and announced once in effect, and a restart needs the compacted topics alone. After a transaction
-whose outcome is unknown everything in memory is thrown away and read again. A newer aggregator fences an older one, which leaves
+whose outcome is unknown everything in memory is thrown away and read again; so it is after an exception that nobody foresaw, but
+then without the record or the repository that it came of. A newer aggregator fences an older one, which leaves
 `run` with Fenced, whatever trouble either had.
 
 Commits are made when somebody waits for them: a release, a notice or a decision about the roster at once (what arrives during a
@@ -37,6 +38,7 @@ from .levels import AggregatorBeat, State
 from .limits import within
 from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record, Transactor
 from .outgoing import Batch
+from .poison import Poison, Poisoned
 from .retry import Backoff
 from .roster import Roster
 from .shape import from_json, to_json
@@ -87,6 +89,7 @@ def run(
     """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
+    poison = Poison()
     failures = 0
     announced = False
     while not stop.is_set():
@@ -95,7 +98,7 @@ def run(
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
-            with Session(settings, log, transactor, clock) as session:
+            with Session(settings, log, transactor, clock, poison) as session:
                 if not announced:
                     ready()
                     announced = True
@@ -107,24 +110,37 @@ def run(
             failures += 1
             log_line.warning("log unavailable", reason=str(error), failures=failures)
             stop.wait(RETRY.delay(failures))
+        except Poisoned as poisoned:
+            log_line.exception("unforeseen", what=poisoned.what)
+            if not poison.add(poisoned):
+                raise
         finally:
             if transactor is not None:
                 transactor.close()
 
 
 class Session:
-    """One life of the aggregator between two looks at the whole log; used by one thread. Raises Unavailable, Fenced, BadConfig.
+    """One life of the aggregator between two looks at the whole log; used by one thread.
+
+    Raises Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
 
     It is loaded when made, after the transactor was: what an older one did is done.
     """
 
-    def __init__(self, settings: AggregatorSettings, log: Log, transactor: Transactor, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        log: Log,
+        transactor: Transactor,
+        clock: Clock,
+        poison: Poison | None = None,
+    ) -> None:
         self._settings, self._transactor, self._clock = settings, transactor, clock
         self._reader: Reader | None = None
         self._first = clock.monotonic()
         try:
             began = clock.monotonic()
-            self.core = _load(log, settings.batch)
+            self.core = _load(log, settings.batch, poison)
             acks = self._load_acks(log)
             while self.core.reread(clock.now()):
                 self.commit()
@@ -156,7 +172,7 @@ class Session:
             self.core.ack(record, self._clock.now())
             if self.core.full:
                 self.commit()
-        self.core.loaded()
+        self.core.loaded(self._clock.now())
         return acks
 
     def step(self, timeout: float) -> None:
@@ -251,11 +267,10 @@ def _count(batch: Batch) -> None:
         log_line.error("records set aside", count=batch.errors, see="vcsreplicator errors")
 
 
-def _load(log: Log, limit: int) -> Aggregation:
+def _load(log: Log, limit: int, poison: Poison | None) -> Aggregation:
     """Everything the log knows but for the levels."""
-    core = Aggregation(
-        _load_roster(log), {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}, limit=limit
-    )
+    positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
+    core = Aggregation(_load_roster(log), positions, limit=limit, poison=poison)
     for record in _whole(log, (STATE, PENDING), {}):
         _load_record(core, record)
     return core

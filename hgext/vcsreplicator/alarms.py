@@ -10,6 +10,7 @@ from .roster import MirrorState
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
 NEWER = "events of a newer version"
+BROKEN = "decisions failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class Alarm:
     """One alarm; equal while the same thing goes on, whatever its numbers are.
 
     Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
-    it. Without a gating mirror, and with events of a newer version: `held` events of how many `repositories`.
+    it. All others: `held` events of how many `repositories`.
     """
 
     kind: str
@@ -38,13 +39,14 @@ class Waiting:
     """What waits, and for whom.
 
     `alone` notices of `repositories` wait because no mirror gates them; `newer` has the number of events of each repository that
-    waits for a newer aggregator.
+    waits for a newer aggregator, `broken` of each that stands still because decisions about it failed.
     """
 
     mirrors: Mapping[str, Backlog]
     alone: int
     repositories: int
     newer: Sequence[int]
+    broken: Sequence[int] = ()
 
 
 def alarms(core: Aggregation, waiting: Waiting, now: float, silence: float) -> tuple[Alarm, ...]:
@@ -63,6 +65,8 @@ def alarms(core: Aggregation, waiting: Waiting, now: float, silence: float) -> t
         found.append(Alarm(kind=NO_GATING, numbers=numbers))
     if waiting.newer:
         found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
+    if waiting.broken:
+        found.append(Alarm(kind=BROKEN, numbers={"held": sum(waiting.broken), "repositories": len(waiting.broken)}))
     return tuple(found)
 
 
@@ -70,7 +74,11 @@ def survey(core: Aggregation) -> Waiting:
     """Counts over everything that has no notice yet."""
     mirrors = {mirror.name: Backlog() for mirror in core.roster.mirrors}
     alone = repositories = 0
+    broken = []
     for repository in core.repositories.values():
+        if repository.id in core.poison.repositories:
+            broken.append(len(repository.queue) + repository.newer)
+            continue
         gating = core.gating(repository)
         if repository.queue and not gating and not core.roster.allow_empty:
             alone, repositories = alone + len(repository.queue), repositories + 1
@@ -84,4 +92,4 @@ def survey(core: Aggregation) -> Waiting:
         for repository in core.repositories.values()
         if repository.newer or repository.is_stored_newer
     ]
-    return Waiting(mirrors=mirrors, alone=alone, repositories=repositories, newer=newer)
+    return Waiting(mirrors=mirrors, alone=alone, repositories=repositories, newer=newer, broken=broken)

@@ -110,10 +110,16 @@ class Outgoing:
         """What was kept is kept no more."""
         self.add(Message(topic=PENDING, key=_key_kept(record), value=None))
 
-    def reject(self, record: Record, reason: str, now: float, *, repository: str | None = None) -> None:
+    def reject(
+        self, record: Record, reason: str, now: float, *, repository: str | None = None, traceback: str | None = None
+    ) -> None:
         """The record is passed, and kept in `errors` with the reason."""
         place = (record.topic, record.partition, record.offset)
-        self.error(record.key, reason, *place, record.value or b"", now, repository=repository)
+        self.error(record.key, reason, *place, record.value or b"", now, repository=repository, traceback=traceback)
+
+    def fail(self, repository: str, reason: str, traceback: str | None, now: float) -> None:
+        """Something about a whole repository, not about one record, is kept in `errors`."""
+        self.error(repository, reason, STATE, 0, 0, b"", now, repository=repository, traceback=traceback)
 
     def error(
         self,
@@ -126,6 +132,7 @@ class Outgoing:
         now: float,
         *,
         repository: str | None = None,
+        traceback: str | None = None,
     ) -> None:
         key = None if key is None else key[:KEY_KEPT]
         error = ErrorRecord(
@@ -138,6 +145,7 @@ class Outgoing:
             key=key,
             value=base64.b64encode(value[:VALUE_KEPT]).decode("ascii"),
             repository=repository,
+            traceback=traceback,
         )
         self.add(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
         self.errors += 1

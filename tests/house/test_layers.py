@@ -20,7 +20,7 @@ LAYERS = {
     "errors value event wire digest path retry clock shape levels streams limits passing unforeseen version": WORDS,
     "log": LOG,
     "outbox forks blobs relay relay_client relay_fork relay_scan relay_sending relay_server relay_work comparison "
-    "mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing roster": STAGES,
+    "mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison roster": STAGES,
     "hg": BORDER,
     "config cli service status metrics bootstrap crew verify health cluster": SURFACES,
 }

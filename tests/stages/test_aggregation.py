@@ -46,7 +46,7 @@ class Hands:
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
         self.core = Aggregation(roster, self.positions, limit=limit)
-        self.core.loaded()
+        self.core.loaded(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
 
     def record(self, topic: str, key: str | None, value: bytes | None) -> Record:
@@ -104,7 +104,7 @@ class Hands:
         for value in self.topics[STATE].values():
             self.core.load_state(from_json(State, value))
         self.ack(*acks)
-        self.core.loaded()
+        self.core.loaded(self.now)
         while self.core.reread(self.now):
             self.write()
 
