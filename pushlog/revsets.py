@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Revsets about pushes. They show what the repository's view shows; over a small set their cost follows that set."""
+"""Revsets about pushes. They show what the repository's view shows.
+
+Over a small set their cost follows that set. Over a large one ``pushhead()`` is lazy, for it has a member in every push: a limit
+costs what it returns. The others find their few by an index.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from .storage import Pushlog
 
 predicate = registrar.revsetpredicate()
 _SMALL = 2000  # up to this many revisions are asked one by one
+_BLOCK = 64  # neighbouring revisions that a lazy set asks of at once
 
 
 @predicate(b"pushhead()", safe=True, weight=10)
@@ -32,6 +37,7 @@ def pushhead(repo: Any, subset: Any, x: Any) -> Any:
         subset,
         lambda push, node: push.nodes[-1] == node,
         lambda connection: (push.nodes[-1] for push in _all_pushes(connection) if push.nodes),
+        is_lazy=True,
     )
 
 
@@ -96,12 +102,15 @@ def pushrev(repo: Any, subset: Any, x: Any) -> Any:
 
 def _shown(log: Pushlog, subset: Any, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> Any:
     """The revisions of ``nodes`` that are in ``subset``, in its order."""
+    return subset & smartset.baseset(_revisions(log, nodes))
+
+
+def _revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int | None]:
     try:
         with log.view() as connection:
-            revisions = {log.revision_of(node) for node in nodes(connection)} - {None}
+            return {log.revision_of(node) for node in nodes(connection)} - {None}
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
-    return subset & smartset.baseset(revisions)
 
 
 def _matching(
@@ -109,25 +118,63 @@ def _matching(
     subset: Any,
     matches: Callable[[Push, str], bool],
     nodes: Callable[[sqlite3.Connection], Iterable[str]],
+    *,
+    is_lazy: bool = False,
 ) -> Any:
-    """Those of ``subset`` whose push ``matches``: asked one by one if they are few, else all ``nodes`` that match are found."""
+    """Those of ``subset`` whose push ``matches``: asked one by one if they are few, else all ``nodes`` that match are found.
+
+    With ``is_lazy`` they are found only once many are asked for.
+    """
     few = [revision for _place, revision in zip(range(_SMALL + 1), subset, strict=False)]
-    if len(few) > _SMALL:
-        return _shown(log, subset, nodes)
-    to_node = log.repo.changelog.node
+    if len(few) <= _SMALL:
+        return _shown(log, subset, lambda connection: _chosen(log, connection, few, matches))
+    if is_lazy:
+        return subset.filter(_Matching(log, matches, nodes), condrepr=b"pushlog", cache=False)
+    return _shown(log, subset, nodes)
 
-    def chosen(connection: sqlite3.Connection) -> Iterator[str]:
-        pushes: dict[int, Push | None] = {}
-        for revision in few:
-            node = hex(to_node(revision)).decode("ascii")
-            number = database.push_id_of(connection, node)
-            if number is not None and number not in pushes:
-                pushes[number] = database.push(connection, number)
-            push = None if number is None else pushes[number]
-            if push is not None and matches(push, node):
-                yield node
 
-    return _shown(log, subset, chosen)
+class _Matching:
+    """Whether a revision's push matches: asked block by block at first; who asks of many blocks has all found at once."""
+
+    def __init__(
+        self,
+        log: Pushlog,
+        matches: Callable[[Push, str], bool],
+        nodes: Callable[[sqlite3.Connection], Iterable[str]],
+    ):
+        self._log, self._matches, self._nodes = log, matches, nodes
+        self._blocks: dict[int, set[int | None]] = {}
+        self._all: set[int | None] | None = None
+
+    def __call__(self, revision: int) -> bool:
+        number = revision // _BLOCK
+        if self._all is None and number not in self._blocks:
+            if len(self._blocks) < _SMALL // _BLOCK:
+                block = range(number * _BLOCK, (number + 1) * _BLOCK)
+                self._blocks[number] = _revisions(
+                    self._log, lambda connection: _chosen(self._log, connection, block, self._matches)
+                )
+            else:
+                self._all = _revisions(self._log, self._nodes)
+        return revision in (self._blocks[number] if self._all is None else self._all)
+
+
+def _chosen(
+    log: Pushlog, connection: sqlite3.Connection, revisions: Iterable[int], matches: Callable[[Push, str], bool]
+) -> Iterator[str]:
+    """Those of ``revisions`` whose push ``matches``; what is no changeset is in no push."""
+    to_node, length = log.repo.changelog.node, len(log.repo.changelog)
+    pushes: dict[int, Push | None] = {}
+    for revision in revisions:
+        if not 0 <= revision < length:
+            continue
+        node = hex(to_node(revision)).decode("ascii")
+        number = database.push_id_of(connection, node)
+        if number is not None and number not in pushes:
+            pushes[number] = database.push(connection, number)
+        push = None if number is None else pushes[number]
+        if push is not None and matches(push, node):
+            yield node
 
 
 def _all_pushes(connection: sqlite3.Connection) -> Iterator[Push]:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Revsets over a long history: what they find, and how much of the pushlog they read for it."""
+
+import pytest
+from mercurial.node import wdirrev
+
+from pushlog import database, revsets
+from testing.million_pushes import build
+from tests.pushlog.conftest import Place, environment_variable
+
+PUSHES = 6000
+
+
+@pytest.fixture(scope="module")
+def long_history(tmp_path_factory):
+    """A push for every changeset, but that the second of each ten belongs to the push of the first."""
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "hgrc").write_text("[extensions]\npushlog =\n")
+    with environment_variable("HGRCPATH", str(folder / "hgrc")):
+        build(folder / "long", PUSHES)
+        place = Place(folder, "long")
+        place.sql("UPDATE changesets SET pushid = pushid - 1 WHERE pushid % 10 = 2")
+        yield place
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """How many pushes were read."""
+    pushes = []
+    push, page = database.push, database.page_of_pushes
+    monkeypatch.setattr(database, "push", lambda *words: pushes.append(1) or push(*words))
+    monkeypatch.setattr(database, "page_of_pushes", lambda *words: [pushes.append(1) or each for each in page(*words)])
+    return pushes
+
+
+HEADS = [revision for revision in range(PUSHES) if revision % 10 != 0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        (b"limit(pushhead(), 10)", HEADS[:10]),
+        (b"last(pushhead(), 10)", HEADS[:-11:-1]),
+        (b"max(pushhead())", HEADS[-1:]),
+        (b"limit(pushhead() and not 1:5, 3)", HEADS[5:8]),
+    ],
+)
+def test_pushhead_with_a_limit_reads_what_it_returns(long_history, read, expression, found):
+    assert sorted(long_history.repository.revs(expression)) == sorted(found)
+    assert len(read) <= 2 * revsets._BLOCK
+
+
+@pytest.mark.parametrize("expression", [b"pushhead()", b"sort(pushhead(), -rev)", b"not not pushhead()"])
+def test_pushhead_without_a_limit_finds_the_last_changeset_of_every_push(long_history, read, expression):
+    assert sorted(long_history.repository.revs(expression)) == HEADS
+    assert len(read) < 2 * PUSHES
+
+
+def test_what_is_no_changeset_is_no_head_of_a_push(long_history):
+    repository = long_history.repository
+    assert list(repository.revs(b"(null + %d) and pushhead()", PUSHES - 1)) == [PUSHES - 1]
+    assert list(repository.revs(b"wdir() and pushhead()")) == []
+    assert wdirrev not in repository.revs(b"pushhead()")
+
+
+def test_a_pushlog_that_cannot_be_read_is_told_when_a_lazy_set_is_asked(place, server, monkeypatch):
+    monkeypatch.setattr(revsets, "_SMALL", 0)
+    repository = server.repository
+    found = repository.revs(b"pushhead()")
+    (server.folder / ".hg" / "pushlog2.db").write_bytes(b"no database" * 100)
+    (server.folder / ".hg" / "store" / "pushlog.log").unlink()
+    with pytest.raises(Exception, match="cannot read the pushlog"):
+        list(found)
