@@ -44,9 +44,10 @@ def fetch(pullop: Any) -> None:
     log = Pushlog(pullop.repo)
     first = api.last_push_id(log.repo) + 1
     pushes = list(_given(log, pullop.remote, _asked(log, pullop.remote, first)))
-    if pushes:
-        _take(log, pullop, pushes)
-        log.repo.ui.status(b"added %d pushes\n" % len(pushes))
+    if not pushes:
+        log.create()
+    _take(log, pullop, pushes)
+    log.repo.ui.status(b"added %d pushes\n" % len(pushes))
     if first > 1 and (returned := _unrecorded(log)):
         again = _first_incomplete(log, returned)
         if again is not None:
@@ -107,33 +108,41 @@ def _readable(ui: Any, rows: Iterable[bytes], first: int) -> list[entry.Push]:
 
 def _given(log: Pushlog, remote: Any, pushes: list[entry.Push]) -> Iterator[entry.Push]:
     """The pushes before the first that names changesets we can still get, each with those that we have."""
-    unknown = {node for push in pushes for node in push.nodes if log.revision_of(node) is None}
-    to_come = _offered(remote, sorted(unknown))
-    lacking = []
+    unknown = [node for push in pushes for node in push.nodes if log.revision_of(node) is None]
+    to_come = _first_offered(remote, unknown)
+    missing = set(unknown)
+    lacking: list[str] = []
     for push in pushes:
-        if later := [node for node in push.nodes if node in to_come]:
-            names = ", ".join(later).encode("ascii")
+        if to_come in push.nodes:
+            names = _listed([node for node in push.nodes if node in missing])
             log.repo.ui.warn(b"received pushlog entry for unknown changeset %s; ignoring\n" % names)
             break
-        if not unknown.isdisjoint(push.nodes):
-            lacking.append(b"%d" % push.id)
+        if not missing.isdisjoint(push.nodes):
+            lacking.append(str(push.id))
         yield push
     if lacking:
-        names = b", ".join(lacking[:_TOLD]) + (b", and %d more" % (len(lacking) - _TOLD) if lacking[_TOLD:] else b"")
+        names = _listed(lacking)
         log.repo.ui.status(b"pushes without the changesets that are not given by the server: %s\n" % names)
 
 
-def _offered(remote: Any, nodes: list[str]) -> set[str]:
-    """Those of ``nodes`` that the server would give; all, if it cannot be asked."""
+def _first_offered(remote: Any, nodes: list[str]) -> str | None:
+    """The first of ``nodes`` that the server would give, asked for in this order; just the first, if it cannot be asked."""
     if not remote.capable(b"known"):
-        return set(nodes)
-    offered: set[str] = set()
+        return nodes[0] if nodes else None
     for start in range(0, len(nodes), _KNOWN_BATCH):
         batch = nodes[start : start + _KNOWN_BATCH]
         with remote.commandexecutor() as executor:
             answers = executor.callcommand(b"known", {b"nodes": [bytes.fromhex(node) for node in batch]}).result()
-        offered.update(node for node, is_known in zip(batch, answers, strict=False) if is_known)
-    return offered
+        for node, is_known in zip(batch, answers, strict=False):
+            if is_known:
+                return node
+    return None
+
+
+def _listed(names: list[str]) -> bytes:
+    """The first of these names, and how many more there are."""
+    more = f", and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    return (", ".join(names[:_TOLD]) + more).encode("ascii")
 
 
 def _take(log: Pushlog, pullop: Any, pushes: Iterable[entry.Push]) -> None:

@@ -70,6 +70,14 @@ class Pushlog:
         timeout = self.repo.ui.configint(b"pushlog", b"timeoutrw")
         return database.open_for_writing(path, timeout_ms=timeout, mode=self.repo.svfs.createmode)
 
+    def create(self) -> None:
+        """Make the database, if there is none yet and it can be written."""
+        if not os.path.exists(self.path) or not os.path.getsize(self.path):
+            with contextlib.suppress(sqlite3.Error, OSError):
+                connection = self.open_for_writing(self.path)
+                with contextlib.closing(connection):
+                    connection.execute("COMMIT")
+
     def running_session(self) -> Session | None:
         """The session of the transaction that this process has open, if it has recorded something."""
         tr = self.repo.currenttransaction()

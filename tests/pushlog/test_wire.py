@@ -4,8 +4,9 @@
 import os
 
 import pytest
+from mercurial import localrepo
 
-from pushlog import wire
+from pushlog import fetching, wire
 
 LARGEST = (1 << 63) - 1
 
@@ -90,6 +91,59 @@ def test_a_changeset_that_is_yet_to_be_pulled_keeps_its_row_and_the_rest_for_lat
     assert client.rows() == {1: ("alice", [first])}
     client.pull_from(server)
     assert client.rows() == {1: ("alice", [first]), 2: ("alice", [second]), 3: ("alice", [third])}
+
+
+def test_a_partial_pull_asks_for_changesets_of_the_first_push_that_it_lacks_and_warns_in_one_line(
+    place, server, monkeypatch
+):
+    source = place("source")
+    to_come = [source.commit(b"%d" % number) for number in range(30)]
+    source.push_to(server)
+    for number in range(30, 60):
+        source.commit(b"%d" % number)
+        source.push_to(server)
+    asked = []
+
+    def known(peer, nodes, orig=localrepo.localpeer.known):
+        asked.extend(node.hex() for node in nodes)
+        return orig(peer, nodes)
+
+    monkeypatch.setattr(localrepo.localpeer, "known", known)
+    monkeypatch.setattr(fetching, "_KNOWN_BATCH", 4)
+    client = place("client")
+    third = server.rows()[3][1][0]
+    printed = client.pull_from(server, third)
+    assert [
+        node for node in asked if place("client").repository.changelog.hasnode(bytes.fromhex(node)) is False
+    ] == to_come[:4]
+    assert list(client.rows()) == [1, 2, 3]
+    [warning] = [line for line in printed.splitlines() if "unknown changeset" in line]
+    names = ", ".join(to_come[:10])
+    assert warning == f"received pushlog entry for unknown changeset {names}, and 20 more; ignoring"
+
+
+def test_hidden_changesets_before_the_first_that_is_to_come_end_no_answer(place, server, monkeypatch):
+    first, second, _third = nodes_of(server)
+    monkeypatch.setattr(fetching, "_KNOWN_BATCH", 1)
+    server.sql("UPDATE changesets SET node = ? WHERE pushid = 1", "f" * 40)
+    client = place("client")
+    client.pull_from(server, second)
+    assert client.rows() == {1: ("alice", []), 2: ("alice", [second])}
+    assert first not in str(client.rows())
+
+
+def test_a_pull_tells_how_many_pushes_came_also_if_none(place, server):
+    client = place("client")
+    assert "added 3 pushes\n" in client.pull_from(server)
+    assert "added 0 pushes\n" in client.pull_from(server)
+
+
+def test_a_pull_without_pushes_makes_the_database(place):
+    place("source").commit(b"a")
+    client = place("client")
+    assert "added 0 pushes\n" in client.pull_from(place("source"))
+    assert (client.folder / ".hg" / "pushlog2.db").exists()
+    assert client.rows() == {}
 
 
 @pytest.mark.parametrize("first", [b"-1", b"-%d" % (1 << 70), b"0"])
