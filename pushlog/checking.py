@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from mercurial import error, registrar
+from mercurial import error, registrar, scmutil
 from mercurial.i18n import _
 
 from . import database, entry
@@ -20,19 +20,26 @@ cmdtable: dict[bytes, Any] = {}
 command = registrar.command(cmdtable)
 
 
-@command(b"verifypushlog", [], _(b"hg verifypushlog"), helpcategory=command.CATEGORY_MAINTENANCE)
+@command(
+    b"verifypushlog",
+    [(b"", b"since", b"", _(b"check this changeset and those after it"), _(b"REV"))],
+    _(b"hg verifypushlog [--since REV]"),
+    helpcategory=command.CATEGORY_MAINTENANCE,
+)
 def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
     """check that the pushlog and the repository agree
 
     Every changeset must belong to exactly one push, and every push name changesets that exist. Hidden changesets count. A push
-    without changesets (a strip took them away) is mentioned only.
+    without changesets (a strip took them away) is mentioned only. Changesets from before the pushlog are an error, told in one
+    line; --since leaves them out.
 
     Returns 0 if they agree.
     """
     log = Pushlog(repo)
-    _create(log)
+    log.create()
+    since = scmutil.revsingle(log.repo, options["since"]).rev() if options.get("since") else 0
     errors = 0
-    for message, is_error in problems(log):
+    for message, is_error in problems(log, since):
         ui.warn(message)
         errors += is_error
     if errors:
@@ -40,12 +47,15 @@ def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
         return 1
     with log.view() as connection:
         pushes = connection.execute("SELECT count(*) FROM pushlog").fetchone()[0]
-    ui.status(b"pushlog contains all %d changesets across %d pushes\n" % (len(log.repo.changelog), pushes))
+    ui.status(b"pushlog contains all %d changesets across %d pushes\n" % (len(log.repo.changelog) - since, pushes))
     return 0
 
 
-def problems(log: Pushlog) -> Iterator[tuple[bytes, bool]]:
-    """(line for the user, is it an error) for everything that is not as it should be; of a damaged database no more than that."""
+def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
+    """(line for the user, is it an error) for everything that is not as it should be; of a damaged database no more than that.
+
+    Changesets before revision ``since`` need not be in a push.
+    """
     damage = _damage_of_database(log)
     if damage:
         remedy = b" (hg repairpushlog makes it anew)" if log.file.tail() else b""
@@ -65,14 +75,28 @@ def problems(log: Pushlog) -> Iterator[tuple[bytes, bool]]:
                 b"pushlog entry #%s names what is no changeset: %s\n" % (str(number).encode(), value[:100].encode()),
                 True,
             )
-    changelog = log.repo.changelog
-    for revision in changelog:
-        node = changelog.node(revision).hex()
-        if node not in recorded:
-            yield b"changeset does not exist in pushlog: %s\n" % node.encode(), True
+    yield from _missing(log, recorded, since)
     torn = _damage(log)
     if torn is not None:
         yield b"%s\n" % str(torn).encode(), True
+
+
+def _missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tuple[bytes, bool]]:
+    """The changesets that are in no push; those before the first that is in one, if there are several, in one line."""
+    changelog = log.repo.changelog
+    missing = [r for r in changelog.revs(start=since) if changelog.node(r).hex() not in recorded]
+    older = next((place for place, revision in enumerate(missing) if revision != since + place), len(missing))
+    if older > 1:
+        first_recorded = since + older
+        if first_recorded == len(changelog):
+            step = b"hg pull brings the pushes of a server that has them; here they are recorded from the next one on"
+        else:
+            step = b"to check the others: hg verifypushlog --since %d" % first_recorded
+        where = (since, first_recorded - 1, step)
+        yield b"changesets from before the pushlog, in no push: revisions %d to %d (%s)\n" % where, True
+        missing = missing[older:]
+    for revision in missing:
+        yield b"changeset does not exist in pushlog: %s\n" % changelog.node(revision).hex().encode(), True
 
 
 @command(b"repairpushlog", [], _(b"hg repairpushlog"), helpcategory=command.CATEGORY_MAINTENANCE)
@@ -105,15 +129,6 @@ def repairpushlog(ui: Any, repo: Any, **options: Any) -> int:
     else:
         ui.status(b"pushlog2.db made anew: nothing changed in %d pushes\n" % len(after))
     return 0
-
-
-def _create(log: Pushlog) -> None:
-    """The database, if there is none yet and it can be written."""
-    if not os.path.exists(log.path) or not os.path.getsize(log.path):
-        with contextlib.suppress(sqlite3.Error, OSError):
-            connection = log.open_for_writing(log.path)
-            with contextlib.closing(connection):
-                connection.execute("COMMIT")
 
 
 def _damage_of_database(log: Pushlog) -> str:

@@ -24,9 +24,9 @@ A push is recorded in its own transaction, and the pusher is told, even a quiet 
   $ USER=bob hg push -q
   recorded push in pushlog
   $ hg -R ../server log -T '{rev} {pushid} {pushuser} {pushdate|hgdate} {pushbasenode|short}-{pushheadnode|short}\n'
-  2 2 bob 1500000000 0 2e7adb86694b-2e7adb86694b
-  1 1 alice 1500000000 0 19a196b0041d-45befe93dc2b
-  0 1 alice 1500000000 0 19a196b0041d-45befe93dc2b
+  2 2 bob * 0 2e7adb86694b-2e7adb86694b (glob)
+  1 1 alice * 0 19a196b0041d-45befe93dc2b (glob)
+  0 1 alice * 0 19a196b0041d-45befe93dc2b (glob)
   $ hg -R ../server verifypushlog
   pushlog contains all 3 changesets across 2 pushes
 
@@ -38,8 +38,8 @@ The schema is the one that tools read, and the file is group-writable.
   >     for row in database.execute(sys.argv[2]): print(*row, sep='|')
   > EOF
   $ python3 ../sql.py ../server/.hg/pushlog2.db 'select * from pushlog'
-  1|alice|1500000000
-  2|bob|1500000000
+  1|alice|* (glob)
+  2|bob|* (glob)
   $ python3 ../sql.py ../server/.hg/pushlog2.db 'select * from changesets'
   1|0|19a196b0041d3f0c544beb343e3ba4f5def3e9d4
   1|1|45befe93dc2b610d557da023349812994a37cdd4
@@ -191,5 +191,34 @@ Ids are never used twice. A row that an operator put in the way of a push is mov
   changeset in pushlog entry #1 does not exist: ffffffffffffffffffffffffffffffffffffffff
   changeset does not exist in pushlog: 38425a1c710f97e12495f88887dcd3bab42e45fa
   changeset does not exist in pushlog: 44a91ec021f7decdeb4b6bf053e6c187e3238af1
+  pushlog has errors
+  [1]
+
+A repository that was there before its pushlog: one line says so, and how to check what came since.
+
+  $ cd ..
+  $ hg init old --config extensions.pushlog=!
+  $ cd old
+  $ for i in 0 1 2; do echo $i > f; hg -q commit -A -m c$i; done
+  $ cd ..
+  $ hg -q clone old new
+  $ hg -R old verifypushlog
+  changesets from before the pushlog, in no push: revisions 0 to 2 (hg pull brings the pushes of a server that has them; here they are recorded from the next one on)
+  pushlog has errors
+  [1]
+  $ for i in 3 4; do echo $i > new/f; hg -R new -q commit -m c$i; hg -R new push -q; done
+  recorded push in pushlog
+  recorded push in pushlog
+  $ hg -R old verifypushlog
+  changesets from before the pushlog, in no push: revisions 0 to 2 (to check the others: hg verifypushlog --since 3)
+  pushlog has errors
+  [1]
+  $ hg -R old verifypushlog --since 3
+  pushlog contains all 2 changesets across 2 pushes
+  $ hg -R old pull -q new -r 3
+  $ hg -R new -q phase -fd 4; hg -R new -q strip --no-backup 4 --config extensions.strip=
+  $ echo 5 > new/f; hg -R new -q commit -m c5; hg -R old pull -q new
+  $ hg -R old verifypushlog --since 3
+  changeset does not exist in pushlog: * (glob)
   pushlog has errors
   [1]
