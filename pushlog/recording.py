@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from mercurial import encoding
 from mercurial.node import hex
-from mercurial.utils import dateutil
 
 from .appendfile import TornRecord
 from .storage import Pushlog
@@ -82,8 +82,7 @@ def _record(ui: Any, repo: Any, user: bytes) -> None:
         tr.changes[b"origrepolen"] if session.push is None else changelog.rev(bytes.fromhex(session.push.nodes[-1])) + 1
     )
     nodes = tuple(hex(changelog.node(revision)).decode("ascii") for revision in changelog.revs(start=first))
-    date = (ui.configdate(b"devel", b"default-date") or dateutil.makedate())[0]
-    session.record(user.decode("utf-8", "replace"), int(date), nodes)
+    session.record(user.decode("utf-8", "replace"), int(time.time()), nodes)
 
 
 def _refuse(ui: Any, repo: Any, reason: str) -> bool:

@@ -73,7 +73,7 @@ A push that is not released is unknown, whichever way it is asked for.
   $ get "json-pushes?tochange=$unreleased"
   200 Script output follows
   
-  {"1": {"changesets": ["50c7b02cdffc584a154c8183a7f5135b6118ce4f"], "date": 0, "git_changesets": [null], "user": "tester"}, "2": {"changesets": ["b5da36d94b5eb11f62a3a8599bb8aae7087fa79a"], "date": 0, "git_changesets": [null], "user": "tester"}} (no-eol)
+  {"1": {"changesets": ["50c7b02cdffc584a154c8183a7f5135b6118ce4f"], "date": *, "git_changesets": [null], "user": "tester"}, "2": {"changesets": ["b5da36d94b5eb11f62a3a8599bb8aae7087fa79a"], "date": *, "git_changesets": [null], "user": "tester"}} (no-eol) (glob)
   $ get 'json-pushes?user=tester&tipsonly=1' | grep -c changesets
   1
   $ get "json-rev/$unreleased" | head -3

@@ -2,11 +2,12 @@
 """Several writers of one pushlog, and SQLite behind its file: no push is lost, whoever wrote what meanwhile."""
 
 import json
+import time
 
 import pytest
 from mercurial import error, repair
 
-from pushlog import checking, entry
+from pushlog import checking, database, entry
 from pushlog.storage import Pushlog, Session
 
 
@@ -198,3 +199,12 @@ def test_a_push_brings_back_a_table_that_was_dropped(place, server, table):
     place("source").push_to(server)
     assert list(server.rows().values())[:-1] == list(before.values())
     assert server.errors() == []
+
+
+def test_a_push_is_dated_by_the_clock_whatever_date_new_changesets_are_given(place, server):
+    """The settings of `place` date changesets to 2017."""
+    before = int(time.time())
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    with Pushlog(server.repository).view() as connection:
+        assert before <= database.push(connection, 4).date <= time.time()
