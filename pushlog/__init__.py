@@ -21,8 +21,8 @@ Configuration::
   timeoutrw = 30000
   # milliseconds between attempts to fetch a server's pushlog, times the attempt
   retrydelayms = 1500
-  # the most pushes that one json-pushes answer holds, the rest by its Link header; 0 for no limit
-  maxpushes = 10000
+  # the most pushes that one answer to a web request holds, the rest by its Link header; 0 for complete answers
+  maxpushes = 0
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ configitem(b"pushlog", b"landingusers", default=list)
 configitem(b"pushlog", b"timeoutro", default=10000)
 configitem(b"pushlog", b"timeoutrw", default=30000)
 configitem(b"pushlog", b"retrydelayms", default=1500)
-configitem(b"pushlog", b"maxpushes", default=10000)
+configitem(b"pushlog", b"maxpushes", default=0)
 
 cmdtable = checking.cmdtable
 revsetpredicate = revsets.predicate

@@ -90,7 +90,9 @@ class Answers:
     @util.nogc
     def json_members(self, pushes: list[Push], query: Query) -> str:
         """Members of the object of pushes, a comma in front of each; the garbage collector would look at them again and again."""
-        return "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
+        members = "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
+        self._git.save_many()
+        return members
 
     def expect(self, count: int) -> None:
         """Make ready for an answer of so many pushes."""

@@ -21,6 +21,7 @@ FILE = b"pushlog-git"
 _RECORD = 24
 _BLOCK_RECORDS = 4096
 _BLOCKS = 64  # kept in memory
+_MANY = 16 * _BLOCK_RECORDS  # looked up, and not kept in the file yet
 _NONE = bytes(20)
 _ZSTD = b"\x28"
 _BULK = 1 << 16  # bytes of a text that is read together with others
@@ -47,6 +48,12 @@ class GitNodes:
         if len(record) == _RECORD and zlib.crc32(record[4:], zlib.crc32(node)) == int.from_bytes(record[:4], "big"):
             return None if record[4:] == _NONE else record[4:].hex()
         return self._look(revision, node)
+
+    def save_many(self) -> None:
+        """As `save`, once much was looked up: a long answer does not hold it all until its end."""
+        if len(self._found) >= _MANY:
+            self.save()
+            self._blocks.clear()
 
     def save(self) -> None:
         """Keep what was looked up; without permission to write, do nothing."""

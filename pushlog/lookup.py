@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import sqlite3
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ class Found:
 
     query: query.Query
     window: query.Window
-    ids: list[int]
+    ids: array[int]
     next_id: int | None
     last_push_id: int
 
@@ -85,10 +86,14 @@ class Lookup:
             yield from batch
 
     def batches(self, ids: Iterable[int], size: int) -> Iterator[list[Push]]:
-        """As `pushes`, so many at a time."""
+        """As `pushes`, so many at a time; fewer where pushes hold many changesets, so that memory stays bounded."""
         rest = iter(ids)
-        while batch := list(itertools.islice(rest, size)):
-            yield self._read(batch)
+        many = size
+        while batch := list(itertools.islice(rest, many)):
+            pushes = self._read(batch)
+            changesets = sum(len(push.nodes) for push in pushes)
+            many = max(1, size * len(batch) // max(changesets, len(batch)))
+            yield pushes
 
     def _read(self, ids: list[int]) -> list[Push]:
         with self.log.view() as connection:
@@ -117,25 +122,24 @@ class Lookup:
         if not name:
             raise error.LookupError(b"", b"", b"no changeset named")
         context = scmutil.revsymbol(self._everything, local(name))
-        number = (
-            None if context.node() is None else database.push_id_of(connection, hex(context.node()).decode("ascii"))
-        )
-        if number is not None and self._limit is not None and number > self._limit:
+        node = context.node()  # None for the working directory, whose id is forty f
+        number = None if node is None else database.push_id_of(connection, hex(node).decode("ascii"))
+        if node is None or (number is not None and self._limit is not None and number > self._limit):
             raise error.RepoLookupError(b"unknown revision '%s'" % local(name))
         if number is None and parameter == "tochange":
             message = f"changeset {name[:100]!a} was never pushed"
             raise common.ErrorResponse(common.HTTP_NOT_FOUND, message.encode())
         return number or 0
 
-    def _page(self, connection: sqlite3.Connection, asked: query.Query, window: query.Window) -> list[int]:
+    def _page(self, connection: sqlite3.Connection, asked: query.Query, window: query.Window) -> array[int]:
         """A page of the newest pushes; emptied ones take their place on it."""
         skipped = (asked.page - 1) * query.PAGE_SIZE
         sql, arguments = query.select_newest_ids(window)
         if not asked.branch:
             rows = connection.execute(f"{sql} LIMIT ? OFFSET ?", (*arguments, query.PAGE_SIZE, skipped))
-            return sorted(number for (number,) in rows)
+            return array("q", sorted(number for (number,) in rows))
         ids = self._on_branch(connection, asked, (number for (number,) in connection.execute(sql, arguments)))
-        return sorted(itertools.islice(ids, skipped, skipped + query.PAGE_SIZE))
+        return array("q", sorted(itertools.islice(ids, skipped, skipped + query.PAGE_SIZE)))
 
     def count(self, found: Found) -> int:
         """How many pushes the window has."""
@@ -144,10 +148,10 @@ class Lookup:
 
     def _all(
         self, connection: sqlite3.Connection, asked: query.Query, window: query.Window
-    ) -> tuple[list[int], int | None]:
-        """Every push of the window that has changesets, cut at the configured number."""
+    ) -> tuple[array[int], int | None]:
+        """Every push of the window that has changesets, cut where a number is configured."""
         rows = connection.execute(*query.select_ids(window))
-        taken: list[int] = []
+        taken = array("q")
         for number in self._on_branch(connection, asked, (number for (number,) in rows)):
             if self._most and len(taken) == self._most:
                 return taken, taken[-1]

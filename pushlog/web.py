@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,7 +16,7 @@ from . import children, pushed
 from .lookup import Found, Lookup
 
 _STARTS = ("startdate", "fromchange", "startID", "afterID")
-_BATCH = 4000  # pushes whose short form is made at once
+_BATCH = 2000  # pushes, or their changesets, whose short form is made at once
 
 
 def register() -> None:
@@ -65,13 +68,27 @@ def _json(lookup: Lookup, found: Found, version: int) -> Iterator[bytes]:
     yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if version == 2 else "{").encode("ascii")
     lookup.answers.expect(len(found.ids))
     separators = 2  # characters, which the first member lacks
-    ids = sorted(found.ids, key=str)
+    ids = _as_text_sorts(found.ids)
     for pushes in ([push] for push in lookup.pushes(ids)) if found.query.is_full else lookup.batches(ids, _BATCH):
         members = lookup.answers.json_members(pushes, found.query)
         yield members[separators:].encode("ascii")
         separators = 0 if members else separators
     lookup.answers.finish()
     yield b"}\n}" if version == 2 else b"}"
+
+
+def _as_text_sorts(ids: array[int]) -> Iterator[int]:
+    """These ascending ids in the order of their texts ("10" before "9"), without another copy of them all.
+
+    Ids of equally many digits are in that order already.
+    """
+    first = bisect.bisect_left(ids, 0)
+    runs: list[Iterable[int]] = [sorted(ids[:first], key=str)]
+    while first < len(ids):
+        end = bisect.bisect_left(ids, 10 ** len(str(ids[first])), first)
+        runs.append(map(ids.__getitem__, range(first, end)))
+        first = end
+    return heapq.merge(*runs, key=str)
 
 
 def pushlog(web: Any) -> Iterable[bytes]:

@@ -71,6 +71,12 @@ class Site:
 
     def get(self, path, query="", *, script="", **headers):
         """(status, headers, body); ``query`` is taken as it is, ``script`` is where the server has the repository."""
+        started = []
+        body = b"".join(self.answer(path, query, script=script, started=started, **headers))
+        return int(started[0][0][:3]), started[0][1], body
+
+    def answer(self, path, query="", *, script="", started=None, **headers):
+        """The pieces of an answer; ``started`` gets its status and headers."""
         environment = {
             "wsgi.url_scheme": "http",
             "wsgi.input": None,
@@ -82,10 +88,8 @@ class Site:
             "REQUEST_METHOD": "GET",
             **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
         }
-        started = []
-        answer = self._application(environment, lambda status, headers: started.append((status, dict(headers))))
-        body = b"".join(answer)
-        return int(started[0][0][:3]), started[0][1], body
+        started = [] if started is None else started
+        return self._application(environment, lambda status, headers: started.append((status, dict(headers))))
 
 
 @contextlib.contextmanager

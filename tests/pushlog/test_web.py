@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import time
+import tracemalloc
 import xml.etree.ElementTree as ElementTree
 from importlib import resources
 from urllib.parse import quote, urlsplit
@@ -19,9 +20,10 @@ from mercurial import context, encoding, scmutil
 from mercurial.utils import cborutil
 from referencing import Registry, Resource
 
-from pushlog import database, dates, entry, lookup
+from pushlog import database, dates, entry, gitnodes, lookup, web
 from pushlog.storage import Pushlog
-from tests.pushlog.conftest import Site
+from testing import million_pushes
+from tests.pushlog.conftest import Site, environment_variable
 
 # Mercurial leaves the files of its templates to the garbage collector
 pytestmark = [
@@ -302,8 +304,78 @@ def test_an_answer_as_long_as_allowed_is_not_cut(copy):
     )
 
 
-def test_no_limit_is_no_limit(copy):
-    assert len(ids(Site(copy, "[pushlog]\nmaxpushes = 0\n").get("/json-pushes", "startID=0")[2])) == 13
+@pytest.mark.parametrize("settings", ["", "[pushlog]\nmaxpushes = 0\n"])
+def test_an_answer_is_complete_unless_an_operator_limits_it(long_history, settings):
+    status, headers, body = Site(long_history, settings).get("/json-pushes", "startID=0")
+    assert (status, ids(body)) == (200, list(range(1, LONG + 1)))
+    assert list(json.loads(body)) == sorted(json.loads(body), key=str)
+    assert "Link" not in headers
+
+
+LONG = 12_000
+
+
+@pytest.fixture(scope="module")
+def long_history(tmp_path_factory):
+    """More pushes than an answer had without being asked for all."""
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "hgrc").write_text("[extensions]\npushlog =\n")
+    with environment_variable("HGRCPATH", str(folder / "hgrc")):
+        million_pushes.build(folder / "long", LONG)
+    return folder / "long"
+
+
+def test_a_complete_answer_is_made_in_bounded_memory(long_history):
+    site, peaks = Site(long_history), []
+    site.get("/json-pushes", "startID=0")
+    for first in (LONG * 2 // 3, 0):
+        tracemalloc.start()
+        answer = site.answer("/json-pushes", f"startID={first}")
+        size = sum(map(len, answer))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert size > 2 * LONG * 40
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_pushes_of_many_changesets_are_read_a_few_at_a_time(place, server, monkeypatch):
+    for push, many in enumerate((8, 1, 1, 1)):
+        for number in range(many):
+            place("source").commit(b"%d of %d" % (number, push))
+        place("source").push_to(server)
+    batches, pushes_with = [], database.pushes_with
+    monkeypatch.setattr(database, "pushes_with", lambda at, ids: batches.append(list(ids)) or pushes_with(at, ids))
+    site = Site(server.folder)
+    site.get("/json-pushes")
+    monkeypatch.setattr(web, "_BATCH", 2)
+    batches.clear()
+    assert ids(site.get("/json-pushes", "startID=0")[2]) == [1, 2, 3, 4, 5, 6, 7]
+    assert batches == [[1, 2], [3, 4], [5], [6, 7]]
+
+
+def test_long_answers_keep_git_commits_as_they_go(long_history, monkeypatch):
+    monkeypatch.setattr(gitnodes, "_MANY", 1)
+    cache = long_history / ".hg" / "cache" / "pushlog-git"
+    cache.unlink(missing_ok=True)
+    answer = iter(Site(long_history).answer("/json-pushes", "startID=0"))
+    next(answer)
+    assert cache.exists()
+    assert len(b"".join(answer)) > LONG * 40
+
+
+@pytest.mark.parametrize("name", ["changeset", "fromchange", "tochange"])
+@pytest.mark.parametrize("working_directory", ["f" * 40, "f" * 12, "2147483647"])
+def test_the_id_of_the_working_directory_is_an_unknown_changeset(site, name, working_directory):
+    status, _headers, body = site.get("/json-pushes", f"startID=0&{name}={working_directory}")
+    assert (status, body) == (404, b'{\n"error": "unknown revision \'%s\'"\n}' % working_directory.encode())
+
+
+@pytest.mark.parametrize("null", ["0" * 40, "null"])
+def test_the_null_changeset_is_known_and_was_never_pushed(site, null):
+    assert site.get("/json-pushes", f"changeset={null}")[::2] == (200, b"{}")
+    assert site.get("/json-pushes", f"fromchange={null}")[2] == site.get("/json-pushes", "startID=0")[2]
+    status, _headers, body = site.get("/json-pushes", f"startID=0&tochange={null}")
+    assert (status, json.loads(body)) == (404, {"error": f"changeset '{null}' was never pushed"})
 
 
 @pytest.mark.parametrize("limit", [0, 9, 16, None])
