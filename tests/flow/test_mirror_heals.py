@@ -479,6 +479,7 @@ def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_
         _, frame = patient.frames[-1]
         assert len(frame) < wire.INLINE_LIMIT
         push(bench, patient, neighbour)
+        assert "unpack" in (bench.wait_detached(patient, "blob-missing").note or "")
         bench.wait_applied(patient, neighbour)
         assert (bench.where(patient) / ".hg/store").stat().st_ino == store
 

@@ -2,7 +2,7 @@
 """Records made by an enemy: rejected with a reason, or their repository set apart; nothing is written outside the root."""
 
 import hashlib
-import io
+import itertools
 import json
 import os
 import random
@@ -28,6 +28,7 @@ from testing.mirroring import Bench
 from testing.waiting import eventually
 
 RECORDS = 10_000
+MEMORY = 256 * 1024 * 1024
 PATHS = [
     "../outside",
     "/etc/absolute",
@@ -222,26 +223,84 @@ def test_a_bundle_that_is_more_than_changesets_and_markers_is_refused(
     assert outcome.level.seq == 1
 
 
-def test_a_bundle_that_unpacks_without_end_is_refused(bench: Bench, hands: Hands) -> None:
-    class Zeros(io.RawIOBase):
-        def read(self, size: int = -1) -> bytes:
-            return b"\0" * size
+def push_with(author: Author, body: bytes) -> None:
+    """A push whose event has this bundle instead of its own."""
+    event = author.push()
+    author.frames[-1] = (event, hostile(author, body))
 
-    author = bench.author("repo")
-    perform(hands, author.frames[0][1])
-    author.push()
-    block = struct.pack(">i", 1 << 24) + b"\0" * (1 << 24)
-    raw = b"".join(bundle([(b"changegroup", b"")], compressed=False)[8:-4].split(b"\0\0\0\0")[:1])
-    engine = util.compengines.forbundletype(b"ZS")
-    packed = b"".join(engine.compressstream(iter([raw, *([block] * 40)])))
+
+def bomb(size: int, chunks: int) -> bytes:
+    """A small bundle whose one part unpacks to that many chunks of so many bytes."""
+    head = bundle([(b"changegroup", b"")], compressed=False)[8:-8]  # its part without content: neither end is there
+    block = struct.pack(">i", size)
+    zeros = bytes(1 << 20)
+    pieces = itertools.chain([head], *([block, *([zeros] * (size >> 20))] for _ in range(chunks)))
+    packed = b"".join(util.compengines.forbundletype(b"ZS").compressstream(pieces))
     parameters = b"Compression=ZS"
     body = b"HG20" + struct.pack(">i", len(parameters)) + parameters + packed
-    outcome = perform(hands, hostile(author, body))
     assert len(body) < wire.INLINE_LIMIT
-    assert outcome is not None
-    assert outcome.trouble is not None
-    assert outcome.level is not None
-    assert outcome.level.seq == 1
+    return body
+
+
+@pytest.mark.parametrize(("size", "chunks"), [(1 << 24, 40), (700 << 20, 1)], ids=["many chunks", "one chunk"])
+def test_a_bundle_that_unpacks_without_end_is_refused_before_it_takes_the_memory(
+    bench: Bench, size: int, chunks: int
+) -> None:
+    author, neighbour = bench.author("repo"), bench.author("neighbour")
+    bench.send(author, neighbour)
+    body = bomb(size, chunks)
+    with bench.process(workers=1, worker_memory_bytes=3 * MEMORY) as mirror:
+        bench.wait_applied(author, neighbour)
+        workers = mirror.workers
+        push_with(author, body)
+        neighbour.push()
+        bench.send(author, neighbour)
+        ack = bench.wait_detached(author, "blob-missing")
+        assert ack.note == "bundle: more bytes than it may unpack to"
+        bench.wait_applied(neighbour)
+        assert set(workers) <= set(mirror.workers)
+
+
+def test_a_bundle_that_needs_more_memory_than_a_worker_may_take_is_fetched_by_another_worker(bench: Bench) -> None:
+    bench.serve_master()
+    author, neighbour = bench.author("repo"), bench.author("neighbour")
+    bench.send(author, neighbour)
+    body = bomb(wire.UNPACKED_LIMIT - (1 << 20), 1)
+    with bench.process(workers=1, worker_memory_bytes=MEMORY) as mirror:
+        bench.wait_applied(author, neighbour)
+        workers = mirror.workers
+        store = (bench.where(author) / ".hg/store").stat().st_ino
+        push_with(author, body)
+        neighbour.push()
+        bench.send(author, neighbour)
+        ack = bench.wait_detached(author, "blob-missing")
+        assert "worker-memory-bytes" in (ack.note or "")
+        bench.wait_applied(author, neighbour)
+        assert not set(workers) <= set(mirror.workers)
+        author.push()
+        bench.send(author)
+        bench.wait_applied(author)
+    assert (bench.where(author) / ".hg/store").stat().st_ino == store
+    assert "worker died" not in (bench.folder / "mirror.log").read_text()
+
+
+def test_what_needs_more_memory_than_a_worker_may_take_waits_apart_until_it_may_take_it(bench: Bench) -> None:
+    bench.serve_master()
+    author, neighbour = bench.author("repo"), bench.author("neighbour")
+    bench.send(author, neighbour)
+    with bench.process(worker_memory_bytes=MEMORY):
+        bench.wait_applied(author, neighbour)
+        author.push({"large": bytes(MEMORY // 2)})
+        bench.send(author)
+        bench.wait_detached(author, "blob-missing")
+        eventually(lambda: bench.notes()[0].attempts >= 2, "its repair is tried again")
+        neighbour.push()
+        bench.send(neighbour)
+        bench.wait_applied(neighbour)
+        assert "worker-memory-bytes" in bench.wait_detached(author, "blob-missing").note
+    with bench.process():
+        bench.wait_applied(author)
+    assert "worker died" not in (bench.folder / "mirror.log").read_text()
 
 
 def test_the_repository_of_a_hostile_record_is_set_apart_and_its_neighbour_goes_on(bench: Bench) -> None:

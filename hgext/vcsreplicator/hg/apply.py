@@ -25,6 +25,9 @@ from ..mirror.task import Item
 from ..wire import BUNDLE_LIMIT, UNPACKED_LIMIT
 from . import observe, replicated, text
 
+SIP = 1024
+"""Packed bytes that are unpacked at a time."""
+
 PARTS = frozenset({b"changegroup", b"obsmarkers"})
 
 
@@ -108,8 +111,8 @@ def unbundle(repo: Any, tr: Any, bundle: Any, limit: int) -> None:
     unbundler = exchange.readbundle(repo.ui, bundle, None)
     if not isinstance(unbundler, bundle2.unbundle20):
         raise MalformedEvent("bundle: expected a bundle of version 2")
-    _ = unbundler.params  # reading them puts the decompressor in place
-    unbundler._fp = Limited(unbundler._fp, limit)
+    _ = unbundler.params  # reading them chooses the engine, whose reader `iterparts` puts in place
+    unbundler._compengine = _Bounded(unbundler._compengine, limit)
     tr.hookargs[b"source"] = b"replicated"
     operation = bundle2.bundleoperation(repo, lambda: tr, source=b"replicated")
     for part in unbundler.iterparts():
@@ -124,7 +127,7 @@ def _told_as_malformed() -> Iterator[None]:
     """What Mercurial raises for a damaged bundle, as one error of ours; what the disk or the locks say passes."""
     try:
         yield
-    except (error.LockError, OSError, MalformedEvent, Diverged):
+    except (error.LockError, OSError, MemoryError, MalformedEvent, Diverged):
         raise
     except Exception as problem:
         raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
@@ -134,18 +137,40 @@ class TooLarge(MalformedEvent):
     """What a bundle holds cannot be taken from it: the master is asked for the changesets."""
 
 
+class _Bounded:
+    """Mercurial's engine for a kind of compression, whose reader gives up behind `limit` unpacked bytes."""
+
+    def __init__(self, engine: Any, limit: int) -> None:
+        self._engine, self._limit = engine, limit
+
+    def decompressorreader(self, file: Any) -> "Limited":
+        """The reader of what is packed in `file`."""
+        is_packed = self._engine.name() != b"none"
+        return Limited(self._engine.decompressorreader(_Sips(file) if is_packed else file), self._limit)
+
+
+class _Sips:
+    """A file that gives little at a time: Mercurial unpacks all it got at once, and zeros shrink to a thirty-thousandth."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(min(size, SIP))  # type: ignore[no-any-return]
+
+
 class Limited:
-    """A file read up to `limit` bytes; raises TooLarge behind it."""
+    """A file of at most `limit` bytes; raises TooLarge, having read nothing, when asked for more. All reads are exact."""
 
     def __init__(self, file: Any, limit: int) -> None:
         self._file = file
         self._left = limit
 
     def read(self, size: int) -> bytes:
+        if size > self._left:
+            raise TooLarge("bundle: more bytes than it may unpack to")
         data: bytes = self._file.read(size)
         self._left -= len(data)
-        if self._left < 0:
-            raise TooLarge("bundle: more bytes than it may unpack to")
         return data
 
 

@@ -8,6 +8,7 @@ from mercurial import verify
 
 from ..mirror.task import Check, Checked
 from . import replicated
+from .memory import OUT_OF_MEMORY
 from .repository import Repositories
 from .text import text
 
@@ -15,6 +16,7 @@ from .text import text
 def check(repositories: Repositories, wanted: Check) -> Checked:
     """What is wrong with the repository; undecided, and nothing else, if it changed while it was read."""
     lower = problem = None
+    is_spent = False
     before = _moment(wanted.folder)
     try:
         repo = repositories.open(wanted.folder)
@@ -22,10 +24,14 @@ def check(repositories: Repositories, wanted: Check) -> Checked:
         level = replicated.read(repo)
         lower = level if level is not None and level.seq < wanted.seq else None
         problem = _problem(repo)
+    except MemoryError:
+        problem, is_spent = OUT_OF_MEMORY, True
     except Exception as unreadable:
         problem = f"{type(unreadable).__name__}: {unreadable}"[:300]
     finally:
         repositories.close(wanted.folder)
+    if is_spent:
+        return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
     after = _moment(wanted.folder)
     if after != before or after.is_changing:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from mercurial import error
@@ -25,6 +25,7 @@ from ..wire import Where
 from . import healing, place, replicated, scan, watermark
 from .acts import act, write_hgrc
 from .apply import TooLarge, apply_events
+from .memory import OUT_OF_MEMORY
 from .observe import tip
 from .repository import Repositories, locked
 from .text import text
@@ -80,7 +81,7 @@ class Hands:
     def perform(self, task: Task) -> Outcome:
         """What became of the task; it raises nothing, and what is done stays done."""
         here = Here(folder=task.folder)
-        done, looks, trouble = 0, 0, None
+        done, looks, trouble, is_spent = 0, 0, None, False
         try:
             if task.leave:
                 self._leave(here, task)
@@ -95,6 +96,8 @@ class Hands:
                 self._look(here, task.repository)
             self._finish_deletion(here, keep=task.keep)  # whose event is skipped, where a kill came in between
             self._release(here, task)
+        except MemoryError as problem:  # what is read may fit from the master, in pieces; a repair is tried again
+            trouble, is_spent = replace(self._trouble(here, problem), passing=task.heal is not None), True
         except Exception as problem:
             trouble = self._trouble(here, problem)
         return Outcome(
@@ -106,6 +109,7 @@ class Hands:
             served_at=here.served_at,
             trouble=trouble,
             gone=here.gone,
+            is_spent=is_spent,
         )
 
     def _next(self, here: Here, items: Sequence[Item], *, keep: bool) -> int:
@@ -310,6 +314,8 @@ def trouble(problem: Exception) -> Trouble:
             return Trouble(reason=Reason.LOCKED, note=f"locked by {os.fsdecode(problem.locker or b'?')}", passing=True)
         case Unavailable():
             return Trouble(reason=Reason.BLOB_MISSING, note=note, passing=True)
+        case MemoryError():
+            return Trouble(reason=Reason.BLOB_MISSING, note=OUT_OF_MEMORY)
         case TooLarge():
             return Trouble(reason=Reason.BLOB_MISSING, note=note)
         case UnknownEvent():

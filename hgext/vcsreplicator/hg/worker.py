@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from ..clock import SystemClock
 from ..mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
-from . import place, visibility
+from . import memory, place, visibility
 from .checking import check
 from .looking import look
 from .repository import Repositories, prepare
@@ -43,6 +43,7 @@ def main() -> None:
         settings = pipe.recv()
     except (EOFError, OSError):
         return
+    memory.bound(settings.worker_memory_bytes)
     ui = prepare()
     if settings.master_auth is not None:
         ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")

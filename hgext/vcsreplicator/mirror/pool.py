@@ -140,7 +140,8 @@ class Pool:
             worker.is_ready, worker.is_apart = True, worker.is_killed
             return
         worker.busy = None
-        if answered.answer is None or worker.is_apart or worker.tasks >= self._settings.recycle_after:
+        is_spent = answered.answer is None or getattr(answered.answer, "is_spent", False)
+        if is_spent or worker.is_apart or worker.tasks >= self._settings.recycle_after:
             self._end(worker)
 
     def progress(self, worker: Worker) -> float:

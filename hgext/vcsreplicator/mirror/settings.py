@@ -24,11 +24,12 @@ class MirrorSettings:
     store of the master. `paths` rewrites wire prefixes to folders below the root.
 
     `workers` apply in parallel; up to `heavy_workers` more take large pushes, up to `repair_workers` more what is healed from the
-    master. `open_repositories` are kept open per worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events
-    are held in memory, of one repository at most `repository_buffer_bytes`. A repository whose task takes `slow_after` is followed
-    apart, and the worker replaced, unless it repairs. A worker that small work still occupies after `hung_after` is killed, any
-    other one that has used no processor time for so long (so `hung_after` is longer than `master_timeout`). `batch_events` and
-    `batch_bytes` bound what shares one Mercurial transaction.
+    master. None may allocate more than `worker_memory_bytes`: what needs more, a hostile bundle for instance, is its repository's
+    trouble and not the machine's. `open_repositories` are kept open per worker, which is replaced after `recycle_after` tasks.
+    `buffer_bytes` of events are held in memory, of one repository at most `repository_buffer_bytes`. A repository whose task takes
+    `slow_after` is followed apart, and the worker replaced, unless it repairs. A worker that small work still occupies after
+    `hung_after` is killed, any other one that has used no processor time for so long (so `hung_after` is longer than
+    `master_timeout`). `batch_events` and `batch_bytes` bound what shares one Mercurial transaction.
 
     A `backup` ignores deletes, as does one that the roster calls so. Deleted repositories are kept `keep_deleted_days`.
     `master_timeout` bounds how long a master may be silent in the middle of an answer.
@@ -44,6 +45,7 @@ class MirrorSettings:
     workers: int = 2
     heavy_workers: int = 2
     repair_workers: int = 2
+    worker_memory_bytes: int = 4 * GIB
     open_repositories: int = 64
     recycle_after: int = 50_000
     buffer_bytes: int = 64 * _KIB * _KIB
@@ -79,6 +81,7 @@ class MirrorSettings:
             check_prefix(folder, "paths")
         many, size, seconds = (1, 10**9), (1, 1024 * GIB), (0.01, 31 * DAY)
         within(self, workers=(1, 1000), heavy_workers=(1, 1000), repair_workers=(1, 1000))
+        within(self, worker_memory_bytes=(GIB // 4, 1024 * GIB))
         within(self, open_repositories=many, recycle_after=many)
         within(self, buffer_bytes=size, repository_buffer_bytes=size, batch_events=many, batch_bytes=size)
         within(self, slow_after=seconds, hung_after=seconds, beat_interval=seconds, check_interval=(0, 31 * DAY))

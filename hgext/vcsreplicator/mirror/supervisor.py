@@ -183,6 +183,9 @@ class Supervisor(Intake):
             self._achieved(following, task, answer)
 
     def _checked(self, checked: Checked) -> None:
+        if checked.is_undecided and checked.problem is not None:
+            log.error("not read through", repository=checked.repository, reason=checked.problem)
+            return
         if checked.is_undecided and checked.repository not in self._undecided:
             self._undecided.add(checked.repository)
             self._unchecked.insert(0, checked.repository)  # once more when all others had their turn

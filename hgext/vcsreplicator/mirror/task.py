@@ -96,13 +96,15 @@ class Check:
 class Checked:
     """What reading a repository through found: nothing, or what is wrong, and the level if that is lower than it was.
 
-    One that changed meanwhile `is_undecided`: it may be sound or not.
+    One that changed meanwhile `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker
+    may take, which `is_spent` then; `problem` says so.
     """
 
     repository: str
     problem: str | None
     lower: Level | None = None
     is_undecided: bool = False
+    is_spent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ class Outcome:
     """What a task achieved: the first `done` items need no more work.
 
     `level` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it shows since `served_at`.
-    `gone` is the level of the event that deleted the repository here.
+    `gone` is the level of the event that deleted the repository here. A worker that came to the bound of its memory `is_spent`.
     """
 
     repository: str
@@ -145,6 +147,7 @@ class Outcome:
     served_at: float = 0.0
     trouble: Trouble | None = None
     gone: Level | None = None
+    is_spent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
