@@ -8,7 +8,8 @@ whole object away and load another from the log.
 Rules of this file:
 
 - An event is released once every mirror that gates it acked *applied* at least its sequence; its notice is written once every one
-  acked *serving*. At the sequence itself the ack must name the same event and digest. Both go strictly in order of sequence.
+  acked *serving*. Both go strictly in order of sequence. An ack counts if its event is known, by id and digest; one beyond what
+  is known counts as soon as that is known.
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - No mirror gates: nothing is released, unless the roster allows it.
 - Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that nobody foresaw:
@@ -25,7 +26,7 @@ from . import shape, wire
 from .arrival import TAKEN, Arrival, follow, forked, judge
 from .errors import MalformedEvent, Rejected, UnknownEvent
 from .event import Event, Type, is_identifier
-from .held import Held, Repository
+from .held import Held, Repository, Standing
 from .joining import Joining
 from .levels import Ack, Beat, MirrorProof, Notice, State
 from .log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, Message, Record
@@ -72,6 +73,7 @@ class Aggregation:
         self._line: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
         self._joining = Joining()
+        self._is_loaded = False
         self._output = Outgoing(passed=dict(positions))
 
     # Loading
@@ -102,6 +104,7 @@ class Aggregation:
             with blaming(repository.id):
                 repository.loaded()
         self._stored_newer.sort(key=lambda record: record.offset, reverse=True)
+        self._is_loaded = True
         self._joining.survey(self.roster, self.repositories)
 
     def reread(self, now: float) -> bool:
@@ -142,7 +145,9 @@ class Aggregation:
         self.heard[mirror] = max(record.time, self.heard.get(mirror, 0.0))
         try:
             if repository:
-                self._level(mirror, repository, record.value)
+                found = self._level(mirror, repository, record.value)
+                if found is not None:
+                    return self._refuse_ack(record, found, None, now)
             elif record.value is not None and shape.from_json(Beat, record.value).mirror != mirror:
                 raise MalformedEvent("key and value name different mirrors")
         except Rejected as error:
@@ -364,18 +369,19 @@ class Aggregation:
         self._output.bury(repository, held)
         self._output.error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
 
-    def _level(self, mirror: str, repository: str, value: bytes | None) -> None:
+    def _level(self, mirror: str, repository: str, value: bytes | None) -> str | None:
+        """Takes a level; why it counts for nothing, if that is certain."""
+        ack = None if value is None else shape.from_json(Ack, value)
+        if ack is not None and (ack.mirror, ack.repository) != (mirror, repository):
+            raise MalformedEvent("key and value name different mirrors or repositories")
         found = self._repository(repository)
-        if value is None:
-            found.acks.pop(mirror, None)
-        else:
-            ack = shape.from_json(Ack, value)
-            if (ack.mirror, ack.repository) != (mirror, repository):
-                raise MalformedEvent("key and value name different mirrors or repositories")
-            found.acks[mirror] = ack
+        found.heard(mirror, ack)
         if found.queue:
             self._touched[repository] = found
-        self._joining.heard(mirror, found)
+        if self._is_loaded:  # before, what the level is held against is not complete
+            self._joining.heard(mirror, found)
+        is_foreign = self._is_loaded and found.standing(mirror) is Standing.FOREIGN
+        return _foreign(found, ack) if ack is not None and is_foreign else None
 
     def _advance(self, repository: Repository, now: float) -> bool:
         """Releases, then announces, in order; False when the batch was full before the end."""
@@ -460,6 +466,13 @@ class Aggregation:
 def _kept(repository: str, partition: int, offset: int, value: bytes) -> Record:
     """The record of `events` as `pending` keeps it."""
     return Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
+
+
+def _foreign(repository: Repository, ack: Ack) -> str:
+    return (
+        f"{_path(repository)}: {ack.mirror} says that it has applied event {ack.applied} ({ack.event[:40]}), which is another "
+        "one in the log, or has another digest: this level counts for nothing"
+    )
 
 
 def _path(repository: Repository) -> str:

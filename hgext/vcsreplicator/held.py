@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One repository as the aggregator holds it: its state, the mirrors' levels, and the events that wait for their notice. Pure."""
 
+import enum
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -75,13 +76,26 @@ class Held:
         return shape.to_json(self.opened())
 
 
+class Standing(enum.StrEnum):
+    """What a mirror's level is to what is known of the repository; only the first may let anything go.
+
+    `ahead`: at an event that is not known (yet), so nobody can say whether it is the mirror's invention. `foreign`: at a known
+    sequence, but of another event or digest. `former`: of a history that was replaced.
+    """
+
+    COUNTS = "counts"
+    AHEAD = "ahead"
+    FOREIGN = "foreign"
+    FORMER = "former"
+
+
 class Repository:
     """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released.
 
     `newer` counts the records since the first event of a newer version: kept in the log for whoever understands it.
     """
 
-    __slots__ = ("_gating", "acks", "id", "is_stored_newer", "newer", "queue", "released", "state")
+    __slots__ = ("_gating", "_standings", "acks", "id", "is_stored_newer", "newer", "queue", "released", "state")
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -92,10 +106,12 @@ class Repository:
         self.newer = 0
         self.is_stored_newer = False
         self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
+        self._standings: dict[str, Standing] = {}
 
     def add(self, held: Held) -> None:
         """Takes one more; while loading in any order, later the next in sequence."""
         self.queue.append(held)
+        self._standings.clear()
 
     def loaded(self) -> None:
         """Puts what was stored into order; what the state calls announced needs no second notice.
@@ -107,6 +123,7 @@ class Repository:
         noticed, released = (self.state.noticed, self.state.released) if self.state else (0, 0)
         self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=lambda held: held.seq))
         self.released = sum(held.seq <= released for held in self.queue)
+        self._standings.clear()
 
     def _state_of_queue(self) -> State | None:
         held = sorted((held for held in self.queue if held.known()), key=lambda held: held.seq)
@@ -128,8 +145,12 @@ class Repository:
         """The id of the event with this sequence, if it is still held or the newest."""
         if self.state is not None and seq == self.state.seq:
             return self.state.event
+        held = self._held(seq)
+        return None if held is None else held.event.id
+
+    def _held(self, seq: int) -> Held | None:
         at = bisect_left(self.queue, seq, key=lambda held: held.seq)
-        return self.queue[at].event.id if at < len(self.queue) and self.queue[at].seq == seq else None
+        return self.queue[at] if at < len(self.queue) and self.queue[at].seq == seq else None
 
     def unwritten(self) -> list[Held]:
         """What is not in the log yet, the oldest first; counts as written from now on."""
@@ -145,6 +166,7 @@ class Repository:
         """Takes out and returns the newest event."""
         held = self.queue.pop()
         self.released = min(self.released, len(self.queue))
+        self._standings.clear()
         return held
 
     def gating(self, roster: Roster) -> tuple[Mirror, ...]:
@@ -155,15 +177,43 @@ class Repository:
             self._gating = (roster.version, path, mirrors)
         return self._gating[2]
 
-    def ack(self, mirror: str) -> Ack | None:
-        """The mirror's level, if it speaks of the present incarnation."""
+    def heard(self, mirror: str, ack: Ack | None) -> None:
+        """The mirror has this level from now on, or none."""
+        self._standings.pop(mirror, None)
+        if ack is None:
+            self.acks.pop(mirror, None)
+        else:
+            self.acks[mirror] = ack
+
+    def standing(self, mirror: str) -> Standing | None:
+        """What the mirror's level is to what is known; None if it has none."""
         ack = self.acks.get(mirror)
-        return ack if ack and self.state and ack.incarnation == self.state.incarnation else None
+        if ack is not None and mirror not in self._standings:
+            self._standings[mirror] = self._stands(ack)
+        return self._standings.get(mirror)
+
+    def _stands(self, ack: Ack) -> Standing:
+        """Events of a newer version, and what stands in no form that can be read, are taken at the mirror's word."""
+        state = self.state
+        if state is not None and ack.incarnation in state.retired:
+            return Standing.FORMER
+        if state is None or ack.incarnation != state.incarnation or ack.applied > state.seq + self.newer:
+            return Standing.AHEAD
+        if ack.applied == state.seq:
+            known: tuple[str, str] | None = (state.event, state.digest)
+        else:
+            held = self._held(ack.applied)
+            known = (held.event.id, held.event.digest) if held is not None and held.known() else None
+        return Standing.COUNTS if known in (None, (ack.event, ack.digest)) else Standing.FOREIGN
+
+    def ack(self, mirror: str) -> Ack | None:
+        """The mirror's level, if it counts."""
+        return self.acks.get(mirror) if self.standing(mirror) is Standing.COUNTS else None
 
     def is_level(self, mirror: str, released: int) -> bool:
         """Whether the mirror serves what was released, or was filled beyond it and serves it with whatever is released next."""
         ack = self.ack(mirror)
-        return released <= (max(ack.serving, ack.applied - 1) if ack else 0)
+        return released <= (min(ack.applied, max(ack.serving, ack.applied - 1)) if ack else 0)
 
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[Held]:
         """What can be released now, in order; each is released before the next is asked for."""
@@ -212,7 +262,7 @@ def _gating_at(held: Held, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
 
 
 def _applied(ack: Ack | None, held: Held) -> bool:
-    """Whether the mirror is at the event or behind it; at the event itself both must mean the same."""
+    """Whether the mirror is at the event or past it, by a level that counts; at the event itself both must mean the same."""
     if ack is None or ack.applied < held.seq:
         return False
     return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)

@@ -169,15 +169,60 @@ def test_a_notice_carries_its_proof() -> None:
     ]
 
 
-def test_an_ack_that_names_another_event_or_digest_at_the_sequence_does_not_count() -> None:
+@pytest.mark.parametrize("at", [2, 3], ids=["in the queue", "the newest"])
+@pytest.mark.parametrize("lie", [{"digest": "f" * 64}, {"event": "f" * 32}], ids=["digest", "event"])
+def test_an_ack_that_names_another_event_or_digest_counts_for_nothing_and_is_set_aside(
+    at: int, lie: dict[str, str]
+) -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.ack(replace(chain.ack("alpha", at), **lie))  # type: ignore[arg-type]
+    assert hands.commit() == []
+    assert hands.state(chain).released == 0
+    assert [(error.topic, error.key) for error in hands.errors] == [(ACKS, f"alpha/{chain.repository}")]
+    hands.ack(chain.ack("alpha", 2))
+    assert hands.commit() == [1, 2]
+
+
+def test_an_ack_beyond_the_newest_known_event_counts_for_nothing() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(2))
-    hands.ack(replace(chain.ack("alpha", 2), digest="f" * 64))
-    assert hands.commit() == [1]
-    hands.ack(replace(chain.ack("alpha", 2), event="f" * 32))
+    hands.ack(replace(chain.ack("alpha", 2), applied=10**9, serving=10**9))
     assert hands.commit() == []
-    hands.ack(chain.ack("alpha", 2))
-    assert hands.commit() == [2]
+    assert hands.state(chain).released == 0
+    hands.event(*chain.take(2))
+    assert hands.commit() == []
+    hands.restart()
+    assert hands.commit() == []
+    hands.ack(chain.ack("alpha", 4))
+    assert hands.commit() == [1, 2, 3, 4]
+
+
+def test_an_ack_that_comes_before_its_event_counts_as_soon_as_that_is_known() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    events = chain.take(3)
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == []
+    for event, expected in zip(events, ([], [], [1, 2, 3]), strict=True):
+        hands.event(event)
+        assert hands.commit() == expected
+    assert hands.errors == []
+
+
+def test_an_ack_that_came_before_its_event_and_names_another_one_counts_for_nothing() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    events = chain.take(2)
+    hands.ack(replace(chain.ack("alpha", 2), event="f" * 32))
+    hands.event(*events)
+    assert hands.commit() == []
+
+
+def test_serving_beyond_what_is_applied_makes_no_mirror_level() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.ack(replace(chain.ack("alpha", 1), serving=10**9))
+    repository = hands.core.repositories[chain.repository]
+    assert [repository.is_level("alpha", released) for released in (1, 2, 3)] == [True, False, False]
 
 
 def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() -> None:
