@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from ..errors import BadConfig, MalformedEvent, Unavailable
+from ..errors import BadConfig, Expired, MalformedEvent, Unavailable
 from ..levels import Beat
 from ..log import ACKS, Log, Reader
 from ..shape import from_json
@@ -59,16 +59,31 @@ class Namesakes:
         if former is None or now - former.time > FORGOTTEN:
             return
         log.warning("waits for a mirror of the same name to be silent", instance=former.instance)
-        stop.wait(_PATIENCE * self._settings.beat_interval)
+        other, is_known = None, False
+        while not is_known and not stop.is_set():
+            stop.wait(_PATIENCE * self._settings.beat_interval)
+            try:
+                other, is_known = self._since(stop), True
+            except Expired as error:
+                self._skip(error)
+        if other is not None and not stop.is_set():
+            raise self._refusal(other)
+
+    def _since(self, stop: threading.Event) -> Beat | None:
+        """A beat of another instance between the position and the end."""
         reader, end = self._log.reader({(ACKS, 0): self._position}), self._log.ends(ACKS)[0]
         try:
             other = self._newest(reader)
             while other is None and self._position < end and not stop.is_set():
                 other = self._newest(reader)
+            return other
         finally:
             reader.close()
-        if other is not None and not stop.is_set():
-            raise self._refusal(other)
+
+    def _skip(self, error: Expired) -> None:
+        """Goes on at the end: who lives gives another beat, and an older one may be that of who does not."""
+        log.warning("beats lost", reason=str(error))
+        self._position = self._log.ends(ACKS)[0]
 
     def watch(self, arrived: Callable[[object], None]) -> None:
         """From now on tells the inbox if this mirror must end because of another one."""
@@ -81,11 +96,19 @@ class Namesakes:
 
     def _watch(self, arrived: Callable[[object], None]) -> None:
         reader: Reader | None = None
+        lost: Expired | None = None
         while not self._stop.wait(self._settings.beat_interval):
             other = None
             try:
+                if lost is not None:
+                    self._skip(lost)
+                    lost = None
                 reader = reader or self._log.reader({(ACKS, 0): self._position})
                 other = self._newest(reader)
+            except Expired as error:
+                lost = error
+                _closed(reader)
+                reader = None
             except Unavailable:
                 _closed(reader)
                 reader = None

@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from ..clock import Clock
-from ..errors import BadConfig, MalformedEvent, Unavailable
+from ..errors import BadConfig, Expired, MalformedEvent, Unavailable
 from ..levels import Ack
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
 from ..retry import Backoff
@@ -154,12 +154,12 @@ def _scan(supervisor: Supervisor, acks: dict[str, Ack], stop: threading.Event) -
 
 
 def _patiently(stop: threading.Event, ask: Callable[[], T]) -> T | None:
-    """What the log answers, however long it takes; None if stopped meanwhile."""
+    """What the log answers, however long it takes; None if stopped meanwhile. One that lost records is asked from its beginning."""
     attempt, backoff = 0, Backoff(first=0.1, longest=5.0)
     while not stop.is_set():
         try:
             return ask()
-        except Unavailable as error:
+        except (Unavailable, Expired) as error:
             attempt += 1
             log.warning("log unavailable", reason=str(error), attempt=attempt)
             stop.wait(backoff.delay(attempt))

@@ -277,7 +277,10 @@ def read_whole(source: Log, topic: str, stop: threading.Event) -> tuple[dict[str
         while not stop.is_set() and any(
             reader.positions().get((topic, partition), 0) < end for partition, end in ends.items()
         ):
-            for record in reader.poll(POLL, limit=5000):
+            records = reader.poll(POLL, limit=5000)
+            if not records:  # a log that lost records ends earlier now, and may never come so far
+                ends = {partition: min(end, ends[partition]) for partition, end in source.ends(topic).items()}
+            for record in records:
                 if record.key is None:
                     continue
                 newest.pop(record.key, None)
