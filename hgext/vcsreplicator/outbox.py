@@ -2,7 +2,8 @@
 """The outbox: the events of one repository, in its store, from the commit of their transaction until the log has them.
 
 `.hg/store/outbox.NNNN.log`   segments of framed records (`pushlog.appendfile`), a JSON `Entry` each, oldest segment first
-`.hg/store/outbox.sent`       JSON `Sent`: the newest event that the log acknowledged, and where its record ends
+`.hg/store/outbox.sent`       JSON `Sent`: the newest event that the log acknowledged, where its record ends, and where the log
+                              took it: if that is not there any more, the log has lost records (`losses`)
 `.hg/store/outbox.lock`       held (flock) by whoever sends; one sender at a time, so the log sees events in order
 `.hg/store/outbox-ID.log`     the bundle of an unsent event, kept because its changesets were about to go; beside it, in
                               `outbox-ID.size.log`, the number of bytes that it unpacks to
@@ -36,6 +37,7 @@ SENT = b"outbox.sent"
 LOCK = b"outbox.lock"
 FORK = b"outbox.fork"
 SEGMENT_SIZE = 8 * 1024 * 1024
+SENT_SIZE = 320  # bytes of a marker, blanks at its end: one that was prepared takes no more room once it is whole
 RECORD_LIMIT = 64 * 1024 * 1024
 
 _LEVEL = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
@@ -107,12 +109,17 @@ class End(Value):
 
 
 class Sent(Value):
-    """The newest event that the log has, and the byte of the segment where its record ends."""
+    """The newest event that the log has, and the byte of the segment where its record ends.
+
+    `partition` and `offset` are where the log took it; None if that is not known (an older release, an adoption).
+    """
 
     seq: int
     id: str
     segment: int
     end: int
+    partition: int | None = None
+    offset: int | None = None
 
 
 class Place(Value):
@@ -307,7 +314,7 @@ class Outbox:
     def mark_sent(self, sent: Sent) -> None:
         """Moves the marker; the caller holds the sending lock. Lost with the power it is only moved again."""
         self.prepare_sent(sent)
-        self.move_sent()
+        self.move_sent(sent)
 
     def prepare_sent(self, sent: Sent) -> None:
         """Writes the marker that `move_sent` puts in place: a full or read-only disk is noticed before there is something to mark.
@@ -315,23 +322,45 @@ class Outbox:
         Who found out afterwards would send the same again and again.
         """
         with self._made(self._folder.join(SENT) + b".new") as file:
-            file.write(to_json(sent))
+            file.write(to_json(sent).ljust(SENT_SIZE))
 
-    def move_sent(self) -> None:
-        """Moves the marker to what was prepared."""
-        os.replace(self._folder.join(SENT) + b".new", self._folder.join(SENT))
+    def move_sent(self, sent: Sent) -> None:
+        """Moves the marker to what was prepared, by now with the place where the log took the event."""
+        prepared = self._folder.join(SENT) + b".new"
+        with open(prepared, "r+b") as file:
+            file.write(to_json(sent).ljust(SENT_SIZE))
+        os.replace(prepared, self._folder.join(SENT))
+
+    def send_again(self) -> int | None:
+        """Moves the marker to before the oldest event of the present incarnation that is kept; that one's sequence.
+
+        None if there is nothing to send again. What an adoption replaced is not sent: it may be what the log must never see.
+        The caller holds the sending lock.
+        """
+        level, before = self.level(), None
+        for place in self.kept():
+            if level is not None and place.entry.event.incarnation == level.incarnation:
+                if before is not None:
+                    self.mark_sent(before.sent())
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._folder.join(SENT))
+                return place.entry.event.seq
+            before = place
+        return None
 
     def prune(self) -> list[int]:
         """Removes segments that the log has whole; the numbers. The caller holds the store lock, outside a transaction.
 
-        The newest segment stays, for it says where the repository stands, and so does one that Mercurial's undo file names.
+        The newest segment stays, for it says where the repository stands; so does the one before it, for a log that loses its
+        newest records, and one that Mercurial's undo file names.
         """
         sent, numbers = self.sent(), self.segments()
-        if sent is None or len(numbers) < 2:
+        if sent is None or len(numbers) < 3:
             return []
         undo = _read(self._folder.join(b"undo"))
         removed = []
-        for number in numbers[:-1]:
+        for number in numbers[:-2]:
             name = SEGMENT.format(number).encode()
             if number < sent.segment and name + b"\0" not in undo:
                 os.unlink(self._folder.join(name))

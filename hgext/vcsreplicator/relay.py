@@ -19,12 +19,13 @@ import structlog
 
 from .blobs import BlobStore, open_blobs
 from .clock import Clock, SystemClock
-from .errors import BadConfig, Unavailable
+from .errors import BadConfig, ReplicationError, Unavailable
 from .limits import DAY, within
 from .log import Log
 from .outbox import Outbox, Store
 from .path import check_prefix
 from .relay_fork import StateWatch
+from .relay_loss import LossWatch
 from .relay_scan import find_repositories
 from .relay_sending import Bundles, Sender
 from .relay_server import Server
@@ -94,16 +95,18 @@ def run(
     blobs = _blobs(settings)
     sender = Sender(log=log, source=settings.source, bundles=repositories, blobs=blobs)
     watch = StateWatch(log, stop)
-    work = Work(sender, repositories, watch, workers=settings.workers, stop=stop, clock=clock)
+    losses = LossWatch(log, watch.state)
+    work = Work(sender, repositories, watch, losses, workers=settings.workers, stop=stop, clock=clock)
     server = Server(settings.socket, group_of=next(iter(settings.roots)), work=work, roots=tuple(settings.roots))
     work.on_sent = server.sent
     try:
         server.start()
         watch.start()
-        look_through(settings, repositories, work, clock.now())
+        look_through(settings, repositories, work, losses, clock.now())
         ready()
         while not stop.wait(settings.scan):
-            look_through(settings, repositories, work, clock.now())
+            look_at_log(losses)
+            look_through(settings, repositories, work, losses, clock.now())
             if blobs is not None:
                 remove_old(blobs, clock.now() - settings.blob_age * 86400)
     finally:
@@ -113,7 +116,15 @@ def run(
         watch.close()
 
 
-def look_through(settings: RelaySettings, repositories: Repositories, work: Work, now: float) -> int:
+def look_at_log(losses: LossWatch) -> None:
+    """Asks the log whether it has what it had; if it does not answer, that is asked before the next event is sent."""
+    try:
+        losses.look()
+    except ReplicationError as error:
+        log.warning("log not readable", reason=str(error))
+
+
+def look_through(settings: RelaySettings, repositories: Repositories, work: Work, losses: LossWatch, now: float) -> int:
     """Finds everything there is to do, in every repository below the roots; the number of repositories."""
     count = 0
     for root in settings.roots:
@@ -121,7 +132,7 @@ def look_through(settings: RelaySettings, repositories: Repositories, work: Work
             log.error("interrupted act not finished", reason=problem)
         for folder in find_repositories(root):
             count += 1
-            look_at(folder, work, now)
+            look_at(folder, work, losses, now)
         for folder in _deleted(os.path.join(root, ".vcsreplicator", "deleted")):
             look_at_deleted(folder, work)
     return count
@@ -161,7 +172,7 @@ def _deleted(folder: str) -> list[str]:
         return []
 
 
-def look_at(folder: str, work: Work, now: float) -> None:
+def look_at(folder: str, work: Work, losses: LossWatch, now: float) -> None:
     """Has done in one repository what there is to do; a new one is left to the process that makes it for a while."""
     store = os.path.join(folder, ".hg", "store")
     try:
@@ -171,7 +182,7 @@ def look_at(folder: str, work: Work, now: float) -> None:
         if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.announce(folder)
-        elif "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
+        elif not losses.is_sure(folder) or "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
             work.poke(folder)
     except OSError as error:
         log.warning("repository not readable", folder=folder, reason=str(error))

@@ -32,7 +32,7 @@ class StateWatch:
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
         self._log, self._stop = log, stop
-        self._states: dict[str, Newest] = {}
+        self._states: dict[str, State] = {}
         self._sent: dict[str, Newest] = {}
         self._read_once = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
@@ -63,6 +63,10 @@ class StateWatch:
                 return reason
         return None
 
+    def state(self, repository: str) -> State | None:
+        """What the aggregator last said of a repository, as far as that was read."""
+        return self._states.get(repository)
+
     def sent(self, event: Event) -> None:
         """The log has this event from us."""
         self._sent[event.repository] = Sent(incarnation=event.incarnation, seq=event.seq, event=event.id)
@@ -78,21 +82,22 @@ class StateWatch:
     def _read(self) -> None:
         end = self._log.ends(STATE)[0]
         reader = self._log.reader({(STATE, 0): self._log.beginnings(STATE)[0]})
+        states: dict[str, State] = {}  # a log that came back may know less than it did
         try:
             while not self._stop.is_set():
                 if reader.positions()[STATE, 0] >= end:
+                    self._states = states
                     self._read_once.set()
                 for record in reader.poll(0.2):
-                    self._take(record)
+                    _take(record, states)
         finally:
             reader.close()
 
-    def _take(self, record: Record) -> None:
-        if record.key is None or record.key == "aggregator" or record.value is None:
-            return
-        try:
-            self._states[record.key] = from_json(State, record.value)
-        except MalformedEvent as error:
-            log.error(
-                "state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error)
-            )
+
+def _take(record: Record, states: dict[str, State]) -> None:
+    if record.key is None or record.key == "aggregator" or record.value is None:
+        return
+    try:
+        states[record.key] = from_json(State, record.value)
+    except MalformedEvent as error:
+        log.error("state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error))

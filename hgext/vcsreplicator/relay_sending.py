@@ -10,13 +10,13 @@ killed before the marker moved, the entry is sent again, and readers drop it.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from . import wire
 from .errors import Rejected, ReplicationError
 from .log import EVENTS, Log, Message
-from .outbox import Entry, Needs, Outbox, Place
+from .outbox import Entry, Needs, Outbox, Place, Sent
 from .wire import Attachment, Where
 
 BATCH = 16  # records in one append
@@ -54,14 +54,20 @@ class Gone(ReplicationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Everything sending needs; `timeout` in seconds for one append. `on_sent` hears of each entry that the log has."""
+    """Everything sending needs; `timeout` in seconds for one append.
+
+    `on_appended` hears where the log took the newest record, before the marker moves: if it raises, the marker stays. `on_sent`
+    hears of each entry that the log has, `on_marked` of the marker.
+    """
 
     log: Log
     source: str
     bundles: Bundles
     blobs: Blobs | None
     timeout: float = 30.0
+    on_appended: Callable[[int, int], None] | None = None
     on_sent: Callable[[Entry], None] | None = None
+    on_marked: Callable[[Sent], None] | None = None
 
     def send(self, folder: str, box: Outbox) -> int:
         """Sends what is unsent; the number of entries. The caller holds the sending lock.
@@ -70,9 +76,15 @@ class Sender:
         """
         count = 0
         for batch in batched(box.unsent()):
-            box.prepare_sent(batch[-1].sent())
-            self._append(folder, batch, box)
-            box.move_sent()
+            sent = batch[-1].sent()
+            box.prepare_sent(sent)
+            partition, offset = self._append(folder, batch, box)
+            if self.on_appended is not None:
+                self.on_appended(partition, offset)
+            sent = replace(sent, partition=partition, offset=offset)
+            box.move_sent(sent)
+            if self.on_marked is not None:
+                self.on_marked(sent)
             count += len(batch)
             for place in batch:
                 if place.entry.needs is Needs.BUNDLE:
@@ -82,18 +94,22 @@ class Sender:
                     self.on_sent(place.entry)
         return count
 
-    def _append(self, folder: str, batch: list[Place], box: Outbox) -> None:
-        """Has the log take the batch; what is too large for this log, which may take less than ours do, goes without its bundle."""
+    def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[int, int]:
+        """Has the log take the batch: (partition, offset) of its last record.
+
+        What is too large for this log, which may take less than ours do, goes without its bundle.
+        """
         try:
-            self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
-            return
+            taken = self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
+            return taken[-1]
         except Rejected:
             pass
         for place in batch:
             try:
-                self.log.append([self.message(folder, place.entry, box)], timeout=self.timeout)
+                taken = self.log.append([self.message(folder, place.entry, box)], timeout=self.timeout)
             except Rejected:
-                self.log.append([self.message(folder, place.entry, box, room=0)], timeout=self.timeout)
+                taken = self.log.append([self.message(folder, place.entry, box, room=0)], timeout=self.timeout)
+        return taken[-1]
 
     def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> Message:
         """The record of `events` for an entry, of up to `room` bytes with a bundle inside."""

@@ -16,8 +16,9 @@ import structlog
 from .clock import Clock
 from .errors import Refused, Unavailable
 from .forks import fork_behind
-from .outbox import Entry, Outbox, Store
+from .outbox import Entry, Outbox, Sent, Store
 from .relay_fork import StateWatch
+from .relay_loss import LossWatch
 from .relay_sending import Sender
 from .retry import Backoff
 
@@ -71,13 +72,14 @@ class Work:
         sender: Sender,
         recovering: Recovering,
         watch: StateWatch,
+        losses: LossWatch,
         *,
         workers: int,
         stop: threading.Event,
         clock: Clock,
     ) -> None:
         self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
-        self._sender, self._recovering, self._watch = sender, recovering, watch
+        self._sender, self._recovering, self._watch, self._losses = sender, recovering, watch, losses
         self._stop, self._clock = stop, clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _Task] = {}
@@ -186,16 +188,35 @@ class Work:
                 return
             if box.fork() is not None:
                 return
-
-            def on_sent(entry: Entry) -> None:
-                self._watch.sent(entry.event)
-                self.on_sent(folder, entry.event.seq)
-
-            count = replace(self._sender, on_sent=on_sent).send(folder, box)
+            try:
+                count = self._send_all(folder, box)
+            except Unavailable:
+                self._losses.doubt()
+                raise
             sent = box.sent()
         SENT.inc(count)
         if sent is not None:
             self.on_sent(folder, sent.seq)
+
+    def _send_all(self, folder: str, box: Outbox) -> int:
+        """Sends what is unsent, and again what the log lost; the number of events. The caller holds the sending lock."""
+        self._losses.check(folder, box)
+        before = self._losses.newest()
+
+        def on_sent(entry: Entry) -> None:
+            self._watch.sent(entry.event)
+            self.on_sent(folder, entry.event.seq)
+
+        def on_appended(partition: int, offset: int) -> None:
+            self._losses.appended(partition, offset, before)
+
+        def on_marked(sent: Sent) -> None:
+            level = box.level()
+            if level is not None:
+                self._losses.sent(folder, level.repository, sent)
+
+        sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
+        return sender.send(folder, box)
 
     def _recover(self, folder: str) -> None:
         journal = os.path.join(folder, ".hg", "store", "journal")

@@ -28,6 +28,7 @@ MAGIC = b"VCR1"
 HEADER_LIMIT = 4 * 1024 * 1024
 FRAME_LIMIT = 6 * 1024 * 1024
 INLINE_LIMIT = 512 * 1024
+ID = "ce_id"  # the header that names the event
 UNPACKED_LIMIT = 256 * 1024 * 1024
 """What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there."""
 BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
@@ -161,7 +162,7 @@ def headers(event: Event, source: str) -> Mapping[str, str]:
     time = datetime.datetime.fromtimestamp(event.time, datetime.UTC)
     return {
         "ce_specversion": "1.0",
-        "ce_id": event.id,
+        ID: event.id,
         "ce_source": source,
         "ce_type": f"vcsreplicator.{event.type.value}.{event.version}",
         "ce_subject": event.path.encode("utf-8", "replace").decode(),

@@ -19,8 +19,8 @@ WORDS, LOG, STAGES, BORDER, SURFACES = range(5)
 LAYERS = {
     "errors value event wire digest path retry clock shape levels streams limits passing unforeseen version": WORDS,
     "log": LOG,
-    "outbox forks blobs relay relay_client relay_fork relay_scan relay_sending relay_server relay_work comparison "
-    "mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison roster": STAGES,
+    "outbox forks losses blobs relay relay_client relay_fork relay_loss relay_scan relay_sending relay_server relay_work "
+    "comparison mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison roster": STAGES,
     "hg": BORDER,
     "config cli service status metrics bootstrap crew verify health cluster": SURFACES,
 }

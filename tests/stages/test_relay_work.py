@@ -17,6 +17,7 @@ from hgext.vcsreplicator.event import Changes, Settings, Tip, Type
 from hgext.vcsreplicator.log import EVENTS, topics
 from hgext.vcsreplicator.outbox import Entry, Level, Needs, Outbox, Store
 from hgext.vcsreplicator.relay_fork import StateWatch
+from hgext.vcsreplicator.relay_loss import LossWatch
 from hgext.vcsreplicator.relay_sending import Sender
 from hgext.vcsreplicator.relay_work import LOOKS, Work
 from testing.clock import HandClock
@@ -117,7 +118,8 @@ def master(tmp_path: Path) -> Iterator[Master]:
     watch = StateWatch(log, stop)
     sender = Sender(log=log, source="hg://master", bundles=None, blobs=None)  # type: ignore[arg-type]
     locked, clock = Locked(), HandClock()
-    work = Work(sender, locked, watch, workers=2, stop=stop, clock=clock)
+    losses = LossWatch(log, watch.state)
+    work = Work(sender, locked, watch, losses, workers=2, stop=stop, clock=clock)
     watch.start()
     yield Master(tmp_path, log, work, locked, clock)
     stop.set()

@@ -13,6 +13,8 @@ from . import creation
 from .bundles import OfFolders
 from .settings import Settings, root_of
 
+LOST = b"the replication log lost events %d to %d, which are kept no more: an operator must run 'hg replicatesync'\n"
+
 
 def send_now(repo: Any, folder: str, settings: Settings, *, patience: float) -> bool:
     """Whether everything unsent was sent within `patience` seconds; what was not stays in the outbox.
@@ -24,7 +26,7 @@ def send_now(repo: Any, folder: str, settings: Settings, *, patience: float) -> 
 
     def work() -> None:
         try:
-            _send(folder, box, settings, patience, done)
+            _send(repo.ui, folder, box, settings, patience, done)
         except Exception as problem:
             repo.ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
 
@@ -34,7 +36,7 @@ def send_now(repo: Any, folder: str, settings: Settings, *, patience: float) -> 
     return done == [True]
 
 
-def _send(folder: str, box: Outbox, settings: Settings, patience: float, done: list[bool]) -> None:
+def _send(ui: Any, folder: str, box: Outbox, settings: Settings, patience: float, done: list[bool]) -> None:
     """Sends what this repository has, which goes to `done`, then what deleted ones still have; what raises leaves the rest."""
     from ..log.opening import open_log
 
@@ -45,15 +47,19 @@ def _send(folder: str, box: Outbox, settings: Settings, patience: float, done: l
             log=log, source=settings.source, bundles=OfFolders(skip_hgrc=False), blobs=blobs, timeout=patience
         )
         with box.sending(wait=True):
-            if not _forked(log, box):
+            if not _forked(ui, log, box):
                 sender.send(folder, box)
                 done.append(True)
         _send_deleted(sender, root_of(settings, folder))
 
 
-def _forked(log: Log, box: Outbox) -> bool:
-    """Whether the log tells another history of this repository; if so, it takes no pushes from now on."""
+def _forked(ui: Any, log: Log, box: Outbox) -> bool:
+    """Whether the log tells another history of this repository; if so, it takes no pushes from now on.
+
+    If the log lost records, all that the outbox keeps is to be sent again.
+    """
     from ..forks import fork_behind, fork_between, known_state
+    from ..losses import has_lost, send_again
 
     level = box.level()
     assert level is not None
@@ -61,7 +67,11 @@ def _forked(log: Log, box: Outbox) -> bool:
     reason = (None if state is None else fork_between(state, box)) or fork_behind(box)
     if reason is not None:
         box.set_fork(reason)
-    return box.fork() is not None
+    if box.fork() is not None:
+        return True
+    if has_lost(log, box, state) and (missing := send_again(box, state)) is not None:
+        ui.warn(LOST % missing)
+    return False
 
 
 def _send_deleted(sender: Sender, root: str) -> None:
