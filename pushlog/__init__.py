@@ -29,12 +29,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mercurial import exchange, extensions, localrepo, registrar, repair, wireprotov1server
+from mercurial import exchange, localrepo, registrar, repair, wireprotov1server
 
-from . import api, checking, fetching, journal, pushed, recording, revsets, streams, stripping, webseam, wire
+from . import api, checking, fetching, journal, pushed, recording, revsets, seams, streams, stripping, webseam, wire
 
 testedwith = b"7.2"
-minimumhgversion = b"7.2"
+seams.check_version()
 
 configtable: dict[Any, Any] = {}
 configitem = registrar.configitem(configtable)
@@ -53,17 +53,25 @@ templatekeyword = pushed.keyword
 __all__ = ["api"]
 
 
+_setup = seams.Setup("pushlog")
+
+
 def extsetup(ui: Any) -> None:
+    _setup.run(_wrap)
+
+
+def _wrap() -> None:
     journal.install()
     wire.register()
-    extensions.wrapfunction(wireprotov1server, "_capabilities", wire.capabilities)
-    extensions.wrapfunction(exchange, "_pullobsolete", fetching.pull)
-    extensions.wrapfunction(repair, "strip", stripping.strip)
-    extensions.wrapfunction(localrepo.localrepository, "rollback", stripping.rollback)
+    seams.wrap(wireprotov1server, "_capabilities", wire.capabilities)
+    seams.wrap(exchange, "_pullobsolete", fetching.pull)
+    seams.wrap(repair, "strip", stripping.strip)
+    seams.wrap(localrepo, "localrepository.rollback", stripping.rollback)
     webseam.register()
     streams.refuse_pushed()
 
 
 def reposetup(ui: Any, repo: Any) -> None:
+    _setup.check(repo)
     if repo.local():
         repo.ui.setconfig(b"hooks", recording.HOOK, recording.record, b"pushlog")

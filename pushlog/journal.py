@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mercurial import error, extensions, transaction
+from mercurial import error, transaction
 
+from . import seams
 from .appendfile import replace, sync_folder
 
 JOURNAL, UNDO = b"journal", b"undo"
@@ -24,8 +25,8 @@ def install() -> None:
     """Wraps both, once per process, for every repository in it."""
     global _installed
     if not _installed:
-        extensions.wrapfunction(transaction.transaction, "endgroup", endgroup)
-        extensions.wrapfunction(transaction, "rollback", rollback)
+        seams.wrap(transaction, "transaction.endgroup", endgroup)
+        seams.wrap(transaction, "rollback", rollback)
         _installed = True
 
 

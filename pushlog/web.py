@@ -9,10 +9,10 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mercurial import extensions, util
+from mercurial import util
 from mercurial.hgweb import hgweb_mod_inner, webcommands, webutil
 
-from . import children, pushed
+from . import children, pushed, seams
 from .lookup import Found, Lookup
 
 _STARTS = ("startdate", "fromchange", "startID", "afterID")
@@ -24,9 +24,9 @@ def register() -> None:
     for command in (pushes, pushlog, pushloghtml, pushlogstyle):
         setattr(webcommands, command.__name__, command)
         webcommands.__all__.append(command.__name__)
-    extensions.wrapfunction(hgweb_mod_inner.requestcontext, "templater", templater)
-    extensions.wrapfunction(webutil, "commonentry", pushed.entry)
-    extensions.wrapfunction(webutil, "children", children.children)
+    seams.wrap(hgweb_mod_inner, "requestcontext.templater", templater)
+    seams.wrap(webutil, "commonentry", pushed.entry)
+    seams.wrap(webutil, "children", children.children)
 
 
 _JSON_MEMBERS = b""",

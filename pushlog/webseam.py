@@ -11,8 +11,9 @@ import os
 import threading
 from typing import Any
 
-from mercurial import extensions, hg, util
+from mercurial import hg, util
 
+from . import seams
 from .journal import JOURNAL
 from .limit import REPLICATED_DATA
 from .storage import DATABASE, FILE, NOTE
@@ -23,8 +24,8 @@ _is_loaded = False
 
 def register() -> None:
     """Wrap what every web application calls; once per process."""
-    extensions.wrapfunction(hg.cachedlocalrepo, "_repostate", repository_state)
-    extensions.wrapfunction(util.urlreq, "parseqsl", parse_query)
+    seams.wrap(hg, "cachedlocalrepo._repostate", repository_state)
+    seams.wrap(util, "urlreq.parseqsl", parse_query)
 
 
 def load_web() -> None:

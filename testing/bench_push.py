@@ -30,6 +30,7 @@ HG = str(Path(sys.executable).with_name("hg"))
 
 MASTER = """\
 [extensions]
+*:required = yes
 pushlog =
 vcsreplicator =
 [vcsreplicator]

@@ -19,6 +19,7 @@ HG = str(Path(sys.executable).with_name("hg"))
 
 MASTER = """\
 [extensions]
+*:required = yes
 pushlog =
 vcsreplicator =
 strip =

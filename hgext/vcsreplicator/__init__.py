@@ -9,6 +9,8 @@ was released and nothing else.
 Configuration of a master::
 
   [extensions]
+  # without this Mercurial goes on, with a warning, where it cannot load one of them
+  *:required = yes
   pushlog =
   vcsreplicator =
 
@@ -36,16 +38,27 @@ and what each message means. Configuration of a mirror: ``role = mirror``, see `
 """
 
 testedwith = b"7.2"
-minimumhgversion = b"7.2"
 
 # What Mercurial asks an extension for. Loaded on demand, so that a daemon, which imports modules of this package, imports no
 # Mercurial with it.
 _SEAMS = frozenset({"cmdtable", "configtable", "uisetup", "extsetup", "reposetup"})
 
 
+_failure: Exception | None = None
+
+
 def __getattr__(name: str) -> object:
+    """What Mercurial asks for. If it cannot be loaded, a `reposetup` that refuses every repository: Mercurial would only warn."""
+    global _failure
     if name not in _SEAMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(".hg.registration", __name__), name)
+    if _failure is None:
+        try:
+            return getattr(importlib.import_module(".hg.registration", __name__), name)
+        except Exception as failure:
+            _failure = failure
+    if name == "reposetup":
+        return importlib.import_module(".hg.closed", __name__).refuse_for(_failure)
+    raise AttributeError(name) from _failure

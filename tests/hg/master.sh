@@ -4,6 +4,7 @@
 # MASTER_TOO names one more hgrc for the server.
 cat > $TESTTMP/master.hgrc <<E
 [extensions]
+*:required = yes
 pushlog =
 vcsreplicator =
 strip =

@@ -22,6 +22,7 @@ atexit.register(report)
 """
 MASTER = """
 [extensions]
+*:required = yes
 pushlog =
 vcsreplicator =
 [vcsreplicator]

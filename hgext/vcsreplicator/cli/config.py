@@ -2,13 +2,13 @@
 """`vcsreplicator config`: is the configuration right, and which files are in use."""
 
 import os
-import subprocess
 
 import click
 
 from ..config import Config
 from ..errors import BadConfig
 from ..log import topics
+from .hgrc import check_hgrc
 from .options import log_of, with_config
 
 
@@ -18,9 +18,12 @@ def command() -> None:
 
 
 @command.command()
+@click.option(
+    "--hgrc", "files", multiple=True, metavar="FILE", help="An hgrc of a master or mirror; default: HGRCPATH."
+)
 @with_config
-def check(config: Config) -> None:
-    """Read every section, ask the log, and name the extensions' files; stops at the first mistake."""
+def check(config: Config, files: tuple[str, ...]) -> None:
+    """Read every section, ask the log, and try what Mercurial loads; stops at the first mistake."""
     _sections(config)
     click.echo(f"{config.file}: all sections are right")
     with log_of(config) as log:
@@ -33,7 +36,8 @@ def check(config: Config) -> None:
     click.echo(
         "the log answers" + (f"; missing topics: {', '.join(missing)} (vcsreplicator topics create)" if missing else "")
     )
-    _extensions()
+    for file in files or (None,):
+        check_hgrc(file)
 
 
 def _sections(config: Config) -> None:
@@ -80,20 +84,3 @@ def _blobs(url: str | None, where: str) -> None:
             open_blobs(url)
         except ValueError as error:
             raise BadConfig(f"{where}: {error}") from error
-
-
-def _extensions() -> None:
-    """What Mercurial itself would load, asked of the `hg` on PATH."""
-    for name in ("vcsreplicator", "pushlog"):
-        try:
-            done = subprocess.run(
-                ["hg", "debugextensions", "-T", "{name}\t{source}\n"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        except FileNotFoundError:
-            click.echo("hg is not on PATH: on a master and a mirror it must be")
-            return
-        found = [line.split("\t")[1] for line in done.stdout.splitlines() if line.startswith(name + "\t")]
-        click.echo(f"hg extension {name}: {found[0] if found else 'not enabled in this environment (HGRCPATH)'}")

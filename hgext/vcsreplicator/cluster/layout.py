@@ -140,6 +140,7 @@ def _environment(folder: Path, hgrc: str) -> dict[str, str]:
 def _master_hgrc(layout: Layout, folder: Path) -> str:
     return f"""\
 [extensions]
+*:required = yes
 pushlog =
 vcsreplicator =
 
@@ -163,6 +164,7 @@ server-header = no
 def _mirror_hgrc() -> str:
     return """\
 [extensions]
+*:required = yes
 pushlog =
 vcsreplicator =
 

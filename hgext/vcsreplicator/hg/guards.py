@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ways into a mirror's repositories, each wrapped so that it shows what was released; installed on mirrors only.
+"""The ways into a mirror's repositories, each wrapped so that it shows what was released.
 
-Each wrapper acts by the repository's own configuration, so repositories of other roles in the same process are left alone.
+They are installed in every process, because a repository's own hgrc, or a web server's file, can make it a mirror after Mercurial
+has started. Each wrapper asks the repository's configuration and leaves those of other roles alone.
 """
 
 import errno
@@ -16,7 +17,7 @@ from mercurial import (
     bundle2,
     error,
     exchange,
-    extensions,
+    hg,
     localrepo,
     phases,
     scmutil,
@@ -25,11 +26,19 @@ from mercurial import (
     wireprotov1server,
 )
 from mercurial.exchanges import bundle_cache, peer
-from mercurial.hgweb import hgweb_mod_inner
 from mercurial.node import hex
 
+from pushlog import seams
+
 from . import watermark
-from .visibility import HIDDEN_VIEW, VIEW, everything_is_released, first_unreleased, is_mirror
+from .visibility import (
+    HIDDEN_VIEW,
+    VIEW,
+    everything_is_released,
+    first_unreleased,
+    is_mirror,
+    register_views,
+)
 
 READ_ONLY = b"this is a read-only mirror; push to the master instead"
 STALE_AFTER = 30.0
@@ -42,12 +51,10 @@ _STREAMING = "_vcsreplicator_streaming"
 
 
 def install() -> None:
-    """Wraps every way in, once per process."""
-    wrap = extensions.wrapfunction
+    """Wraps every way in but web pages, once per process; raises MissingSeam for one that cannot be guarded."""
+    wrap = seams.wrap
     wrap(peer, "server_filtername", _wire_view)
-    wrap(localrepo.localpeer, "local", _local)
-    wrap(hgweb_mod_inner, "getwebview", _web_view)
-    wrap(hgweb_mod_inner.hgweb, "_runwsgi", _web_request)
+    wrap(localrepo, "localpeer.local", _local)
     wrap(bookmarks, "_getbkfile", _bookmark_file)
     wrap(phases, "listphases", _phases)
     wrap(scmutil, "_filterederror", _unknown)
@@ -60,14 +67,25 @@ def install() -> None:
     wrap(bundle_cache, "get_manifest_lines", _clone_bundles)
     wrap(wireprotov1server, "find_pullbundle", _pull_bundle)
     wrap(exchange, "unbundle", _refuse_push)
-    for command, guard in (
-        (b"get_cached_bundle_inline", _inline_bundle),
-        (b"pushkey", _refuse_pushkey),
-        (b"changegroup", _known_only),
-        (b"changegroupsubset", _known_only),
-    ):
-        entry = wireprotov1server.commands[command]
-        entry.func = extensions.bind(guard, entry.func)
+    wrap(wireprotov1server, "commands.get_cached_bundle_inline", _inline_bundle)
+    wrap(wireprotov1server, "commands.pushkey", _refuse_pushkey)
+    wrap(wireprotov1server, "commands.changegroup", _known_only)
+    wrap(wireprotov1server, "commands.changegroupsubset", _known_only)
+
+
+def install_views() -> None:
+    """Makes known what a mirror shows, and wraps hgweb; at the first repository of a mirror, as hgweb costs a push 20 ms.
+
+    A repository is set up before hgweb asks for its view.
+    """
+    register_views()
+    if ("path", watermark.WATERMARK) in hg.foi:
+        return
+    from mercurial.hgweb import hgweb_mod_inner
+
+    seams.wrap(hgweb_mod_inner, "getwebview", _web_view)
+    seams.wrap(hgweb_mod_inner, "hgweb._runwsgi", _web_request)
+    hg.foi.append(("path", watermark.WATERMARK))
 
 
 def _serve(repo: Any) -> None:
@@ -134,6 +152,8 @@ def _bookmark_file(orig: Any, repo: Any) -> Any:
 def _phases(orig: Any, repo: Any) -> Any:
     """Draft roots for `listkeys`: Mercurial names those of the whole repository, which may be very many."""
     keys = orig(repo)
+    if not is_mirror(repo.ui):
+        return keys
     first, repo = first_unreleased(repo), repo.unfiltered()
     for number in [root for root in repo._phasecache.nonpublicphaseroots(repo) if root >= first]:
         keys.pop(hex(repo.changelog.node(number)), None)
@@ -186,6 +206,8 @@ def _stream_part(orig: Any, bundler: Any, repo: Any, *args: Any, **kwargs: Any) 
 
 def _stream(orig: Any, repo: Any, *args: Any, **kwargs: Any) -> Any:
     """The scan behind a stream clone, under the lock and only of what is released; that is waited for."""
+    if not is_mirror(repo.ui):
+        return orig(repo, *args, **kwargs)
     end = time.monotonic() + STREAM_PATIENCE
     while True:
         with repo.lock():
@@ -223,7 +245,7 @@ def _inline_bundle(orig: Any, repo: Any, proto: Any, path: bytes) -> Any:
 
 def _known_only(orig: Any, repo: Any, proto: Any, *lists: bytes) -> Any:
     """The commands of old clients leave out what a view hides, and fail for what does not exist: here they fail for both."""
-    for nodes in lists:
+    for nodes in lists if is_mirror(repo.ui) else ():
         for node in wireprototypes.decodelist(nodes):
             repo.changelog.rev(node)
     return orig(repo, proto, *lists)

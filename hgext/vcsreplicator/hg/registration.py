@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What Mercurial is told when it loads the extension: configuration, commands, and what each repository gets, by role."""
 
+import functools
 from typing import Any
 
 from mercurial import extensions, hg, localrepo, registrar, repair, revlog
 
-from pushlog import streams
+from pushlog import seams, streams
 
 from . import settings
 from .commands import cmdtable
 
 __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
+
+seams.check_version()
 
 configtable: dict[Any, Any] = {}
 
@@ -18,15 +21,16 @@ _configitem = registrar.configitem(configtable)
 for _key in settings.KEYS:
     _configitem(settings.SECTION, _key, default=list if _key == b"snapshot-allow" else None)
 
+_setup = seams.Setup("vcsreplicator")
+
 
 def uisetup(ui: Any) -> None:
-    """Views and guards of a mirror; a master's pushes are spared the search for cyclic garbage."""
-    if ui.config(settings.SECTION, b"role") == b"mirror":
-        from . import visibility
+    """Guards what a mirror serves, whoever is one; where none is, pushes are spared the search for cyclic garbage."""
+    from . import guards
 
-        visibility.uisetup(ui)
-    else:
-        _collect_rarely()
+    _setup.run(guards.install)
+    if ui.config(settings.SECTION, b"role") != b"mirror":
+        _setup.run(_collect_rarely)
 
 
 def _collect_rarely() -> None:
@@ -45,11 +49,15 @@ def _collect_rarely() -> None:
         gc.set_threshold(*before)
         original(*arguments)
 
-    extensions.wrapfunction(hg.cachedlocalrepo, "__init__", kept_open)
+    seams.wrap(hg, "cachedlocalrepo.__init__", kept_open)
 
 
 def extsetup(ui: Any) -> None:
     """Wraps what a master must see; each wrapper acts on repositories of a master only."""
+    _setup.run(functools.partial(_wrap, locking=bool(ui.config(settings.SECTION, b"lock"))))
+
+
+def _wrap(*, locking: bool) -> None:
     from mercurial.cmd_impls import clone
 
     from pushlog import journal
@@ -59,12 +67,13 @@ def extsetup(ui: Any) -> None:
     journal.install()
     offer.register()
     streams.refuse_pushed()
-    requirement.register(locking=bool(ui.config(settings.SECTION, b"lock")))
-    extensions.wrapfunction(repair, "strip", _in_lifecycle("strip"))
-    extensions.wrapfunction(repair, "deleteobsmarkers", _in_lifecycle("delete_markers"))
-    extensions.wrapfunction(revlog.revlog, "censorrevision", _in_lifecycle("censor"))
-    extensions.wrapfunction(clone, "clone", master.after_clone)
-    extensions.wrapfunction(localrepo, "createrepository", creation.note_creation)
+    requirement.register(locking=locking)
+    seams.check(localrepo, "localrepository.transaction", "localrepository.rollback")
+    seams.wrap(repair, "strip", _in_lifecycle("strip"))
+    seams.wrap(repair, "deleteobsmarkers", _in_lifecycle("delete_markers"))
+    seams.wrap(revlog, "revlog.censorrevision", _in_lifecycle("censor"))
+    seams.wrap(clone, "clone", master.after_clone)
+    seams.wrap(localrepo, "createrepository", creation.note_creation)
 
 
 def _in_lifecycle(name: str) -> Any:
@@ -79,14 +88,29 @@ def _in_lifecycle(name: str) -> Any:
 
 
 def reposetup(ui: Any, repo: Any) -> None:
-    """Makes a master's repository tell its changes, and a mirror's show what was released."""
+    """Makes a master's repository tell its changes, and a mirror's show what was released; refuses where it cannot."""
     if not repo.local():
         return
+    _setup.check(repo)
+    _check_pushlog(repo.ui)
     if settings.role(repo.ui) is settings.Role.MIRROR:
-        from . import visibility
+        from . import guards, visibility
 
+        _setup.run(guards.install_views)
+        _setup.check(repo)
         visibility.reposetup(ui, repo)
         return
     from . import master
 
     master.set_up(repo, settings.read(repo.ui))
+
+
+def _check_pushlog(ui: Any) -> None:
+    """Refuses a repository if hgrc names the pushlog and Mercurial, with a warning, goes on without it."""
+    place = ui.config(b"extensions", b"pushlog")
+    if place is None or place.startswith(b"!"):
+        return
+    try:
+        extensions.find(b"pushlog")
+    except KeyError:
+        raise seams.refusal("pushlog", "it is not loaded") from None

@@ -44,7 +44,7 @@ def prepare() -> Any:
     ui.fout = ui.ferr = _Nothing()
     extensions.loadall(ui)
     extensions.populateui(ui)
-    visibility.uisetup(ui)  # its views, to warm their caches; nothing is served from here, so its guards stay away
+    visibility.register_views()  # to warm their caches; nothing is served from here, so there are no guards
     ui.setconfig(b"vcsreplicator", b"role", b"mirror", b"mirror")
     return ui
 

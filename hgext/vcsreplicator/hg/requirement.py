@@ -8,9 +8,11 @@ process of the master first opens it. It says nothing about the content, so it d
 from collections.abc import Callable
 from typing import Any
 
-from mercurial import error, extensions, scmutil
+from mercurial import error, scmutil
 from mercurial import requirements as formats
 from mercurial.repo import requirements
+
+from pushlog import seams
 
 LOCK = b"exp-vcsreplicator"
 
@@ -21,8 +23,8 @@ def register(*, locking: bool) -> None:
     if locking:
         from mercurial.upgrade_utils import actions  # which a push need not load
 
-        extensions.wrapfunction(actions, "preservedrequirements", _preserved)
-        extensions.wrapfunction(actions, "supporteddestrequirements", _supported)
+        seams.wrap(actions, "preservedrequirements", _preserved)
+        seams.wrap(actions, "supporteddestrequirements", _supported)
 
 
 def understand() -> None:

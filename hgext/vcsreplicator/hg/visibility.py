@@ -18,9 +18,11 @@ fit it is a reason to show nothing. Proven by `tests/hg/serving-*.t`.
 from collections.abc import Callable
 from typing import Any
 
-from mercurial import error, extensions, hg, repoview, scmutil
+from mercurial import changelog, error, localrepo, repoview, scmutil
 from mercurial.node import hex, nullrev
 from mercurial.utils import repoviewutil
+
+from pushlog import seams
 
 from . import watermark
 from .watermark import Watermark, lower_watermark, read_watermark, write_watermark
@@ -31,8 +33,8 @@ __all__ = [
     "is_mirror",
     "lower_watermark",
     "read_watermark",
+    "register_views",
     "reposetup",
-    "uisetup",
     "warm",
     "write_watermark",
 ]
@@ -68,21 +70,11 @@ def is_mirror(ui: Any) -> bool:
     return bool(ui.config(b"vcsreplicator", b"role") == b"mirror")
 
 
-def uisetup(ui: Any) -> None:
-    """Puts the views of a mirror in front of every client."""
-    _register_views()
-    if is_mirror(ui) and ("path", watermark.WATERMARK) not in hg.foi:
-        from . import guards
-
-        hg.foi.append(("path", watermark.WATERMARK))
-        guards.install()
-
-
 def reposetup(ui: Any, repo: Any) -> None:
     """Takes hold of the release that is current now, and tells the pushlog where to stop."""
     if not repo.local() or not is_mirror(repo.ui):
         return
-    _register_views()
+    register_views()
     unfiltered = repo.unfiltered()
     release = read_watermark(unfiltered)
     setattr(unfiltered, _RELEASE, release)
@@ -147,7 +139,7 @@ def warm(repo: Any) -> None:
 
     For the idle moments of a mirror's worker, whatever its configuration; needs no lock.
     """
-    _register_views()
+    register_views()
     unfiltered = repo.unfiltered()
     setattr(unfiltered, _RELEASE, read_watermark(unfiltered))
     for name, _, _ in _VIEWS:
@@ -164,12 +156,17 @@ def _widest_view(unfiltered: Any) -> bytes:
     return VIEW if is_same else HIDDEN_VIEW
 
 
-def _register_views() -> None:
+def register_views() -> None:
     """Makes our views known to Mercurial, once per process."""
     if VIEW in repoview.filtertable:
         return
-    extensions.wrapfunction(repoview, "wrapchangelog", _changelog)
-    extensions.wrapfunction(scmutil, "_filtered_and_obs_revs", _hidden_up_to)
+    seams.check(repoview, "filterrevs")
+    seams.check(
+        localrepo, *(f"localrepository.{name}" for name in ("__len__", "branchmap", "cancopy", "file", "heads"))
+    )
+    seams.check(changelog, *(f"changelog.{name}" for name in ("_head_node_ids", "headrevs", "node", "rev")))
+    seams.wrap(repoview, "wrapchangelog", _changelog)
+    seams.wrap(scmutil, "_filtered_and_obs_revs", _hidden_up_to)
     for name, limited, smaller in _VIEWS:
         repoview.filtertable[name] = _limit(limited)
         if smaller is not None:

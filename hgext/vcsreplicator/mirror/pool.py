@@ -28,6 +28,7 @@ _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY",
 _NICE = 5
 CONFIGURATION = """\
 [extensions]
+*:required = yes
 pushlog =
 [ui]
 quiet = yes

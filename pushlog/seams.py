@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every private function of Mercurial that these extensions wrap or override, with its parameters; a set-up that fails is closed.
+
+Mercurial changes such functions without notice, and after a failed set-up prints a warning and goes on: pushes unrecorded,
+mirrors unguarded. So each is wrapped by `wrap`, which refuses one that is not in the table, is missing, or takes other
+parameters; and `Setup` keeps what failed, and refuses every repository with it. What a process does not load is not checked in it.
+
+Rule of this file: nobody calls `extensions.wrapfunction` but `wrap` (`tests/house/test_seams.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mercurial import error, extensions, util
+
+MINIMUM = (7, 2)
+
+# Module → function → its parameters in order; "..." ends a list that may go on.
+SEAMS = {
+    "mercurial.bookmarks": {"_getbkfile": "repo"},
+    "mercurial.bundle2": {
+        "addpartbundlestream2": "bundler repo narrow_matcher stream store_fingerprint kwargs",
+    },
+    "mercurial.changelog": {
+        "changelog._head_node_ids": "self",
+        "changelog.headrevs": "self revs stop_rev",
+        "changelog.node": "self rev",
+        "changelog.rev": "self node",
+    },
+    "mercurial.cmd_impls.clone": {"clone": "ui peeropts source dest ..."},
+    "mercurial.exchange": {
+        "_pullobsolete": "pullop",
+        "unbundle": "repo cg heads source url",
+    },
+    "mercurial.exchanges.bundle_cache": {"get_manifest_lines": "repo"},
+    "mercurial.exchanges.peer": {"server_filtername": "repo accesshidden"},
+    "mercurial.hg": {
+        "cachedlocalrepo.__init__": "self repo",
+        "cachedlocalrepo._repostate": "self",
+    },
+    "mercurial.hgweb.hgweb_mod_inner": {
+        "getwebview": "repo",
+        "hgweb._runwsgi": "self req res repo",
+        "requestcontext.templater": "self req",
+    },
+    "mercurial.hgweb.webutil": {
+        "children": "ctx hide",
+        "commonentry": "repo ctx",
+    },
+    "mercurial.localrepo": {
+        "createrepository": "ui path createopts requirements",
+        "localpeer.local": "self",
+        "localrepository.__len__": "self",
+        "localrepository.branchmap": "self",
+        "localrepository.cancopy": "self",
+        "localrepository.file": "self path writable",
+        "localrepository.heads": "self start",
+        "localrepository.rollback": "self dryrun force",
+        "localrepository.transaction": "self desc report",
+    },
+    "mercurial.phases": {"listphases": "repo"},
+    "mercurial.repair": {
+        "deleteobsmarkers": "obsstore indices",
+        "strip": "ui repo nodelist backup topic",
+    },
+    "mercurial.repoview": {
+        "filterrevs": "repo filtername ...",
+        "wrapchangelog": "unfichangelog filteredrevs",
+    },
+    "mercurial.revlog": {"revlog.censorrevision": "self tr censor_nodes tombstone"},
+    "mercurial.scmutil": {
+        "_filterederror": "repo changeid",
+        "_filtered_and_obs_revs": "repo max_rev",
+        "resolvehexnodeidprefix": "repo prefix",
+    },
+    "mercurial.streamclone": {
+        "allowservergeneration": "repo",
+        "generatev1": "repo",
+        "generatev2": "repo matcher includeobsmarkers",
+        "generatev3": "repo matcher includeobsmarkers",
+    },
+    "mercurial.transaction": {
+        "rollback": "opener vfsmap file report checkambigfiles skip_journal_pattern",
+        "transaction.endgroup": "self ...",
+    },
+    "mercurial.upgrade_utils.actions": {
+        "preservedrequirements": "repo",
+        "supporteddestrequirements": "repo",
+    },
+    "mercurial.util": {"urlreq.parseqsl": "qs ..."},
+    "mercurial.wireprotov1server": {
+        "_capabilities": "repo proto",
+        "find_pullbundle": "repo proto opts clheads heads common",
+        "commands.changegroup": "repo proto roots",
+        "commands.changegroupsubset": "repo proto bases heads",
+        "commands.get_cached_bundle_inline": "repo proto path",
+        "commands.pushkey": "repo proto namespace key old new",
+    },
+}
+
+
+class MissingSeam(ImportError):
+    """This Mercurial has no such function, or one with other parameters."""
+
+
+def wrap(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Wrap a function of the table, named from its module on; raises MissingSeam and wraps nothing if it is another."""
+    check(module, name)
+    owner, last = _find(module, name)
+    extensions.wrapfunction(owner, last, wrapper)
+
+
+def check(module: Any, *names: str) -> None:
+    """Raise MissingSeam with the name of the first that is missing, or takes other parameters than the table says."""
+    for name in names:
+        expected, where = SEAMS[module.__name__][name].split(), f"{module.__name__}.{name}"
+        try:
+            owner, last = _find(module, name)
+            found = parameters(getattr(owner, last))
+        except (AttributeError, KeyError):
+            raise MissingSeam(f"{where} is missing") from None
+        if expected[-1] == "...":
+            expected.pop()
+            found = found[: len(expected)]
+        if found != expected:
+            raise MissingSeam(f"{where} takes ({', '.join(found)}), expected ({', '.join(expected)})")
+
+
+def _find(module: Any, name: str) -> tuple[Any, str]:
+    """The object that holds the function, and its attribute's name; a command of the wire protocol is an entry with a function."""
+    *owners, last = name.split(".")
+    if owners == ["commands"]:
+        return module.commands[last.encode("ascii")], "func"
+    return functools.reduce(getattr, owners, module), last
+
+
+def parameters(function: Any) -> list[str]:
+    """The names of a function's parameters, below whatever other extensions have wrapped around it."""
+    while True:
+        inner = getattr(function, "_origfunc", None) or getattr(function, "__wrapped__", None)
+        if inner is None:
+            break
+        function = inner
+    code = function.__code__
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    return list(code.co_varnames[:count])
+
+
+def check_version() -> None:
+    """Raise MissingSeam with a Mercurial that is too old.
+
+    Not by `minimumhgversion`: for that Mercurial leaves an extension out even where `:required = yes`.
+    """
+    version = util.versiontuple(n=2)
+    if version[0] is None or (version[0], version[1] or 0) < MINIMUM:
+        needed = ".".join(map(str, MINIMUM))
+        raise MissingSeam(f"it needs Mercurial {needed} or newer, this is {util.version().decode()}")
+
+
+class Setup:
+    """The set-up of an extension; once a part of it failed, every local repository is refused."""
+
+    def __init__(self, extension: str) -> None:
+        self._extension = extension
+        self._problem: str | None = None
+
+    def run(self, part: Callable[[], None]) -> None:
+        """Do a part of the set-up; never raises, because Mercurial would go on without the extension."""
+        try:
+            part()
+        except Exception as problem:
+            self._problem = self._problem or f"{type(problem).__name__}: {problem}"
+
+    def check(self, repo: Any) -> None:
+        """Raise Abort for a local repository if the set-up failed."""
+        if self._problem is not None and repo.local():
+            raise refusal(self._extension, self._problem)
+
+
+def refusal(extension: str, problem: str) -> error.Abort:
+    """What a user reads who would use a repository without what the extension is there for."""
+    return error.Abort(
+        f"the extension {extension} cannot do its work with Mercurial {util.version().decode()}: {problem}".encode(),
+        hint=b"until that is mended no repository is opened",
+    )

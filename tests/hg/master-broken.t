@@ -1,0 +1,77 @@
+A master whose Mercurial cannot load the extension, or cannot set it up, takes no push.
+
+  $ . "$TESTDIR/master.sh"
+  $ hgm init repos/one
+  (recorded repository creation in replication log in *s) (glob)
+  $ hg clone -q ssh://user@dummy/$TESTTMP/repos/one clone; cd clone
+  $ echo a > a; hg commit -qAm a
+  $ cp ../master.hgrc ../sound.hgrc
+  $ hgrc() { sed "$1" ../sound.hgrc > ../master.hgrc; }
+  $ pushed() { hg push 2>&1 | grep -v '^pushing\|^searching\|^remote: \*\*\*\|^(or\|no suitable' | cut -c 1-150; hg -R ../repos/one log -T '{desc}\n'; }
+
+A name that is misspelt, or a package that is not there, is what `*:required` is for, in any line of [extensions].
+
+  $ hgrc 's/^vcsreplicator =/vcsreplicater =/'
+  $ pushed
+  remote: abort: failed to import extension "vcsreplicater": No module named 'vcsreplicater'
+  remote: (loading of this extension was required, see `hg help config.extensions` for details)
+  $ hgrc 's/^pushlog =/pushlogg =/'
+  $ pushed
+  remote: abort: failed to import extension "pushlogg": No module named 'pushlogg'
+  remote: (loading of this extension was required, see `hg help config.extensions` for details)
+
+Without that line too the extension itself refuses if it is there and Mercurial is another than it needs: too old, a module is
+missing, a function is missing or has other parameters. The message has the name.
+
+  $ cat > ../other.py << EOF
+  > import os, sys
+  > from mercurial import exchange, repair, util, wireprotov1server
+  > how = os.environ["HOW"]
+  > if how == "old":
+  >     util.versiontuple = lambda v=None, n=4: (7, 1)
+  > elif how == "module":
+  >     sys.modules["mercurial.cmd_impls.clone"] = None
+  > elif how == "gone":
+  >     del exchange.unbundle
+  > elif how == "changed":
+  >     def strip(ui, repo, nodes): pass
+  >     repair.strip = strip
+  > elif how == "command":
+  >     del wireprotov1server.commands[b"pushkey"]
+  > EOF
+  $ hgrc "/required/d;s|^pushlog =|other = $TESTTMP/other.py\npushlog =|"
+  $ for how in old module gone changed command; do
+  >   echo "- $how"; HOW=$how pushed
+  > done
+  - old
+  remote: abort: the extension vcsreplicator cannot be loaded: it needs Mercurial 7.2 or newer, this is * (glob)
+  remote: (until that is mended no repository is opened)
+  - module
+  remote: abort: the extension * cannot do its work with Mercurial *: *mercurial.cmd_impls.clone* (glob)
+  remote: (until that is mended no repository is opened)
+  - gone
+  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.exchange.unbundle is missing (glob)
+  remote: (until that is mended no repository is opened)
+  - changed
+  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.repair.strip takes (ui, r* (glob)
+  remote: (until that is mended no repository is opened)
+  - command
+  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.wireprotov1server.commands.p* (glob)
+  remote: (until that is mended no repository is opened)
+
+The pushlog cannot be left out by a mistake while the line that names it is there, not even without `*:required`.
+
+  $ hgrc '/required/d;s|^pushlog =|pushlog = /nowhere/pushlog.py|'
+  $ pushed
+  remote: abort: the extension pushlog cannot do its work with Mercurial *: it is not loaded (glob)
+  remote: (until that is mended no repository is opened)
+
+  $ hgrc ''
+  $ pushed
+  remote: adding changesets
+  remote: adding manifests
+  remote: adding file changes
+  remote: recorded push in pushlog
+  remote: added 1 changesets with 1 changes to 1 files
+  remote: recorded push in replication log in *s (glob)
+  a
