@@ -182,6 +182,12 @@ def check_event(event: Event) -> Event:
     return event
 
 
+def check_place(repository: str, path: str) -> None:
+    """Raises MalformedEvent unless id and path of a repository have their form: both become names of folders."""
+    check_path(path)
+    _expect(_IDENTIFIER, repository, "repository")
+
+
 def _check_tip(tip: Tip) -> None:
     _expect(_NODE, tip.node, "after.node")
     if tip.length < 0:

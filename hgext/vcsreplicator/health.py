@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .clock import Clock, SystemClock
-from .errors import Unavailable
+from .errors import Expired, Unavailable
 from .limits import DAY, within
 from .log import Log
 from .roster import MirrorState
@@ -125,7 +125,10 @@ class Endpoint:
                 if self._follower is None:
                     self._follower = Follower(self._log)
                 reasons = self._reasons(self._follower.update())
-            except Unavailable as error:
+            except (Unavailable, Expired) as error:
+                if isinstance(error, Expired) and self._follower is not None:  # the log lost records: look at it anew
+                    self._follower.close()
+                    self._follower = None
                 reasons = (f"the log cannot be read: {error}",)
         return {"ready": not reasons, "reasons": list(reasons), "mirror": self._mirror}
 

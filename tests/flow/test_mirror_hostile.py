@@ -19,12 +19,12 @@ from hgext.vcsreplicator.clock import SystemClock
 from hgext.vcsreplicator.errors import Rejected
 from hgext.vcsreplicator.hg.repository import Repositories, prepare
 from hgext.vcsreplicator.hg.work import Hands
-from hgext.vcsreplicator.log import EVENTS, Message
+from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE, Message
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import Item, Outcome, Task
 from hgext.vcsreplicator.path import check_path
 from testing.author import Author
-from testing.mirroring import Bench
+from testing.mirroring import NAME, Bench
 from testing.waiting import eventually
 
 RECORDS = 10_000
@@ -301,6 +301,35 @@ def test_what_needs_more_memory_than_a_worker_may_take_waits_apart_until_it_may_
     with bench.process():
         bench.wait_applied(author)
     assert "worker died" not in (bench.folder / "mirror.log").read_text()
+
+
+def test_hostile_records_stop_no_mirror_and_no_start_of_one(bench: Bench) -> None:
+    neighbour = bench.author("neighbour")
+    state = {"incarnation": "a" * 32, "path": "r", "generation": 1, "seq": 1, "event": "b" * 32, "digest": "c" * 64}
+    state |= {"released": 1, "noticed": 0, "roster": 1}
+    (bench.root / "victim").mkdir()
+    (bench.root / "victim" / "file").write_text("kept")
+    records = [
+        Message(topic=STATE, key="aggregator", value=b'{"time":1e300,"roster":1,"held":0}'),
+        Message(topic=STATE, key="aggregator", value=b'{"time":1e999,"roster":1,"held":0}'),
+        Message(topic=STATE, key="../../victim", value=json.dumps({**state, "repository": "../../victim"}).encode()),
+        Message(
+            topic=STATE, key="d" * 32, value=json.dumps({**state, "repository": "d" * 32, "path": "\udcff"}).encode()
+        ),
+        Message(topic=ROSTER, key="roster", value=b'{"version":' + b"9" * 400 + b"}"),
+        Message(topic=ACKS, key=NAME, value=b'{"mirror":"alpha","time":1e999}'),
+        Message(topic=EVENTS, key="d" * 32, value=framed({"event": {"seq": 1e308, "time": 1e308}}, b"")),
+    ]
+    for _ in range(2):
+        with bench.mirror():
+            bench.log.append(records)
+            neighbour.push()
+            bench.send(neighbour)
+            bench.wait_applied(neighbour)
+            eventually(bench.everything_passed, "the positions pass")
+    eventually(lambda: {record.topic for record in bench.errors()} == {STATE, ROSTER, EVENTS}, "the records in errors")
+    assert (bench.root / "victim" / "file").read_text() == "kept"
+    assert bench.notes() == []
 
 
 def test_the_repository_of_a_hostile_record_is_set_apart_and_its_neighbour_goes_on(bench: Bench) -> None:

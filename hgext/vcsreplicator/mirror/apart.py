@@ -58,7 +58,7 @@ class Apart(Books):
             partition=partition,
             offset=former.offset if former else first,
             reason=reason,
-            note=note[:500],
+            note=note.encode("utf-8", "replace").decode()[:500],  # it may name a file of any bytes
             since=former.since if former else self._clock.now(),
             attempts=former.attempts if former else 0,
         )

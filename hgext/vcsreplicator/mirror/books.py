@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import structlog
 
 from ..clock import Clock
-from ..errors import MalformedEvent, Unavailable
+from ..errors import MalformedEvent, Rejected, Unavailable
 from ..event import Event
 from ..levels import Ack, Reason, State
 from ..log import Log, Record, partition_of
@@ -19,6 +19,7 @@ from ..path import twin
 from ..retry import Backoff
 from ..roster import Mirror, Role, Roster
 from ..shape import to_json
+from ..unforeseen import Fault, fault
 from ..wire import decode
 from .backlog import Backlog
 from .following import Following, Phase
@@ -32,6 +33,14 @@ from .task import Item
 T = TypeVar("T")
 
 log = structlog.get_logger()
+
+
+class Unforeseen(Rejected):
+    """A record that cannot be handled, for a reason that nobody thought of."""
+
+    def __init__(self, found: Fault) -> None:
+        super().__init__(found.reason)
+        self.traceback = found.traceback
 
 
 class Books:
@@ -83,7 +92,15 @@ class Books:
         return following
 
     def _item(self, record: Record) -> Item | None:
-        """The checked event of a record, None for a heartbeat."""
+        """The checked event of a record, None for a heartbeat. Raises Rejected, also for what nobody foresaw."""
+        try:
+            return self._read_item(record)
+        except Exception as error:
+            if (found := fault(error)) is None:
+                raise
+            raise Unforeseen(found) from error
+
+    def _read_item(self, record: Record) -> Item | None:
         if record.value is None:
             raise MalformedEvent("record: a value is missing")
         frame = decode(record.value)

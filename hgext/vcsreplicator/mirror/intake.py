@@ -3,19 +3,23 @@
 
 import os
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from ..errors import MalformedEvent, Rejected, UnknownEvent
+from ..event import check_place
 from ..levels import KEY_KEPT, AggregatorBeat, ErrorRecord, Reason, State
-from ..log import ERRORS, Message, Record
+from ..log import ERRORS, EVENTS, Message, Record
+from ..path import check_rules
 from ..roster import KEY as ROSTER_KEY
 from ..roster import Roster
 from ..shape import from_json, to_json
+from ..unforeseen import fault
 from . import metrics
 from .apart import Apart
-from .books import deletion
+from .books import Unforeseen, deletion
 from .task import Item
 
 FRESH = "fresh"
@@ -26,22 +30,27 @@ class Intake(Apart):
     """What a record means for the books."""
 
     def _record(self, record: Record) -> None:
-        match record.topic:
-            case "state":
-                self.take_state(record.key, record.value)
-            case "roster":
-                if record.key == ROSTER_KEY:
-                    self.take_roster(record.value)
-            case _:
-                self._event(record)
+        """Whatever a record is, what it does to this mirror is no more than a reject of it."""
+        try:
+            match record.topic:
+                case "state":
+                    self._state(record.key, record.value)
+                case "roster":
+                    if record.key == ROSTER_KEY:
+                        self._take_roster(record.value)
+                case _:
+                    self._event(record)
+        except Rejected as error:
+            self._reject(record, error)
+        except Exception as error:
+            if (found := fault(error)) is None:
+                raise
+            log.exception("unforeseen", topic=record.topic, partition=record.partition, offset=record.offset)
+            self._reject(record, Unforeseen(found))
 
     def _event(self, record: Record) -> None:
         self._backlog.read(record.partition, record.offset)
-        try:
-            item = self._item(record)
-        except Rejected as error:
-            self._reject(record, error)
-            return
+        item = self._item(record)
         if item is None or not self._wanted(item):
             return
         event = item.event
@@ -77,7 +86,9 @@ class Intake(Apart):
         """Kept in `errors`; a repository that it names as its key is followed apart, because its next event is missing."""
         reason = Reason.UNKNOWN_VERSION if isinstance(error, UnknownEvent) else Reason.GAP
         known = self._all.get(record.key or "")
-        log.error("record rejected", partition=record.partition, offset=record.offset, reason=str(error))
+        log.error(
+            "record rejected", topic=record.topic, partition=record.partition, offset=record.offset, reason=str(error)
+        )
         metrics.REJECTED.inc()
         key = None if record.key is None else record.key[:KEY_KEPT]
         told = ErrorRecord(
@@ -90,24 +101,38 @@ class Intake(Apart):
             key=key,
             value=b64encode((record.value or b"")[: 48 * 1024]).decode(),
             repository=known.id if known else None,
+            traceback=error.traceback if isinstance(error, Unforeseen) else None,
         )
         self.sender.append(Message(topic=ERRORS, key=key, value=to_json(told)))
-        if known is not None and known.follows_stream:
+        if record.topic == EVENTS and known is not None and known.follows_stream:
             self._detach(known, reason, str(error), offset=record.offset)
 
     def take_state(self, key: str | None, value: bytes | None) -> None:
-        """The newest record of a key of `state`: what the aggregator holds true of a repository, or its sign of life."""
+        """What `state` holds for a key at the start; what cannot be handled is passed over."""
+        self._pass_over("state", key, lambda: self._state(key, value))
+
+    def _pass_over(self, topic: str, key: str | None, take: Callable[[], None]) -> None:
+        try:
+            take()
+        except Exception as error:
+            if not isinstance(error, Rejected) and fault(error) is None:
+                raise
+            log.error("record not understood", topic=topic, key=key, reason=str(error)[:300])
+
+    def _state(self, key: str | None, value: bytes | None) -> None:
+        """What the aggregator holds true of a repository, or its sign of life. Raises MalformedEvent."""
         if key is None or value is None:
             return
-        try:
-            if key == "aggregator":
-                self._aggregator_beat = from_json(AggregatorBeat, value).time
-                metrics.AGGREGATOR_BEAT.set(self._aggregator_beat)
-                self._renew()
-            else:
-                self._learn(from_json(State, value))
-        except MalformedEvent as error:
-            log.error("state not understood", reason=str(error), key=key)
+        if key == "aggregator":
+            self._aggregator_beat = from_json(AggregatorBeat, value).time
+            metrics.AGGREGATOR_BEAT.set(self._aggregator_beat)
+            self._renew()
+            return
+        state = from_json(State, value)
+        check_place(state.repository, state.path)
+        if state.repository != key:
+            raise MalformedEvent(f"state: its key is not the repository {state.repository}")
+        self._learn(state)
 
     def _renew(self) -> None:
         """The file by whose time web servers know the aggregator's last sign of life."""
@@ -141,15 +166,17 @@ class Intake(Apart):
         self._queue(following)
 
     def take_roster(self, value: bytes | None) -> None:
+        """The roster at the start; one that cannot be handled is passed over."""
+        self._pass_over("roster", ROSTER_KEY, lambda: self._take_roster(value))
+
+    def _take_roster(self, value: bytes | None) -> None:
         """The roster says what this mirror carries; without one, or not being in it, it carries everything.
 
-        An older one than the last says nothing any more.
+        An older one than the last says nothing any more. Raises MalformedEvent, the last one then holds.
         """
-        try:
-            roster = None if value is None else from_json(Roster, value)
-        except MalformedEvent as error:
-            log.error("roster not understood", reason=str(error))
-            return
+        roster = None if value is None else from_json(Roster, value)
+        if roster is not None and (ours := roster.mirror(self._settings.name)) is not None:
+            check_rules(ours.rules)
         if roster is None or roster.version < self._roster.version:
             return
         before, self._roster = self._member, roster

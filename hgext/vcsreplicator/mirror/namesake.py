@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from ..errors import BadConfig, Expired, MalformedEvent, Unavailable
+from ..errors import BadConfig, Expired, Unavailable
 from ..levels import Beat
 from ..log import ACKS, Log, Reader
 from ..shape import from_json
@@ -135,7 +135,7 @@ class Namesakes:
         """The beat, if it is another instance's."""
         try:
             beat = None if value is None else from_json(Beat, value)
-        except MalformedEvent:
+        except Exception:  # whatever is wrong with it, it is no beat
             return None
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 

@@ -193,7 +193,7 @@ def _converse(worker: Worker, arrived: Callable[[Answered], None]) -> None:
             try:
                 worker.pipe.send(asked)
                 answer = worker.pipe.recv()
-            except (EOFError, OSError):
+            except Exception:  # mostly EOFError or OSError; whatever it is, the conversation is over
                 answer = None
             arrived(Answered(worker=worker, answer=answer))
             if answer is None:

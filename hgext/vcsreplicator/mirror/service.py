@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from ..clock import Clock
-from ..errors import BadConfig, Expired, MalformedEvent, Unavailable
+from ..errors import BadConfig, Expired, Unavailable
 from ..levels import Ack
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
 from ..retry import Backoff
@@ -125,8 +125,8 @@ def _own_acks(settings: MirrorSettings, newest: Mapping[str, bytes]) -> dict[str
         if key.startswith(prefix):
             try:
                 acks[key.removeprefix(prefix)] = from_json(Ack, value)
-            except MalformedEvent as error:
-                log.error("ack not understood", key=key, reason=str(error))
+            except Exception as error:  # what it says is found out again
+                log.error("ack not understood", key=key, reason=str(error)[:300])
     return acks
 
 

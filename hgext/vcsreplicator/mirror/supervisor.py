@@ -7,12 +7,14 @@ One thread decides and owns all that is in the four modules of it: `books` is wh
 1. A position passes an event only after a worker said that its transaction has committed, or after a note about its repository is
    durable (`Backlog` keeps count).
 2. A repository has one task at a time. Which worker takes it matters for warmth only: a slow one holds up nobody else.
-3. Trouble concerns one repository: it is followed apart (`_detach`), everyone else goes on.
+3. Trouble concerns one repository: it is followed apart (`_detach`), everyone else goes on. That holds for mistakes of this program
+   too: what nobody foresaw is a reject of the record, or the trouble of the repository (`_sparing`), that it came of.
 """
 
+import contextlib
 import heapq
 import queue
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import structlog
@@ -20,6 +22,7 @@ import structlog
 from ..event import Type
 from ..levels import Ack, Beat, Reason
 from ..shape import to_json
+from ..unforeseen import fault
 from ..version import VERSION
 from . import metrics
 from .books import deletion
@@ -68,10 +71,12 @@ class Supervisor(Intake):
                 self._hold_back()
                 arrived.taken()
             case Read():
-                self._caught(arrived)
+                with self._sparing(arrived.follows):
+                    self._caught(arrived)
                 arrived.taken()
             case Answered():
-                self._answered(arrived)
+                with self._sparing(getattr(arrived.worker.busy, "repository", None)):
+                    self._answered(arrived)
             case Lost():
                 self._lost(arrived)
             case Ends():
@@ -82,6 +87,18 @@ class Supervisor(Intake):
             case Broken():
                 raise arrived.error
 
+    @contextlib.contextmanager
+    def _sparing(self, repository: str | None) -> Iterator[None]:
+        """An exception that nobody foresaw, where one repository is concerned, is that repository's trouble alone."""
+        try:
+            yield
+        except Exception as error:
+            found, following = fault(error), self._all.get(repository or "")
+            if found is None or following is None:
+                raise
+            log.exception("unforeseen", repository=following.id, path=following.path)
+            self._detach(following, Reason.CRASHED, found.reason)
+
     def _dispatch(self) -> None:
         for lane, line in self._ready.items():
             while line and (worker := self.pool.idle(lane)) is not None:
@@ -89,11 +106,13 @@ class Supervisor(Intake):
                 if following is None or not following.queued:  # of the same name, but not the one that stood in line
                     continue
                 following.queued = False
-                if self._lane(following) is not lane:
-                    self._queue(following)
-                    continue
-                following.running = True
-                self._give(worker, self._task(following))
+                with self._sparing(following.id):
+                    if self._lane(following) is not lane:
+                        self._queue(following)
+                        continue
+                    task = self._task(following)
+                    following.running = True
+                    self._give(worker, task)
         if self._cold:
             self._warm_next()
 
@@ -283,7 +302,9 @@ class Supervisor(Intake):
     def _tick(self) -> None:
         now = self._clock.monotonic()
         while self._alarms and self._alarms[0][0] <= now:
-            self._alarm(heapq.heappop(self._alarms)[1])
+            _, repository = heapq.heappop(self._alarms)
+            with self._sparing(repository):
+                self._alarm(repository)
         if now - self._ticked < TICK:
             return
         self._ticked = now
