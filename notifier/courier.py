@@ -20,7 +20,7 @@ from hgext.vcsreplicator.errors import BadConfig, Expired, Rejected, Replication
 from hgext.vcsreplicator.event import check_event
 from hgext.vcsreplicator.levels import Notice
 from hgext.vcsreplicator.log import NOTICES, Log, Reader, Record
-from hgext.vcsreplicator.retry import Backoff
+from hgext.vcsreplicator.retry import RECONNECT
 from hgext.vcsreplicator.shape import from_json
 
 from .delivery import Delivery, Window
@@ -345,7 +345,7 @@ class _Shift:
 
     def _log_trouble(self, error: ReplicationError) -> None:
         self.log_failures += 1
-        delay = Backoff(first=0.1, longest=5.0).delay(self.log_failures, self.courier.chance())
+        delay = RECONNECT.delay(self.log_failures, self.courier.chance())
         self.log_until = self.clock.monotonic() + delay
         log_line.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 

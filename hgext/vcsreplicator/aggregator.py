@@ -13,6 +13,7 @@ commit is the next group). Nobody waits for new events alone: within `group_time
 holds both.
 """
 
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from .limits import within
 from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record, Transactor
 from .outgoing import Batch
 from .poison import Poison, Poisoned
-from .retry import Backoff
+from .retry import RECONNECT
 from .roster import Roster
 from .shape import from_json, to_json
 
@@ -52,7 +53,6 @@ RENEW_INTERVAL = 3600.0  # seconds; Kafka forgets a position that nobody stores 
 """Records of one read, and reads before what they brought is decided and committed."""
 
 LOAD_LIMIT = 5000
-RETRY = Backoff(first=0.1, longest=5.0)
 TopicPartition = tuple[str, int]
 
 log_line = structlog.get_logger()
@@ -109,7 +109,7 @@ def run(
         except (Unavailable, Expired) as error:
             failures += 1
             log_line.warning("log unavailable", reason=str(error), failures=failures)
-            stop.wait(RETRY.delay(failures))
+            stop.wait(RECONNECT.delay(failures, random.random()))
         except Poisoned as poisoned:
             log_line.exception("unforeseen", what=poisoned.what)
             if not poison.add(poisoned):

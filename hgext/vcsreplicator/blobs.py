@@ -154,8 +154,11 @@ class S3Blobs:
     def _client(self) -> Any:
         if self._made is None:
             import boto3
+            from botocore.config import Config
 
-            self._made = boto3.client("s3")
+            # Whoever stores or reads tries again, for ever; by itself the client waits for a silent S3 for minutes.
+            once = Config(connect_timeout=4, read_timeout=10, retries={"total_max_attempts": 1})
+            self._made = boto3.client("s3", config=once)
         return self._made
 
 

@@ -20,7 +20,7 @@ from .outbox import Entry, Outbox, Sent, Store
 from .relay_fork import StateWatch
 from .relay_loss import LossWatch
 from .relay_sending import Sender
-from .retry import Backoff
+from .retry import RECONNECT
 
 log = structlog.get_logger()
 
@@ -38,7 +38,6 @@ SECONDS = prometheus_client.Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
 )
 
-PATIENCE = Backoff(first=0.1, longest=5.0)
 LOOKS = 5  # more than once at a lock that may be abandoned; then it is left to the next scan
 
 
@@ -152,7 +151,7 @@ class Work:
             task.jobs |= again
             if again:
                 task.failures += 1
-                task.not_before = self._clock.monotonic() + PATIENCE.delay(task.failures, random.random())
+                task.not_before = self._clock.monotonic() + RECONNECT.delay(task.failures, random.random())
             else:
                 task.failures, task.not_before = 0, 0.0
             if task.jobs:

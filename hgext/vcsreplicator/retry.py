@@ -18,3 +18,7 @@ class Backoff:
         exponent = min(max(attempt - 1, 0), 64)
         plain = min(self.longest, self.first * self.factor**exponent)
         return plain * (1 + self.jitter * (2 * chance - 1))
+
+
+RECONNECT = Backoff(first=0.1, longest=4.0)
+"""For what is outside and was away: with its jitter, at least one attempt in five seconds, after an outage of any length."""

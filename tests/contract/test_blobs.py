@@ -4,6 +4,7 @@
 import dataclasses
 import hashlib
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -68,6 +69,16 @@ def test_a_store_that_is_not_there_is_unavailable(url, aws, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
     with pytest.raises(Unavailable, match="blobs: "):
         open_blobs(url).put(iter(PIECES))
+
+
+def test_a_store_that_accepts_and_says_nothing_is_unavailable(monkeypatch):
+    """The client's own patience is five times a minute, and then some."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        begun = time.monotonic()
+        with pytest.raises(Unavailable, match="blobs: "):
+            open_blobs("s3://silent").put([b"some", b"bundle"])
+        assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize("step", ["link", "replace", "utime"])

@@ -4,6 +4,7 @@
 import fcntl
 import os
 import queue
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from ..clock import Clock
 from ..errors import BadConfig, Expired, Unavailable
 from ..levels import Ack
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
-from ..retry import Backoff
+from ..retry import RECONNECT
 from ..roster import KEY as ROSTER_KEY
 from ..shape import from_json
 from .namesake import Namesakes, instance_of
@@ -155,12 +156,12 @@ def _scan(supervisor: Supervisor, acks: dict[str, Ack], stop: threading.Event) -
 
 def _patiently(stop: threading.Event, ask: Callable[[], T]) -> T | None:
     """What the log answers, however long it takes; None if stopped meanwhile. One that lost records is asked from its beginning."""
-    attempt, backoff = 0, Backoff(first=0.1, longest=5.0)
+    attempt = 0
     while not stop.is_set():
         try:
             return ask()
         except (Unavailable, Expired) as error:
             attempt += 1
             log.warning("log unavailable", reason=str(error), attempt=attempt)
-            stop.wait(backoff.delay(attempt))
+            stop.wait(RECONNECT.delay(attempt, random.random()))
     return None

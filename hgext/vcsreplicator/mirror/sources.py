@@ -6,6 +6,7 @@ newest levels and positions, as many as have come together at a time. All of the
 """
 
 import contextlib
+import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,10 @@ import structlog
 
 from ..errors import Expired, Rewound, Unavailable
 from ..log import ACKS, EVENTS, Log, Message, Positions, Reader, Record
-from ..retry import Backoff
+from ..retry import RECONNECT
 
 POLL = 0.2
 AHEAD = 2
-_BACKOFF = Backoff(first=0.1, longest=5.0)
 log = structlog.get_logger()
 
 
@@ -123,7 +123,7 @@ class Source:
             except Unavailable as error:
                 attempt += 1
                 log.warning("log unavailable", reason=str(error), attempt=attempt)
-                self._stop.wait(_BACKOFF.delay(attempt))
+                self._stop.wait(RECONNECT.delay(attempt, random.random()))
             except Exception as error:
                 self._arrived(Broken(error=error))
                 return
@@ -242,7 +242,7 @@ class Sender:
                 attempt += 1
                 log.warning("levels not written", reason=str(error), attempt=attempt)
                 self._put_back(out)
-                threading.Event().wait(_BACKOFF.delay(attempt))
+                threading.Event().wait(RECONNECT.delay(attempt, random.random()))
             except Exception as error:
                 self._arrived(Broken(error=error))
                 return
