@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The clients of kafka-python as the log needs them: foreign exceptions become ours, and everything waits with a deadline.
 
-This file alone reaches behind the public face of the library, where that has no deadline (`wait`, `Connections`), no end
+This file and `kafka_connections` alone reach behind the public face of the library, where that has no deadline (`wait`), no end
 (`close_producer`, `connect`), a slow start (`warm`) or an answer from before a commit (`Admin`).
 """
 
 import logging
-import ssl
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import errors as kafka_errors
-from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import create_connection
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from ..errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
+from .kafka_connections import Network
 from .kafka_options import Options, check_certificates
 
 T = TypeVar("T")
@@ -41,76 +35,6 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
         for group, request in super()._list_group_offsets_requests(group_specs):
             request.require_stable = True
             yield group, request
-
-
-class Connections(KafkaConnectionManager):  # type: ignore[misc]
-    """The connections of one client: a handshake ends in time like everything else, and why the newest attempt failed is kept.
-
-    `lost` counts the connections that ended, those of the bootstrap left out.
-    """
-
-    failure: Exception | None = None
-    lost = 0
-
-    def get_connection(self, node_id: Any, *rest: Any, **settings: Any) -> Any:
-        known = self._conns.get(node_id)
-        connection = super().get_connection(node_id, *rest, **settings)
-        if connection is not known and not self.cluster.is_bootstrap(node_id):
-            connection.close_future.add_both(self._count_lost)
-        return connection
-
-    def _count_lost(self, _: object) -> None:
-        self.lost += 1
-
-    async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
-        await super()._connect(node, conn, **settings)
-        if conn.init_future.failed():
-            self.failure = conn.init_future.exception
-
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        options, proxy = self.config["socket_options"], self.config["proxy_url"]
-        try:
-            sock = await create_connection(
-                self._net, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at
-            )
-        except Exception as error:
-            traceback.clear_frames(error.__traceback__)  # they hold the sockets that were refused
-            raise
-        try:
-            if not self.ssl_enabled:
-                return KafkaTCPTransport(self._net, sock, host=node.host)
-            tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
-            transport = KafkaSSLTransport(self._net, sock, host=node.host, **tls)
-            sock = transport._sock
-            await self._handshake(sock, timeout_at)
-            return transport
-        except BaseException as error:
-            sock.close()
-            if isinstance(error, OSError | kafka_errors.KafkaTimeoutError):
-                raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
-            raise
-
-    async def _handshake(self, sock: ssl.SSLSocket, timeout_at: float | None) -> None:
-        while True:
-            try:
-                return sock.do_handshake()
-            except ssl.SSLWantReadError:
-                await self._net.wait_read(sock, timeout_at=timeout_at)
-            except ssl.SSLWantWriteError:
-                await self._net.wait_write(sock, timeout_at=timeout_at)
-
-
-class Network(KafkaNetClient):  # type: ignore[misc]
-    """What a client talks through. Closing it ends its thread first, then closes every socket."""
-
-    def __init__(self, **settings: Any) -> None:
-        net = NetworkSelector(**settings)
-        super().__init__(net=net, manager=Connections(net, **settings))
-
-    def close(self, node_id: Any = None) -> None:
-        if node_id is None:
-            self._net.stop()
-        super().close(node_id)
 
 
 def connect(options: Options, kind: type[T], **ours: Any) -> T:

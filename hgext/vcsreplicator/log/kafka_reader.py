@@ -43,6 +43,7 @@ class KafkaReader:
         self._woken = threading.Event()
         self._looked = 0.0
         self._behind: dict[TopicPartition, int] = {}
+        self._unanswered = False
 
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         deadline = time.monotonic() + timeout
@@ -154,8 +155,17 @@ class KafkaReader:
 
     def _look_around(self, consumer: KafkaConsumer) -> None:
         """A silent consumer cannot be told from a dead one: ask for the ends, and believe the brokers."""
-        active = [partition for partition in self._names if partition not in self._paused]
-        ends = consumer.end_offsets(active, timeout_ms=2_000) if active else {}
+        every = [partition for partition in self._names if partition not in self._paused]
+        led = [partition for partition in every if _is_led(consumer, partition)]
+        active = led or every  # what has no leader now waits for one, while the others go on
+        try:
+            ends = consumer.end_offsets(active, timeout_ms=2_000) if active else {}
+        except kafka_errors.KafkaTimeoutError:
+            if self._unanswered or not led:
+                raise
+            self._unanswered = True  # until the next look it is known which broker hangs
+            return
+        self._unanswered = False
         positions = {partition: self._position(partition) for partition in active}
         behind = {partition: at for partition, at in positions.items() if at < ends[partition]}
         stuck = behind.items() & self._behind.items()
@@ -185,7 +195,7 @@ class KafkaReader:
             metrics_enabled=False,
         )
         self._consumer = consumer
-        self._looked, self._behind = time.monotonic(), {}
+        self._looked, self._behind, self._unanswered = time.monotonic(), {}, False
         if self._names:
             consumer.assign(list(self._names))
             for partition, at in self._next.items():
@@ -208,6 +218,12 @@ class KafkaReader:
             consumer, self._consumer = self._consumer, None
             with suppress(Exception):
                 consumer.close(autocommit=False, timeout_ms=500)
+
+
+def _is_led(consumer: KafkaConsumer, partition: TopicPartition) -> bool:
+    """Whether a broker that is not known to be away leads this partition."""
+    leader = consumer._manager.cluster.leader_for_partition(partition)
+    return leader not in (None, -1) and not consumer._manager.connection_delay(leader)
 
 
 def _decode(data: bytes) -> str:

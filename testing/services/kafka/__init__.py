@@ -18,7 +18,7 @@ from testing.services.process import Service, ServiceMissing, free_port, needed
 POM = Path(__file__).with_name("pom.xml")
 
 # A JVM that starts fast and stays small; the broker is for tests, not for throughput.
-JAVA = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 # What a single broker needs, fewer files for internal topics (a start of 1 s instead of 3), and a cleaner that compacts soon.
 PROPERTIES = {
@@ -42,10 +42,17 @@ class Kafka(Service):
 
     name = "kafka"
 
-    def __init__(self, *, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, properties: Mapping[str, str] | None = None, cluster: str | None = None, memory: str = "512m"
+    ) -> None:
         super().__init__()
         self._controller_port = free_port()
-        self._properties = {**PROPERTIES, **(properties or {})}
+        self._cluster, self._memory = cluster or cluster_id(), memory
+        self._properties = {
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            **PROPERTIES,
+            **(properties or {}),
+        }
 
     @property
     def bootstrap(self) -> str:
@@ -56,7 +63,7 @@ class Kafka(Service):
         return f"kafka://{self.bootstrap}"
 
     def command(self) -> Sequence[str]:
-        java = [needed("java", "default-jre-headless"), *JAVA, "-cp", f"{jars()}/*"]
+        java = [needed("java", "default-jre-headless"), f"-Xmx{self._memory}", *JAVA, "-cp", f"{jars()}/*"]
         settings = self.folder / "server.properties"
         if not settings.exists():
             settings.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
@@ -64,9 +71,7 @@ class Kafka(Service):
         return [*java, "kafka.Kafka", str(settings)]
 
     def _format(self, storage_tool: Sequence[str]) -> None:
-        # 16 bytes, the first not one that makes the text begin with a dash: that would be an option.
-        cluster = urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        result = subprocess.run([*storage_tool, "-t", cluster], capture_output=True, text=True, cwd=self.folder)
+        result = subprocess.run([*storage_tool, "-t", self._cluster], capture_output=True, text=True, cwd=self.folder)
         if result.returncode:
             raise ServiceMissing(f"kafka refuses its settings: {result.stderr.strip() or result.stdout.strip()}")
 
@@ -76,7 +81,6 @@ class Kafka(Service):
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "log.dirs": str(self.folder / "data"),
         }
 
@@ -92,6 +96,11 @@ class Kafka(Service):
                 admin.close()
         except KafkaError:
             return False
+
+
+def cluster_id() -> str:
+    """A new one: 16 bytes, the first not one that makes the text begin with a dash, which would be an option."""
+    return urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def jars() -> Path:

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The connections of kafka-python's clients: what hangs is found out within seconds, and all clients of the process know it.
+
+A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers; each client
+would wait for its own time-out, and again with each broker that the next one happens to ask first. So each client looks twice a
+second for requests that wait, and asks after their broker by a connection of its own. A request alone proves nothing: a produce
+request rightly waits for replicas. A broker that does not even greet is left alone by every client of the process: its connections
+are closed, nobody connects to it, metadata are asked for until it leads nothing more, and somebody asks after it every second.
+"""
+
+import ssl
+import threading
+import time
+import traceback
+import weakref
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.inet import create_connection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.metadata import MetadataResponse
+
+# Seconds. The sum of the first three is how long a broker hangs before that is known: below five.
+LOOK_EVERY = 0.5
+SUSPICION = 1.0  # a fetch waits for half a second by itself
+ANSWER_WITHIN = 2.5
+PROBE_EVERY = 1.0
+REMEMBERED = 60.0  # without another failed probe: between two attempts of a service no client is left to make one
+FIRST_PATIENCE = 1.0
+
+Address = tuple[str, int]
+
+
+class Hanging:
+    """The brokers that hang, as the clients of this process found out. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: dict[Address, float] = {}
+        self._suspected: dict[Address, float] = {}
+        self._probed: dict[Address, float] = {}
+
+    def __contains__(self, address: Address | None) -> bool:
+        return address is not None and self._until.get(address, 0.0) > time.monotonic()
+
+    def add(self, address: Address) -> None:
+        self._until[address] = time.monotonic() + REMEMBERED
+
+    def suspect(self, address: Address) -> None:
+        """It was slow to greet: who has a choice asks another one first."""
+        self._suspected[address] = time.monotonic() + REMEMBERED
+
+    def doubtful(self, address: Address) -> bool:
+        return address in self or self._suspected.get(address, 0.0) > time.monotonic()
+
+    def remove(self, address: Address) -> None:
+        """It answered."""
+        self._until.pop(address, None)
+        self._suspected.pop(address, None)
+
+    def claim(self, address: Address) -> bool:
+        """Whether the caller shall probe it: one client at a time is enough."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._probed.get(address, -PROBE_EVERY) < PROBE_EVERY:
+                return False
+            self._probed[address] = now
+            return True
+
+
+HANGING = Hanging()
+
+
+def _waits(connection: Any, now: float) -> bool:
+    """Whether something waits for this broker's answer for too long."""
+    if connection.initializing:
+        return bool(now - connection.begun > SUSPICION)
+    requests = connection.in_flight_requests
+    return bool(requests) and now - requests[0][2] > SUSPICION
+
+
+class Connections(KafkaConnectionManager):  # type: ignore[misc]
+    """The connections of one client. A handshake ends in time like everything else; a broker that hangs counts as away.
+
+    `failure` is why the newest attempt failed, `lost` counts the connections that ended, those of the bootstrap left out.
+    """
+
+    def __init__(self, net: NetworkSelector, **settings: Any) -> None:
+        super().__init__(net, **settings)
+        self.failure: Exception | None = None
+        self.lost = 0
+        manager = weakref.proxy(self)  # as the library does: no cycle for the collector
+        self.cluster.bootstrap_brokers = lambda: manager._first_to_ask()
+        net.call_soon(self._look)
+
+    def connection_delay(self, node_id: Any) -> float:
+        """Who asks for a broker that hangs is sent to another one, or comes again later."""
+        delay: float = super().connection_delay(node_id)
+        return max(delay, LOOK_EVERY) if self._address(node_id) in HANGING else delay
+
+    def get_connection(self, node_id: Any, timeout_ms: float | None = None, **settings: Any) -> Any:
+        if self.cluster.is_bootstrap(node_id):
+            timeout_ms = self._bootstrap_patience(node_id, timeout_ms)
+        known = self._conns.get(node_id)
+        connection = super().get_connection(node_id, timeout_ms=timeout_ms, **settings)
+        if connection is not known:
+            connection.begun = time.monotonic()
+            if not self.cluster.is_bootstrap(node_id):
+                connection.close_future.add_both(self._count_lost)
+        return connection
+
+    def _count_lost(self, _: object) -> None:
+        self.lost += 1
+
+    def _first_to_ask(self) -> list[Any]:
+        """The brokers of the URL without those that hang, were slow or just failed, while there are others."""
+        named = list(self.cluster._bootstrap_brokers.values())
+        well = [node for node in named if not HANGING.doubtful((node.host, node.port))]
+        return [node for node in well if not self.connection_delay(node.node_id)] or well or named
+
+    def _bootstrap_patience(self, node_id: Any, timeout_ms: float | None) -> float | None:
+        """Milliseconds for this broker of the URL: the first attempt leaves time to ask another."""
+        if timeout_ms is None or len(self.cluster._bootstrap_brokers) == 1:
+            return timeout_ms
+        failures = int(self._backoff.get(node_id, (0,))[0])
+        return min(timeout_ms, float(FIRST_PATIENCE * 1000 * 2**failures))
+
+    def _address(self, node_id: Any) -> Address | None:
+        node = self.cluster.broker_metadata(node_id)
+        return None if node is None else (node.host, node.port)
+
+    def _look(self) -> None:
+        """Give up the connections to brokers that hang, and ask after those that keep a request waiting."""
+        if self.closed:
+            return
+        self._net.call_later(LOOK_EVERY, self._look)
+        now = time.monotonic()
+        known = {
+            (node.host, node.port) for node in (*self.cluster.brokers(), *self.cluster._bootstrap_brokers.values())
+        }
+        suspects = {address for address in known if HANGING.doubtful(address)}
+        for connection in list(self._conns.values()):
+            address = self._address(connection.node_id)
+            if address is None:  # a probe
+                continue
+            if address in HANGING:
+                connection.close(kafka_errors.KafkaConnectionError(f"{address[0]}:{address[1]} does not answer"))
+            elif _waits(connection, now):
+                suspects.add(address)
+        for address in suspects:
+            if HANGING.claim(address):
+                self.call_soon(self._probe, address)
+        if any((node.host, node.port) in HANGING for node in self.cluster.brokers()):
+            self.cluster.request_update()  # it may lead no more
+
+    async def _probe(self, address: Address) -> None:
+        """Connect once more, and wait for the broker's first answer: what else it lets wait may have good reasons."""
+        name, deadline = f"probe-{address[0]}:{address[1]}", time.monotonic() + ANSWER_WITHIN
+        node = MetadataResponse.MetadataResponseBroker(name, *address, None)
+        connection = KafkaConnection(
+            self._net, node_id=name, broker_version_data=self.broker_version_data, **self.config
+        )
+        self._conns[name] = connection  # closed with the others
+        try:
+            await super()._connect(node, connection, timeout_at=deadline)
+            answered = connection.init_future.succeeded()
+            if not answered and time.monotonic() >= deadline:
+                HANGING.add(address)
+            elif not self.closed:
+                HANGING.remove(address)
+        finally:
+            self._conns.pop(name, None)
+            connection.close()
+
+    async def _connect(self, node: Any, conn: Any, timeout_at: float | None = None, **settings: Any) -> None:
+        await super()._connect(node, conn, timeout_at=timeout_at, **settings)
+        if conn.init_future.failed():
+            self.failure = conn.init_future.exception
+            if timeout_at is not None and time.monotonic() >= timeout_at and self.cluster.is_bootstrap(node.node_id):
+                HANGING.suspect((node.host, node.port))
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        options, proxy = self.config["socket_options"], self.config["proxy_url"]
+        try:
+            sock = await create_connection(
+                self._net, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at
+            )
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # they hold the sockets that were refused
+            raise
+        try:
+            if not self.ssl_enabled:
+                return KafkaTCPTransport(self._net, sock, host=node.host)
+            tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
+            transport = KafkaSSLTransport(self._net, sock, host=node.host, **tls)
+            sock = transport._sock
+            await self._handshake(sock, timeout_at)
+            return transport
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, OSError | kafka_errors.KafkaTimeoutError):
+                raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
+            raise
+
+    async def _handshake(self, sock: ssl.SSLSocket, timeout_at: float | None) -> None:
+        while True:
+            try:
+                return sock.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._net.wait_read(sock, timeout_at=timeout_at)
+            except ssl.SSLWantWriteError:
+                await self._net.wait_write(sock, timeout_at=timeout_at)
+
+
+class Network(KafkaNetClient):  # type: ignore[misc]
+    """What a client talks through. Closing it ends its thread first, then closes every socket."""
+
+    def __init__(self, **settings: Any) -> None:
+        net = NetworkSelector(**settings)
+        super().__init__(net=net, manager=Connections(net, **settings))
+
+    def close(self, node_id: Any = None) -> None:
+        if node_id is None:
+            self._net.stop()
+        super().close(node_id)
