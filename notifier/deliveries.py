@@ -90,7 +90,8 @@ _NUMBER = "SELECT number FROM messages WHERE id = ? AND replay = ?"
 _ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt, mature_at, created_at)
     SELECT id, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
     ON CONFLICT (subscription, message) DO NOTHING"""
-_QUEUED = """SELECT d.mature_at, d.id, d.subscription, m.repository || m.replay, d.attempt
+_QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.repository, m.repo_url,
+    CASE m.type WHEN 'reporenamed.1' THEN json_extract(m.body, '$.data.old_repo_url') END
     FROM deliveries d JOIN messages m ON m.number = d.message
     WHERE d.state = 'queued' ORDER BY d.id"""
 _REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
@@ -282,11 +283,14 @@ class Deliveries:
             cursor = self._run(_ADD_DELIVERY, (number, now, now, each.id))
             if cursor.rowcount:
                 assert cursor.lastrowid is not None
-                yield Item(now, cursor.lastrowid, each.id, message.repository + replay, 0)
+                yield Item(now, cursor.lastrowid, each.id, _orders(replay, *message.orders), 0)
 
     def queued(self) -> list[Item]:
         """Everything that waits, in the order of its arrival."""
-        return [Item(*row) for row in self._rows(_QUEUED)]
+        return [
+            Item(mature_at, number, subscription, _orders(replay, *orders), attempt)
+            for mature_at, number, subscription, attempt, replay, *orders in self._rows(_QUEUED)
+        ]
 
     def outgoing(self, number: int) -> Outgoing | None:
         """What to send, if that delivery still waits."""
@@ -378,6 +382,11 @@ class Deliveries:
             return self._db.execute(statement, arguments)
         except sqlite3.Error as error:
             raise Unavailable(f"deliveries: {error}") from error
+
+
+def _orders(replay: str, *orders: str | None) -> tuple[str, ...]:
+    """What a delivery stands in line in; a replay stands beside the rest."""
+    return tuple(dict.fromkeys(name + replay for name in orders if name is not None))
 
 
 def _subscription(name: str, content: str) -> Subscription:

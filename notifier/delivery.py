@@ -4,7 +4,8 @@
 Rules of this file:
 
 - Per repository one delivery is unconfirmed at a time, and the next begins only when it is settled (confirmed, rejected or
-  skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries.
+  skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries, but
+  for one thing: at one URL a repository waits for the one that was there before.
 - The position is the first record that is not settled, so a restart repeats and never skips.
 - `Unavailable` is tried for ever. What is wrong with one message is tried `attempts` times; then the caller keeps it as a
   reject and calls `settle`.
@@ -70,7 +71,7 @@ class Delivery:
 class _Entry:
     number: int
     message: Message
-    lane: tuple[str, str | None]
+    lanes: tuple[tuple[str, str | None], ...]
     placed: bool
     attempt: int = 0
     refusals: int = 0
@@ -100,7 +101,7 @@ class Window:
         if messages:
             self._open[offset] = len(messages)
         for message in messages:
-            self._enqueue(message, (message.repository, None))
+            self._enqueue(message, None)
 
     def go_back(self, offset: int) -> None:
         """Offsets begin anew from this one: the log lost records. What is here is sent all the same."""
@@ -111,7 +112,7 @@ class Window:
 
     def take_replay(self, message: Message) -> int:
         """A message sent again on request: in order among the replays of its repository, beside everything else."""
-        return self._enqueue(message, (message.repository, message.replay))
+        return self._enqueue(message, message.replay)
 
     def next(self, now: float) -> list[Delivery]:
         """The deliveries to begin now; each must be answered by exactly one of `settle`, `retry`, `refuse`."""
@@ -136,12 +137,15 @@ class Window:
         """Done with it for good: confirmed, kept as a reject, or skipped. The next of its repository may go."""
         entry = self._entries.pop(number)
         self._land(entry)
-        lane = self._lanes[entry.lane]
-        lane.popleft()
-        if lane:
-            self._ready.append(lane[0])
-        else:
-            del self._lanes[entry.lane]
+        freed: dict[int, _Entry] = {}
+        for name in entry.lanes:
+            lane = self._lanes[name]
+            lane.popleft()
+            if lane:
+                freed[lane[0].number] = lane[0]
+            else:
+                del self._lanes[name]
+        self._ready.extend(each for each in freed.values() if self._is_first(each))
         if entry.placed:
             offset = entry.message.offset
             self._open[offset] -= 1
@@ -184,7 +188,7 @@ class Window:
     def skippable(self, message_id: str | None) -> Delivery | None:
         """The message of this id, or the oldest that failed before, while it waits for another attempt; settle it to skip it."""
         for entry in self._entries.values():
-            at_head = not entry.in_flight and self._lanes[entry.lane][0] is entry
+            at_head = not entry.in_flight and self._is_first(entry)
             if at_head and (entry.attempt > 0 if message_id is None else entry.message.id == message_id):
                 return self.delivery(entry.number)
         return None
@@ -236,14 +240,19 @@ class Window:
             return self._down_until
         return max(self._waiting[0][0], self._down_until) if self._waiting else None
 
-    def _enqueue(self, message: Message, name: tuple[str, str | None]) -> int:
-        entry = _Entry(number=next(self._numbers), message=message, lane=name, placed=name[1] is None)
+    def _enqueue(self, message: Message, replay: str | None) -> int:
+        lanes = tuple((name, replay) for name in dict.fromkeys(message.orders))
+        entry = _Entry(number=next(self._numbers), message=message, lanes=lanes, placed=replay is None)
         self._entries[entry.number] = entry
-        lane = self._lanes.setdefault(name, deque())
-        lane.append(entry)
-        if len(lane) == 1:
+        for name in lanes:
+            self._lanes.setdefault(name, deque()).append(entry)
+        if self._is_first(entry):
             self._ready.append(entry)
         return entry.number
+
+    def _is_first(self, entry: _Entry) -> bool:
+        """Whether nothing that it must come after is left."""
+        return all(self._lanes[name][0] is entry for name in entry.lanes)
 
     def _land(self, entry: _Entry) -> None:
         if entry.in_flight:

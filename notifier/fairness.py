@@ -3,7 +3,7 @@
 
 - First attempts and repeats have workers of their own, so retries never delay new deliveries.
 - Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit of one.
-- In strict order a repository's next delivery waits for the one before; with `speed` nothing waits.
+- In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits.
 """
 
 import heapq
@@ -20,12 +20,15 @@ NOTHING: Mapping[int, "Item"] = {}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Item:
-    """A delivery that waits: `attempt` is the number of its queue (0: not tried yet), `mature_at` seconds since the epoch."""
+    """A delivery that waits: `attempt` is the number of its queue (0: not tried yet), `mature_at` seconds since the epoch.
+
+    `orders` names what it stands in line in: its repository and its URLs.
+    """
 
     mature_at: float
     id: int
     subscription: int = field(compare=False)
-    repository: str = field(compare=False)
+    orders: tuple[str, ...] = field(compare=False)
     attempt: int = field(compare=False)
 
     @property
@@ -69,9 +72,9 @@ class Queues:
                 continue
             begun = under_way.get(item.id)
             if member.strict:
-                chain = self._chains.setdefault((item.subscription, item.repository), deque())
-                chain.append(begun or item)
-                if len(chain) > 1:
+                for key in _keys(item):
+                    self._chains.setdefault(key, deque()).append(begun or item)
+                if not self._is_first(item):
                     continue
             if begun is None:
                 self._wait(item)
@@ -85,26 +88,33 @@ class Queues:
         self._release(item)
         if item.subscription not in self.members:
             return
-        chain = self._chains.get((item.subscription, item.repository))
-        place = _place(chain, item)
-        if chain is not None and place is not None:
-            chain[place] = later
-        if not place:  # not in a chain, or at its head
+        is_first = True
+        for key in _keys(item):
+            chain = self._chains.get(key)
+            place = _place(chain, item)
+            if chain is not None and place is not None:
+                chain[place] = later
+            is_first = is_first and not place  # in no chain, or at its head
+        if is_first:
             self._wait(later)
 
     def finished(self, item: Item) -> None:
-        """Delivered or given up; the next of its repository may go."""
+        """Delivered or given up; the next of its repository, or at its URL, may go."""
         self._release(item)
-        key = (item.subscription, item.repository)
-        chain = self._chains.get(key)
-        place = _place(chain, item)
-        if chain is None or place is None:
-            return
-        del chain[place]
-        if not chain:
-            del self._chains[key]
-        elif place == 0:
-            self._wait(chain[0])
+        freed: dict[int, Item] = {}
+        for key in _keys(item):
+            chain = self._chains.get(key)
+            place = _place(chain, item)
+            if chain is None or place is None:
+                continue
+            del chain[place]
+            if not chain:
+                del self._chains[key]
+            elif place == 0:
+                freed[chain[0].id] = chain[0]
+        for each in freed.values():
+            if self._is_first(each):
+                self._wait(each)
 
     def forget(self, subscription: int) -> None:
         """Drops everything of a subscription that waits; what is under way is still answered."""
@@ -149,6 +159,10 @@ class Queues:
             self._occupy(begun[-1])
         return begun
 
+    def _is_first(self, item: Item) -> bool:
+        """Whether nothing that it must come after is left."""
+        return all(self._chains[key][0].id == item.id for key in _keys(item))
+
     def _wait(self, item: Item) -> None:
         waiting = self._waiting[item.lane]
         if item.subscription not in waiting:
@@ -169,6 +183,10 @@ class Queues:
             member.busy[item.lane] -= 1
 
 
+def _keys(item: Item) -> list[tuple[int, str]]:
+    return [(item.subscription, name) for name in item.orders]
+
+
 def _place(chain: "deque[Item] | None", item: Item) -> int | None:
-    """Where the delivery stands among those of its repository; nearly always at the head."""
+    """Where the delivery stands in line; nearly always at the head."""
     return next((place for place, each in enumerate(chain or ()) if each.id == item.id), None)

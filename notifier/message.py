@@ -46,6 +46,12 @@ class Message:
     replay: str | None = None
 
     @property
+    def orders(self) -> tuple[str, ...]:
+        """In what it comes after all that came before: its repository, and each URL that it names as one's present or former."""
+        urls = (self.repo_url, self.data.get("old_repo_url"))
+        return (self.repository, *(url for url in urls if url is not None))
+
+    @property
     def envelope(self) -> Json:
         """`{"type": …, "data": …}`, the form of all destinations but Pulse v1."""
         return {"type": self.type.value, "data": self.data}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.retry import Backoff
 from notifier.delivery import Delivery, Patience, Window
 from notifier.message import Message, messages
@@ -47,6 +48,36 @@ def test_one_delivery_per_repository_is_under_way() -> None:
     fill(window, "x", "x", "y")
     assert begun(window) == [("x", 1), ("y", 1)]
     assert begun(window) == []
+
+
+def lives(window: Window, *lives: tuple[str, str, Type]) -> None:
+    """Messages of repositories by id, at paths, at offsets from 0 on."""
+    for offset, (repository, path, kind) in enumerate(lives):
+        detail = {"from": "x"} if kind is Type.RENAMED else None
+        event = replace(an_event(path, offset + 1, type=kind, detail=detail), repository=repository)
+        window.take(offset, list(messages(a_notice(event), offset, PUBLIC)))
+
+
+def test_successor_at_a_url_waits_for_the_last_message_of_its_predecessor() -> None:
+    window = a_window()
+    lives(window, ("old", "x", Type.CHANGED), ("old", "x", Type.DELETED), ("new", "x", Type.CREATED))
+    for seq in (1, 2, 3):
+        [delivery] = window.next(float(seq))
+        assert delivery.message.sequence == seq
+        window.retry(delivery.number, float(seq), 0.5)
+        [delivery] = window.next(seq + 10.0)
+        window.confirm(delivery.number)
+    assert window.position == 3
+
+
+def test_successor_at_a_url_waits_for_the_rename_away_from_it_and_others_do_not() -> None:
+    window = a_window()
+    lives(window, ("old", "y", Type.RENAMED), ("new", "x", Type.CREATED), ("other", "z", Type.CREATED))
+    renamed, other = window.next(0)
+    assert (renamed.message.sequence, other.message.sequence) == (1, 3)
+    window.confirm(renamed.number)
+    [created] = window.next(0)
+    assert created.message.sequence == 2
 
 
 def test_next_of_a_repository_begins_when_the_one_before_is_confirmed() -> None:

@@ -21,7 +21,7 @@ def strict() -> Member:
 
 
 def item(number: int, subscription: int = 1, repository: str = "x", attempt: int = 0, mature_at: float = 0.0) -> Item:
-    return Item(mature_at, number, subscription, repository, attempt)
+    return Item(mature_at, number, subscription, tuple(repository.split()), attempt)
 
 
 def ids(items: list[Item]) -> list[int]:
@@ -119,3 +119,21 @@ def test_what_is_under_way_stays_so_when_the_queues_are_built_again() -> None:
     assert ids(after.next(0)) == [2]
     after.finished(under_way[3])
     assert ids(after.next(0)) == [4]
+
+
+def test_in_strict_order_a_successor_at_a_url_waits_for_the_last_of_its_predecessor() -> None:
+    waiting = queues(strict())
+    waiting.add([item(1, repository="x url"), item(2, repository="x other url"), item(3, repository="y url")])
+    waiting.add([item(4, repository="y url"), item(5, repository="z elsewhere")])
+    [first, other] = waiting.next(0)
+    assert ids([first, other]) == [1, 5]
+    waiting.again(first, replace(first, attempt=1, mature_at=1.0))
+    [again] = waiting.next(1)
+    waiting.finished(again)
+    [second] = waiting.next(1)
+    assert second.id == 2
+    waiting.finished(second)
+    [third] = waiting.next(1)
+    assert third.id == 3
+    waiting.finished(third)
+    assert ids(waiting.next(1)) == [4]
