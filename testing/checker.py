@@ -8,10 +8,11 @@ A history is a list of steps in the order in which they became durable; it may c
 is checked, per repository and incarnation:
 
 - a release of N comes after every mirror that gates at the release's roster version has applied N (I4);
-- a mirror serves N only after N was released (a deletion takes effect when it is applied: there is nothing to hold back);
+- a mirror serves N only after N was released (but the deletion of what it never served: there is nothing to hold back);
 - a notice of N comes after every gating mirror serves N, and its proof names exactly those (I4);
 - notices name the accepted event of their sequence, come once each, in order, without a hole (I5), and name the notice before
   them in each stream; so do the first deliveries of each destination;
+- at one path all notices of a repository come before the first of its successor;
 - at the end nothing accepted lacks its notice (unless its history was replaced by an adopted one).
 
 Repeats are counted: of events and deliveries they are allowed, of notices they are violations.
@@ -46,7 +47,7 @@ class Kind(enum.IntEnum):
 class Step:
     """One thing that became durable. `who` is the mirror or the destination; `partition` and `offset` belong to accepted events.
 
-    `version` is the roster's behind a release or notice, `path` the repository's path at that moment; `proof` are the mirrors
+    `version` is the roster's behind a release or notice, `path` the repository's path at that moment (`generation` that of an accepted event); `proof` are the mirrors
     and `previous` the streams of a notice.
     """
 
@@ -62,6 +63,7 @@ class Step:
     partition: int = 0
     offset: int = 0
     deletes: bool = False
+    generation: int = 1
     proof: tuple[str, ...] = ()
     previous: Mapping[str, str | None] = field(default_factory=dict)
     roster: Roster | None = None
@@ -107,6 +109,7 @@ class _Checker:
         self._chains: dict[tuple[str, str], _Chain] = {}
         self._newest: dict[str, str] = {}
         self._streams: dict[str, dict[str, str]] = {}
+        self._generations: dict[str, int] = {}
 
     def take(self, step: Step) -> None:
         if step.kind is Kind.ROSTER:
@@ -146,7 +149,8 @@ class _Checker:
 
     def _served(self, chain: _Chain, step: Step) -> None:
         accepted = chain.accepted.get(step.seq)
-        if step.seq > chain.released and not (accepted and accepted.deletes):
+        is_absent = accepted is not None and accepted.deletes and not chain.served.get(step.who)
+        if step.seq > chain.released and not is_absent:
             self._violation(step, f"{step.who} serves {step.seq}, released is {chain.released}")
         chain.served[step.who] = max(step.seq, chain.served.get(step.who, 0))
 
@@ -174,6 +178,10 @@ class _Checker:
         chain.noticed = step.seq
         self._proven(chain, step)
         self._chained(step)
+        newest = self._generations.get(accepted.path, 0)
+        if accepted.generation < newest:
+            self._violation(step, f"{step.seq} was announced after generation {newest} at {accepted.path}")
+        self._generations[accepted.path] = max(newest, accepted.generation)
 
     def _proven(self, chain: _Chain, step: Step) -> None:
         gating = self._gating(chain, step)
@@ -332,6 +340,7 @@ def _accepted(record: Record) -> Iterator[Step]:
             partition=record.partition,
             offset=record.offset,
             deletes=event.type is Type.DELETED,
+            generation=event.generation,
         )
 
 

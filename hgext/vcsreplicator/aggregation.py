@@ -10,6 +10,9 @@ Rules of this file:
 - An event is released once every mirror that gates it acked *applied* at least its sequence; its notice is written once every one
   acked *serving*. Both go strictly in order of sequence. An ack counts if its event is known, by id and digest; one beyond what
   is known counts as soon as that is known.
+- What changes URL or visibility is released when everything before it in its repository is announced. A repository's creation at a
+  path, or its rename to it, is released when the notices of those that lived there before are written, the one of their
+  departure included; of one that leaves without any event, after DEPARTURE_PATIENCE.
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - No mirror gates: nothing is released, unless the roster allows it.
 - Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that nobody foresaw:
@@ -34,6 +37,10 @@ from .outgoing import MESSAGE_BYTES, Batch, Outgoing
 from .poison import Poison, blaming, place_of
 from .roster import Mirror, Request, Roster
 from .streams import streams
+
+
+DEPARTURE_PATIENCE = 60.0
+"""Seconds for which a repository waits for the departure of the one before it at its path, of which no event has come."""
 
 
 class Outcome(enum.StrEnum):
@@ -71,6 +78,8 @@ class Aggregation:
         self.heard: dict[str, float] = {}
         self._touched: dict[str, Repository] = {}
         self._line: dict[str, Repository] = {}
+        self._paths: dict[str, set[str]] = {}
+        self._successors: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
         self._joining = Joining()
         self._is_loaded = False
@@ -81,6 +90,7 @@ class Aggregation:
     def load_state(self, state: State) -> None:
         """Takes a stored state; all of them before anything is decided."""
         self._repository(state.repository).state = state
+        self._note_paths(state)
 
     def load_pending(self, key: str, value: bytes) -> None:
         """Takes a record of `pending`, whatever the order; read later. Raises ValueError if the key is none of ours."""
@@ -191,7 +201,8 @@ class Aggregation:
 
         What is new goes first: a long backlog of others delays no release, and no notice by more than a batch.
         """
-        touched, self._touched = self._touched, {}
+        touched, self._touched = {**self._successors, **self._touched}, {}
+        self._successors = {}
         for name, repository in touched.items():
             if self._output.crowded:
                 self._touched[name] = repository
@@ -339,6 +350,7 @@ class Aggregation:
         if arrival is Arrival.ADOPTED and not self._retire(repository, event, now):
             return Outcome.UNFINISHED
         repository.state = follow(repository.state, event, arrival, self.roster.version)
+        self._note_paths(repository.state)
         repository.add(Held.arrived(event, record, now))
         self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
         self._touched[repository.id] = repository
@@ -399,15 +411,35 @@ class Aggregation:
     def _step(self, repository: Repository, now: float) -> bool:
         output, version, allow = self._output, self.roster.version, self.roster.allow_empty
         gating = repository.gating(self.roster)
-        for held in repository.releasable(gating, allow_empty=allow):
-            repository.release(held, version)
-            output.dirty[repository.id] = repository
-            output.releases += 1
-        for held, proof in repository.announceable(gating, allow_empty=allow):
-            if output.notices >= self.limit or output.full:
-                return False
-            self._announce(repository, held, proof, now)
-        return True
+        while True:
+            for held in repository.releasable(gating, allow_empty=allow):
+                if self._waits_for_predecessor(repository, held, now):
+                    self._successors[repository.id] = repository
+                    break
+                repository.release(held, version)
+                output.dirty[repository.id] = repository
+                output.releases += 1
+            before = output.notices
+            for held, proof in repository.announceable(gating, allow_empty=allow):
+                if output.notices >= self.limit or output.full:
+                    return False
+                self._announce(repository, held, proof, now)
+            if output.notices == before:
+                return True
+
+    def _waits_for_predecessor(self, repository: Repository, held: Held, now: float) -> bool:
+        event = held.event
+        if event.type not in (Type.CREATED, Type.RENAMED):
+            return False
+        others = [self.repositories[name] for name in self._paths.get(event.path, ()) if name != repository.id]
+        found = {other.occupies(event.path, event.generation) for other in others}
+        is_awaited = None in found and now - held.since < DEPARTURE_PATIENCE
+        return True in found or is_awaited
+
+    def _note_paths(self, state: State) -> None:
+        """Which repositories may have to leave a path before another is announced there."""
+        for path in (state.path, *(stay.path for stay in state.stays)):
+            self._paths.setdefault(path, set()).add(state.repository)
 
     def _announce(self, repository: Repository, held: Held, proof: tuple[MirrorProof, ...], now: float) -> None:
         event, state = held.event, repository.state
@@ -427,6 +459,9 @@ class Aggregation:
         self._output.dirty[repository.id] = repository
         repository.announced(held, self.roster.version, {**last, **dict.fromkeys(previous, event.id)} or None)
         self._output.notices += 1
+        if event.type in (Type.RENAMED, Type.DELETED):
+            self._touched.update(self._successors)
+            self._successors.clear()
 
     def _set_aside(self, repository: Repository, broken: Held, now: float) -> None:
         key, value = f"{repository.id}/{broken.seq}", broken.value or b""

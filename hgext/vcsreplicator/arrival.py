@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .event import Event, Type
-from .levels import State
+from .levels import State, Stay
 
 
 class Arrival(enum.StrEnum):
@@ -71,12 +71,22 @@ def follow(state: State | None, event: Event, arrival: Arrival, roster: int) -> 
         retired=_retired(state, arrival),
         fork=None if fresh or state is None else state.fork,
         base=_base(state, arrival),
+        stays=_stays(state, event, arrival),
     )
 
 
 def forked(state: State, event: Event) -> State:
     """The state after an event that does not fit: the same levels, and the event's id as the mark of the fork."""
     return replace(state, fork=event.id)
+
+
+def _stays(state: State | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:
+    if state is None:
+        return ()
+    before = () if arrival is Arrival.ADOPTED else state.stays
+    if event.path == state.path and event.type is not Type.DELETED:
+        return before
+    return (*before, Stay(path=state.path, generation=state.generation, until=event.seq))
 
 
 def _base(state: State | None, arrival: Arrival) -> int:

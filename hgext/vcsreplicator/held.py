@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from . import shape, wire
 from .arrival import Arrival, follow
 from .errors import MalformedEvent, UnknownEvent
-from .event import Event
+from .event import Event, Type
 from .levels import Ack, MirrorProof, Pending, State
 from .log import Record
 from .roster import Mirror, Roster
@@ -70,6 +70,11 @@ class Held:
     @property
     def offset(self) -> int:
         return self.opened().offset
+
+    @property
+    def since(self) -> float:
+        """When it arrived."""
+        return self.opened().arrived
 
     def store(self) -> bytes:
         """The value for the topic `pending`."""
@@ -216,15 +221,31 @@ class Repository:
         return released <= (min(ack.applied, max(ack.serving, ack.applied - 1)) if ack else 0)
 
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[Held]:
-        """What can be released now, in order; each is released before the next is asked for."""
+        """What can be released now, in order; each is released before the next is asked for.
+
+        What changes URL or visibility waits until everything before it is announced: that names what is there now. But not
+        for a mirror that cannot serve what is before it alone.
+        """
         while self.released < len(self.queue):
             held = self.queue[self.released]
             mirrors = _gating_at(held, gating)
             if not mirrors and not allow_empty:
                 return
-            if not all(_applied(self.ack(mirror.name), held) for mirror in mirrors):
+            acks = [self.ack(mirror.name) for mirror in mirrors]
+            if not all(_applied(ack, held) for ack in acks):
+                return
+            if self.released and _acts(held) and not any(ack and ack.floor >= held.seq for ack in acks):
                 return
             yield held
+
+    def occupies(self, path: str, generation: int) -> bool | None:
+        """Whether notices are left of a time before that generation at the path; None: it never left there, as far as is known."""
+        state = self.state
+        if state is None:
+            return False
+        if any(stay.path == path and stay.generation < generation for stay in state.stays):
+            return True
+        return None if state.path == path and state.generation < generation and not state.deleted else False
 
     def release(self, held: Held, version: int) -> None:
         """Mirrors may serve this one."""
@@ -251,7 +272,16 @@ class Repository:
         assert self.state is not None
         self.queue.popleft()
         self.released -= 1
-        self.state = replace(self.state, noticed=held.seq, roster=version, streams=last)
+        stays = tuple(stay for stay in self.state.stays if stay.until > held.seq)
+        self.state = replace(self.state, noticed=held.seq, roster=version, streams=last, stays=stays)
+
+
+def _acts(held: Held) -> bool:
+    """Whether the release of the event may change where the repository is found, or by whom."""
+    if not held.known():
+        return True
+    event = held.event
+    return event.type in (Type.RENAMED, Type.DELETED) or (event.type is not Type.CREATED and event.hgrc is not None)
 
 
 def _gating_at(held: Held, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:

@@ -38,8 +38,9 @@ class Ack:
     """A mirror's level for one repository. Topic `acks`, key `MIRROR/REPOSITORY`; may go down (a restored mirror).
 
     `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times are when those levels were
-    reached. `detached` names the reason while the mirror follows the repository apart from the stream: a Reason, or one that only
-    newer mirrors know. A mirror that no longer
+    reached. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve: it was filled to there, or
+    what came before was stripped since. `detached` names the reason while the mirror follows the repository apart from the
+    stream: a Reason, or one that only newer mirrors know. A mirror that no longer
     carries a repository writes a tombstone; a deletion is acked like any other event (applied and serving), because its notice
     waits for that, and the tombstone may follow once `state` says that the deletion is noticed. When it starts, a
     mirror sees to it that all its levels are in the log.
@@ -56,6 +57,7 @@ class Ack:
     served_at: Time
     detached: str | None = None
     note: str | None = None
+    floor: int = 0
 
 
 @extensible
@@ -76,6 +78,16 @@ class Beat:
 
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """A path that a repository has left by its event `until` (a rename or its deletion), and its generation there."""
+
+    path: str
+    generation: int
+    until: int
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """What the aggregator holds true of one repository. Topic `state`, key REPOSITORY; written with each release and notice.
 
@@ -83,7 +95,7 @@ class State:
     event whose notice is written. `streams` keeps the id of the last notice of each public stream. `roster` is the version of
     the roster behind the newest decision. Relay and mirrors hold their own view against `seq`, `event` and `incarnation`.
     `retired` are the incarnations before this one, `base` how many sequences they took: a public sequence is `base` + `seq` and
-    never goes back. `fork` is the id of the newest event that did not fit the chain.
+    never goes back. `stays` are the paths that it left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain.
     """
 
     repository: str
@@ -101,6 +113,7 @@ class State:
     retired: tuple[str, ...] = ()
     fork: str | None = None
     base: int = 0
+    stays: tuple[Stay, ...] = ()
 
 
 @extensible

@@ -551,12 +551,11 @@ def test_a_deletion_is_announced_when_all_mirrors_have_deleted() -> None:
 
 def test_a_repository_created_again_at_a_path_is_another_one() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", generation=2)
-    hands.event(old.next(), new.next())
-    hands.ack(new.ack("alpha", 1))
-    hands.commit()
-    [notice] = hands.notices
-    assert notice.event.generation == 2
-    assert hands.state(old).noticed == 0
+    hands.event(old.next(), old.next(Type.DELETED), new.next())
+    hands.ack(old.ack("alpha", 2), new.ack("alpha", 1))
+    assert hands.commit() == [1, 2, 1]
+    assert [notice.event.generation for notice in hands.notices] == [1, 1, 2]
+    assert (hands.state(old).noticed, hands.state(new).noticed) == (2, 1)
 
 
 def test_after_a_rename_the_mirrors_of_the_new_path_gate_even_what_came_before() -> None:
@@ -570,6 +569,112 @@ def test_after_a_rename_the_mirrors_of_the_new_path_gate_even_what_came_before()
     assert hands.state(chain).path == "new"
     hands.ack(chain.ack("alpha", 3))
     assert hands.commit() == [3]
+
+
+# Paths
+
+
+def renamed(chain: Chain, path: str, *, generation: int = 1) -> Event:
+    former, chain.path, chain.generation = chain.path, path, generation
+    return chain.next(Type.RENAMED, detail={"from": former})
+
+
+@pytest.mark.parametrize("act", ["rename", "deletion", "hgrc"])
+def test_an_act_is_released_when_everything_before_it_is_announced(act: str) -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(2))
+    if act == "rename":
+        hands.event(renamed(chain, "y"))
+    elif act == "deletion":
+        hands.event(chain.next(Type.DELETED))
+    else:
+        hands.event(chain.next(Type.HGRC, hgrc={"web": {"deny_read": "*"}}))
+    hands.ack(chain.ack("alpha", 3, 2), chain.ack("beta", 3, 1))
+    assert hands.commit() == [1]
+    assert hands.state(chain).released == 2
+    hands.restart()
+    hands.ack(chain.ack("beta", 3, 2))
+    assert hands.commit() == [2]
+    assert hands.state(chain).released == 3
+    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 3))
+    assert hands.commit() == [3]
+
+
+def test_an_act_does_not_wait_for_a_mirror_that_cannot_serve_what_is_before_it_alone() -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(2), renamed(chain, "y"), *chain.take(1))
+    hands.ack(chain.ack("alpha", 4, 2), replace(chain.ack("beta", 4, 0), floor=2))
+    assert hands.commit() == []
+    assert hands.state(chain).released == 2
+    hands.ack(replace(chain.ack("beta", 4, 0), floor=4))
+    assert hands.commit() == []
+    assert hands.state(chain).released == 4
+    hands.ack(chain.ack("alpha", 4), chain.ack("beta", 4))
+    assert hands.commit() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("leaves", ["deletion", "rename"])
+def test_all_notices_of_a_repository_come_before_its_successor_at_the_path_is_released(leaves: str) -> None:
+    hands, former, successor = Hands("alpha", "beta"), Chain("x"), Chain("x", generation=2)
+    hands.event(*former.take(2))
+    hands.event(renamed(former, "y") if leaves == "rename" else former.next(Type.DELETED))
+    hands.event(*successor.take(2))
+    hands.ack(former.ack("alpha", 3, 2), former.ack("beta", 2))
+    hands.ack(successor.ack("alpha", 2, 0), successor.ack("beta", 2, 0))
+    assert hands.commit() == [1, 2]
+    assert hands.state(successor).released == 0
+    hands.restart()
+    hands.ack(former.ack("beta", 3, 2))
+    hands.commit()
+    assert (hands.state(former).released, hands.state(successor).released) == (3, 0)
+    hands.ack(former.ack("alpha", 3), former.ack("beta", 3))
+    assert hands.commit() == [3]
+    assert hands.state(successor).released == 2
+
+
+def test_a_successor_that_arrives_first_waits_for_the_deletion_but_not_for_ever() -> None:
+    hands, former, successor = Hands("alpha"), Chain("x"), Chain("x", generation=2)
+    hands.event(*former.take(1), *successor.take(1))
+    hands.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
+    hands.commit()
+    assert hands.state(successor).released == 0
+    hands.now += 59
+    hands.commit()
+    assert hands.state(successor).released == 0
+    hands.now += 1
+    hands.commit()
+    assert hands.state(successor).released == 1
+
+
+def test_a_repository_that_comes_back_waits_for_who_was_there_meanwhile_and_nobody_for_it() -> None:
+    hands, first, second = Hands("alpha"), Chain("x"), Chain("x", generation=2)
+    hands.event(*first.take(1), renamed(first, "y"))
+    hands.event(*second.take(1), second.next(Type.DELETED))
+    hands.event(renamed(first, "x", generation=3))
+    told: list[tuple[str, int]] = []
+    serving = {first: 0, second: 0}
+    for _ in range(6):
+        for chain in serving:
+            serving[chain] = hands.state(chain).released if hands.topics[STATE] else 0
+            hands.ack(chain.ack("alpha", len(chain.events), serving[chain]))
+        before = len(hands.notices)
+        hands.commit()
+        told += [(each.event.repository[:4], each.event.seq) for each in hands.notices[before:]]
+        hands.restart()
+    one, other = first.repository[:4], second.repository[:4]
+    assert told == [(one, 1), (one, 2), (other, 1), (other, 2), (one, 3)]
+
+
+def test_names_that_are_swapped_are_told_in_the_order_of_the_renames() -> None:
+    hands, first, second = Hands("alpha"), Chain("x"), Chain("z")
+    hands.event(*first.take(1), *second.take(1))
+    hands.event(renamed(first, "y"), renamed(first, "z", generation=2), renamed(second, "x", generation=2))
+    for _ in range(6):
+        for chain in (first, second):
+            hands.ack(chain.ack("alpha", len(chain.events), hands.state(chain).released if hands.topics[STATE] else 0))
+        hands.commit()
+    told = [(each.event.path, each.event.seq) for each in hands.notices if each.event.type is Type.RENAMED]
+    assert told == [("y", 2), ("x", 2), ("z", 3)]
 
 
 def adopted(chain: Chain) -> Event:

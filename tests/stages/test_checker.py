@@ -99,11 +99,18 @@ def test_events_of_a_replaced_incarnation_need_no_notice() -> None:
     assert len(report.violations) == 1, "only the newest incarnation lacks a notice"
 
 
-def test_a_mirror_may_have_deleted_before_the_deletion_is_released() -> None:
-    steps = late(Kind.RELEASED, 2)(good())
-    steps = [*without(Kind.NOTICED, 2)(without(Kind.DELIVERED, 2, "pulse")(steps))]
-    assert check(steps, complete=False).violations
-    assert not check(changed(Kind.ACCEPTED, 2, deletes=True)(steps), complete=False).violations
+def test_a_mirror_deletes_at_the_release_but_for_what_it_never_served() -> None:
+    history = changed(Kind.ACCEPTED, 2, deletes=True)([*good()[:10], step(Kind.SERVED, 2, "alpha")])
+    assert any("alpha serves 2, released is 1" in line for line in check(history, complete=False).violations)
+    absent = without(Kind.SERVED, 1, "alpha")(history)
+    assert not any("alpha serves 2" in line for line in check(absent, complete=False).violations)
+
+
+def test_a_notice_after_the_first_of_the_successor_is_found() -> None:
+    successor = [replace(each, repository="y", generation=2) for each in good() if each.kind is not Kind.ROSTER]
+    assert not check([*good(), *successor]).violations
+    first = [each for each in good() if each.kind is not Kind.ROSTER]
+    assert any("after generation 2 at x" in line for line in check([good()[0], *successor, *first]).violations)
 
 
 SEEDED = {
