@@ -47,8 +47,8 @@ class Kind(enum.IntEnum):
 class Step:
     """One thing that became durable. `who` is the mirror or the destination; `partition` and `offset` belong to accepted events.
 
-    `version` is the roster's behind a release or notice, `path` the repository's path at that moment (`generation` that of an accepted event); `proof` are the mirrors
-    and `previous` the streams of a notice.
+    `version` is the roster's behind a release or notice, `path` the repository's path at that moment (`generation` that of
+    an accepted event); `proof` are the mirrors and `previous` the streams of a notice.
     """
 
     kind: Kind

@@ -231,7 +231,12 @@ class Bench:
         return {f.level.repository: f for f in scan.scan(str(self.root), state) if f.level and not f.is_aside}
 
     def where(self, author: Author) -> Path:
-        """The mirror's folder of a repository."""
+        """The mirror's folder of a repository: where it stands, or would."""
+        found = self.found().get(author.repository)
+        return Path(found.folder) if found else self.root / author.path
+
+    def home(self, author: Author) -> Path:
+        """The mirror's folder that clients find at the repository's present path."""
         return self.root / author.path
 
     def notes(self) -> list[Detached]:
@@ -266,7 +271,7 @@ class Bench:
 
     def hg(self, author: Author, *arguments: str, root: Path | None = None) -> str:
         """What plain hg prints in the mirror's repository (or in the one below `root`)."""
-        folder = (root or self.root) / author.path
+        folder = root / author.path if root else self.where(author)
         environment = {**os.environ, "HGRCPATH": os.devnull, "HGRCSKIPREPO": "1", "HGPLAIN": "1"}
         settings = ["--config", "experimental.evolution=all"]
         command = [str(Path(sys.executable).with_name("hg")), "-R", str(folder), *settings, *arguments]

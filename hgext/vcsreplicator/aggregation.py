@@ -38,7 +38,6 @@ from .poison import Poison, blaming, place_of
 from .roster import Mirror, Request, Roster
 from .streams import streams
 
-
 DEPARTURE_PATIENCE = 60.0
 """Seconds for which a repository waits for the departure of the one before it at its path, of which no event has come."""
 

@@ -95,7 +95,8 @@ class State:
     event whose notice is written. `streams` keeps the id of the last notice of each public stream. `roster` is the version of
     the roster behind the newest decision. Relay and mirrors hold their own view against `seq`, `event` and `incarnation`.
     `retired` are the incarnations before this one, `base` how many sequences they took: a public sequence is `base` + `seq` and
-    never goes back. `stays` are the paths that it left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain.
+    never goes back. `stays` are the paths that it left by events that are not noticed yet. `fork` is the id of the newest event
+    that did not fit the chain.
     """
 
     repository: str

@@ -92,7 +92,7 @@ def compare(
                 picture = follower.update()
                 job.state = picture.states.get(job.state.repository, job.state)
                 job.is_over = not must_have(picture, settings.name, job.state)
-            return Look(folder=settings.local(job.state.path), path=job.state.path)
+            return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
 
         def decide(job: _Job, looked: Any) -> float | None:
             return _decide(job, looked, settings.name, options, clock.monotonic(), told)

@@ -156,8 +156,10 @@ def test_a_renamed_repository_moves_and_leaves_no_folder(bench: Bench) -> None:
         author.rename(bench.master_root, "new/repo")
         author.push()
         bench.send(author)
-        bench.wait_applied(author)
+        bench.release(author)
+        bench.wait_served(author)
     assert not (bench.root / "old").exists()
+    assert bench.where(author) == bench.home(author)
     assert log_of(bench, author) == log_of(bench, author, bench.master_root)
 
 
@@ -169,8 +171,9 @@ def test_a_deleted_repository_goes_and_a_new_one_may_take_its_path(bench: Bench)
         bench.wait_applied(author)
         author.event(Type.DELETED)
         bench.send(author)
+        bench.release(author, deleted=True)
         bench.wait(lambda acks: acks[author.repository].serving == author.seq, "the deletion acknowledged")
-        assert not bench.where(author).exists()
+        assert not bench.home(author).exists()
         bench.release(author, deleted=True, noticed=author.seq)
         bench.wait(lambda acks: author.repository not in acks, "the ack gone")
         author.folder.rename(bench.folder / "gone")
@@ -186,9 +189,11 @@ def test_a_backup_ignores_deletions(bench: Bench) -> None:
     author.push()
     author.event(Type.DELETED)
     bench.send(author)
+    bench.release(author, deleted=True)
     with bench.mirror(backup=True):
-        bench.wait_applied(author)
+        bench.wait_served(author)
     assert author.tip in log_of(bench, author)
+    assert bench.where(author) == bench.home(author)
 
 
 def test_allowed_configuration_arrives_and_nothing_that_runs(bench: Bench) -> None:
@@ -205,7 +210,8 @@ def test_allowed_configuration_arrives_and_nothing_that_runs(bench: Bench) -> No
     )
     bench.send(author)
     with bench.mirror():
-        bench.wait_applied(author)
+        bench.release(author)
+        bench.wait_served(author)
         read = config.config()
         read.parse(b"hgrc", (bench.where(author) / ".hg/hgrc").read_bytes())
         assert {section: dict(read.items(section)) for section in read} == {
@@ -215,7 +221,8 @@ def test_allowed_configuration_arrives_and_nothing_that_runs(bench: Bench) -> No
         }
         author.event(Type.HGRC, hgrc={})
         bench.send(author)
-        bench.wait_applied(author)
+        bench.release(author)
+        bench.wait_served(author)
     assert not (bench.where(author) / ".hg/hgrc").exists()
 
 
@@ -270,16 +277,18 @@ def test_wire_paths_are_rewritten_to_folders(bench: Bench) -> None:
     author = bench.author("project/inside")
     author.push()
     bench.send(author)
+    bench.release(author)
     with bench.mirror(paths={"project": "served/elsewhere"}):
-        bench.wait_applied(author)
+        bench.wait_served(author)
     assert (bench.root / "served/elsewhere/inside/.hg").exists()
 
 
 def test_of_two_paths_with_one_folder_the_second_is_refused(bench: Bench) -> None:
     first, second, third = bench.author("here/repo"), bench.author("there/repo", generation=2), bench.author("other")
     bench.send(first)
+    bench.release(first)
     with bench.mirror(paths={"here": "served", "there": "served"}):
-        bench.wait_applied(first)
+        bench.wait_served(first)
         bench.send(second, third)
         ack = bench.wait_detached(second, "refused")
         assert "here/repo" in (ack.note or "")
@@ -315,6 +324,7 @@ def test_a_path_is_taken_by_a_twin_as_long_as_that_is_there(bench: Bench) -> Non
         bench.wait_applied(first)
     first.event(Type.DELETED)
     bench.send(first)
+    bench.release(first, deleted=True)
     bench.send(second)
     with bench.mirror():
         bench.wait_applied(second)
@@ -431,6 +441,7 @@ def test_deleted_repositories_are_kept_for_a_while_and_then_removed(bench: Bench
     author.push()
     author.event(Type.DELETED)
     bench.send(author)
+    bench.release(author, deleted=True)
     aside = bench.root / "~vcsreplicator/aside"
     with bench.mirror(keep_deleted_days=1):
         bench.wait(lambda acks: author.repository in acks and acks[author.repository].serving == author.seq, "deleted")

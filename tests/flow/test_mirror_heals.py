@@ -115,6 +115,8 @@ def test_what_was_configured_last_before_a_repair_holds_after_it(bench: Bench, r
     with bench.mirror():
         bench.wait_detached(patient, reason)
         bench.wait_applied(patient)
+        bench.release(patient)
+        bench.wait_served(patient)
     assert "third" in (bench.where(patient) / ".hg/hgrc").read_text()
 
 

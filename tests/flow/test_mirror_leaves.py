@@ -188,7 +188,9 @@ def test_a_repository_that_is_renamed_while_it_waits_for_its_repair_moves(bench:
         bench.wait_served(patient)
         successor = bench.author("patient")  # the path it left is free
         bench.send(successor, neighbour)
-        bench.wait_applied(successor, neighbour)
+        bench.release(successor)
+        bench.wait_applied(neighbour)
+        bench.wait_served(successor)
     found = bench.found()
     assert found[patient.repository].folder == str(bench.root / "elsewhere")
     assert found[successor.repository].folder == str(bench.root / "patient")

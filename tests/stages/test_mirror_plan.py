@@ -6,7 +6,7 @@ from dataclasses import replace
 from hgext.vcsreplicator.event import NULL_NODE, Changes, Event, Settings, Tip, Type
 from hgext.vcsreplicator.levels import Reason
 from hgext.vcsreplicator.mirror.level import Level, before_first, with_former
-from hgext.vcsreplicator.mirror.plan import Act, plan
+from hgext.vcsreplicator.mirror.plan import Act, Claim, claim, plan
 
 
 def identifier(number: int) -> str:
@@ -87,23 +87,23 @@ def test_the_incarnation_before_is_remembered_by_its_successor() -> None:
 
 
 def test_a_newer_generation_takes_the_place_of_an_older_one() -> None:
-    old = level(9, repository=OTHER)
-    assert plan(event(1, generation=2), None, old).act is Act.REPLACE
+    assert claim("a", 2, level(9), is_leaving=False) is Claim.DISPLACE
 
 
 def test_an_older_generation_does_not_come_back() -> None:
-    new = level(1, repository=OTHER, generation=2)
-    assert plan(event(1), None, new).act is Act.SKIP
+    assert claim("a", 1, level(1, generation=2), is_leaving=False) is Claim.WAIT
 
 
 def test_two_repositories_of_one_generation_cannot_share_a_path() -> None:
-    assert plan(event(1), None, level(1, repository=OTHER)).reason is Reason.REFUSED
+    assert claim("a", 1, level(1), is_leaving=False) is Claim.REFUSED
 
 
 def test_repositories_of_two_paths_cannot_share_a_folder() -> None:
-    other = level(1, repository=OTHER, path="other")
-    assert plan(event(1, generation=2), None, other).reason is Reason.REFUSED
-    assert plan(event(1), level(1), other).act is Act.SKIP
+    assert claim("a", 2, level(1, path="other"), is_leaving=False) is Claim.REFUSED
+
+
+def test_what_leaves_is_in_nobodys_way() -> None:
+    assert claim("a", 1, level(9, path="b", generation=7), is_leaving=True) is Claim.DISPLACE
 
 
 def test_a_deletion_of_what_is_not_here_is_done() -> None:

@@ -2,7 +2,8 @@
 """Events that are no Mercurial transaction on the master: configuration, strip, censor, rename, delete, outside changes.
 
 Each first does its work so that doing it again is harmless, then writes the level. Killed in between, the event is read again and
-finds its work done.
+finds its work done. What an event says of URL and visibility (path, deletion, configuration) is written into the level, and acts
+at its release (`releasing`).
 """
 
 import glob
@@ -18,7 +19,6 @@ from ..event import Event, Type
 from ..mirror.level import Level
 from ..mirror.task import Item
 from . import bundles, observe, replicated, watermark
-from .allowed import put
 from .apply import successor
 from .text import text
 
@@ -33,8 +33,6 @@ def act(repo: Any, level: Level, item: Item, now: float) -> Level:
         _strip(repo, level, event)
     elif event.type is Type.CENSORED:
         _censor(repo, event)
-    if event.hgrc is not None:
-        write_hgrc(repo, event)
     tip = observe.tip(repo)
     if tip != event.after:
         raise Diverged(
@@ -43,16 +41,13 @@ def act(repo: Any, level: Level, item: Item, now: float) -> Level:
         )
     reached = successor(level, item, tip.length, tip.node, now)
     after = observe.bookmarks(repo, before)
-    reached = replace(reached, moved={name: node for name, node in before.items() if after[name] != node})
+    reached = replace(
+        reached, hgrc=event.hgrc, moved={name: node for name, node in before.items() if after[name] != node}
+    )
     if event.type is Type.DELETED:
         reached = replace(reached, deleted=True)
     replicated.record(repo, reached)
     return reached
-
-
-def write_hgrc(repo: Any, event: Event) -> None:
-    """The replicated part of the configuration, as far as the allow-list of this program goes."""
-    put(repo, event.hgrc or {})
 
 
 def _strip(repo: Any, level: Level, event: Event) -> None:

@@ -66,6 +66,7 @@ def successor(level: Level, item: Item, length: int, tip: str, now: float) -> Le
         offset=item.offset,
         stripping=False,
         moved={},
+        hgrc=None,
     )
 
 

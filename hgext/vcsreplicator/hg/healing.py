@@ -74,10 +74,11 @@ def swap(
             with locked(repo):
                 replicated.record(repo, with_former(level, former))
         _serve_on(repo, folder, former.incarnation == level.incarnation)
+    _keep_hgrc(repo, folder)
     repositories.close(made)
     repositories.close(folder)
     with open(os.path.join(made, _EXCHANGED), "wb"):
-        place.exchange(made, settings.root, folder)
+        place.exchange(made, _base(settings, folder), folder)
     _keep_aside(repositories, made, settings, repository)
 
 
@@ -135,6 +136,21 @@ def _serve_on(repo: Any, folder: str, same: bool) -> None:
         watermark.write_watermark(
             repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push_id, bookmarks=bookmarks
         )
+
+
+def _keep_hgrc(repo: Any, folder: str) -> None:
+    """The configuration of what is shown stays until the release of what the copy brought."""
+    try:
+        with open(os.path.join(folder, ".hg", "hgrc"), "rb") as file:
+            repo.vfs.write(b"hgrc", file.read())
+    except FileNotFoundError:
+        repo.vfs.tryunlink(b"hgrc")
+
+
+def _base(settings: MirrorSettings, folder: str) -> str:
+    """The folder that a repository must not leave: the mirror's own while it has no URL."""
+    own = settings.folder.rstrip("/") + "/"
+    return settings.folder if folder.startswith(own) else settings.root
 
 
 def _expect(repository: str, found: str, url: str) -> None:

@@ -14,6 +14,15 @@ from . import healing, replicated, scan, snapshot
 from .fingerprint import fingerprint
 
 
+def _folder(task: Look, settings: MirrorSettings) -> str | None:
+    """Where the repository stands; what is damaged at its path counts as it. A rename or a creation may not be released yet."""
+    at_path = scan.look(task.folder)
+    if at_path is not None and (at_path.level is None or at_path.level.repository == task.repository):
+        return task.folder
+    found = scan.find(settings.root, settings.folder, task.repository)
+    return found.folder if found else None
+
+
 def look(task: Look, settings: MirrorSettings) -> Looked:
     """Both sides now, the master first: a mirror that keeps up is then at the master's sequence or beyond. Raises nothing."""
     ui = uimod.ui.load()
@@ -21,11 +30,11 @@ def look(task: Look, settings: MirrorSettings) -> Looked:
         there = snapshot.master_fingerprint(ui, healing.url_of(settings, task.path), settings.master_timeout)
     except ReplicationError as problem:
         return Looked(here=None, there=None, problem=str(problem))
-    found = scan.look(task.folder)
-    if found is None:
+    folder = _folder(task, settings)
+    if folder is None:
         return Looked(here=None, there=there)
     try:
-        repo = factory.repository(ui, os.fsencode(task.folder)).unfiltered()
+        repo = factory.repository(ui, os.fsencode(folder)).unfiltered()
         try:
             return Looked(here=fingerprint(repo, lambda: replicated.read(repo)), there=there)
         finally:

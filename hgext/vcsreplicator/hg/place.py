@@ -2,8 +2,8 @@
 """Where a mirror's repositories stand on disk: made elsewhere and moved into place whole, set aside whole, never half.
 
 Everything happens on one file system by renames of the `.hg` folder, so that repositories below a repository's folder stay. What
-is being made is in `staging`, what was deleted or replaced is in `aside`, there with its folder called `hg`: no web server takes
-it for a repository.
+is being made is in `staging`, what is whole and not released yet, or in the way of another, is in `waiting`, what was deleted or
+replaced is in `aside`, there with its folder called `hg`: no web server takes it for a repository.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import shutil
 
 from ..errors import Rejected
 
-STAGING, ASIDE = "staging", "aside"
+STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
 _EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -30,6 +30,11 @@ def check_inside(root: str, folder: str) -> str:
 def staging_of(state: str, repository: str) -> str:
     """Where a repository is made."""
     return os.path.join(state, STAGING, repository)
+
+
+def waiting_of(state: str, repository: str) -> str:
+    """Where a repository stands while it has no URL."""
+    return os.path.join(state, WAITING, repository)
 
 
 def empty(place: str) -> str:
@@ -67,6 +72,15 @@ def move(root: str, old: str, new: str) -> None:
     os.makedirs(new, exist_ok=True)
     os.rename(os.path.join(old, ".hg"), os.path.join(new, ".hg"))
     prune(root, old)
+
+
+def hide(state: str, root: str, folder: str, repository: str) -> str:
+    """Takes the repository's URL for the moment; where it waits for another."""
+    waiting = waiting_of(state, repository)
+    os.makedirs(waiting, exist_ok=True)
+    os.rename(os.path.join(folder, ".hg"), os.path.join(waiting, ".hg"))
+    prune(root, folder)
+    return waiting
 
 
 def set_aside(state: str, root: str, folder: str, name: str) -> str:

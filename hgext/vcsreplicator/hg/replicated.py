@@ -7,7 +7,7 @@ release are of no use and are cut away from time to time.
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pushlog.appendfile import AppendFile
@@ -38,6 +38,25 @@ def find(repo: Any, seq: int) -> tuple[Level, Mapping[str, str | None]] | None:
         moved = {**moved, **level.moved}
         record = file.last(before=record.start) if record.start else None
     return None
+
+
+def hgrc_since(repo: Any, seq: int, released: int) -> Mapping[str, Mapping[str, str]] | None:
+    """The newest configuration that an event after `seq` and up to `released` brought; None if none did."""
+    return next((level.hgrc for level in _back_to(repo, seq) if level.seq <= released and level.hgrc is not None), None)
+
+
+def after(repo: Any, seq: int) -> list[Level]:
+    """The kept levels above `seq` of which a release can be shown, the lowest first."""
+    return [level for level in _back_to(repo, seq) if not level.stripping][::-1]
+
+
+def _back_to(repo: Any, seq: int) -> Iterator[Level]:
+    """The kept levels above `seq`, the newest first."""
+    file = AppendFile(repo.svfs, FILE, MAGIC)
+    record = file.last()
+    while record is not None and (level := level_of(record.payload)).seq > seq:
+        yield level
+        record = file.last(before=record.start) if record.start else None
 
 
 def append(repo: Any, tr: Any, levels: Sequence[Level]) -> None:

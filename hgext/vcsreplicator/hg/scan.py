@@ -12,7 +12,7 @@ from pushlog.appendfile import AppendFile, TornRecord
 from ..errors import MalformedEvent
 from ..mirror.level import FILE, MAGIC, level_of
 from ..mirror.task import Found
-from .place import ASIDE
+from .place import ASIDE, WAITING
 
 _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
 
@@ -30,6 +30,7 @@ class _Store:
 def scan(root: str, state: str) -> Iterator[Found]:
     """Every repository of this mirror below `root`, in no order; what never was a mirror's repository is not told."""
     yield from _deleted(state)
+    yield from _waiting(state)
     left = [root]
     while left:
         folder = left.pop()
@@ -49,6 +50,20 @@ def _deleted(state: str) -> Iterator[Found]:
             found = look(entry.path, "hg")
             if found is not None and found.level is not None and found.level.deleted:
                 yield replace(found, is_aside=True)
+
+
+def _waiting(state: str) -> Iterator[Found]:
+    """What has no URL yet, or for the moment."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(os.path.join(state, WAITING)):
+            if (found := look(entry.path)) is not None:
+                yield found
+
+
+def find(root: str, state: str, repository: str) -> Found | None:
+    """The repository of this id, wherever it stands; the whole root is looked through."""
+    every = (found for found in scan(root, state) if not found.is_aside and found.level is not None)
+    return next((found for found in every if found.level and found.level.repository == repository), None)
 
 
 def look(folder: str, name: str = ".hg") -> Found | None:

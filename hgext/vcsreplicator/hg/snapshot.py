@@ -31,7 +31,7 @@ from ..event import Tip
 from ..mirror.level import Level, with_former
 from ..shape import read
 from ..wire import BUNDLE_LIMIT
-from . import allowed, observe, offer, replicated
+from . import observe, offer, replicated
 from .apply import unbundle
 from .frames import Answer
 from .text import local, text
@@ -203,16 +203,15 @@ def _pull(repo: Any, peer: Any, after: Tip, progress: Progress) -> None:
 
 
 def _settle(repo: Any, state: _State, markers: bytes, rows: Iterable[bytes], now: float) -> Level:
-    """Everything besides the changesets, and the level, in one transaction; the configuration, which is none, before it."""
+    """Everything besides the changesets, and the level, in one transaction; the configuration acts at the level's release."""
     former = replicated.read(repo)
-    allowed.put(repo, state.hgrc)
     with repo.transaction(b"replicated") as tr:
         if markers:
             repo.obsstore.mergemarkers(tr, markers)
         _set_phases(repo, tr, state.phases)
         moved = _set_bookmarks(repo, tr, state.bookmarks)
         _record_pushes(repo, tr, rows)
-        level = replace(with_former(_level(state, now), former), moved=moved if former else {})
+        level = replace(with_former(_level(state, now), former), moved=moved if former else {}, hgrc=state.hgrc)
         replicated.append(repo, tr, [level])
     return level
 

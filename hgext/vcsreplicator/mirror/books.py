@@ -132,8 +132,7 @@ class Books:
             return Lane.LIGHT
         if following.phase is not Phase.WAITING and (items := self._backlog.peek(following.id, events=1, size=0)):
             return Lane.HEAVY if items[0].is_large(self._settings.batch_bytes) else Lane.LIGHT
-        leftover = following.is_leftover and not self._is_backup
-        return Lane.LIGHT if following.may_release or leftover else None
+        return Lane.LIGHT if following.may_release else None
 
     def _rest(self, following: Following, seconds: float) -> None:
         """Nothing is done for it until the time is over."""
@@ -193,6 +192,7 @@ class Books:
             incarnation=level.incarnation if level else "",
             applied=level.seq if level else 0,
             serving=min(following.serving, level.seq) if level else 0,
+            floor=following.floor,
             event=level.id if level else "",
             digest=level.digest if level else "",
             applied_at=level.time if level else 0.0,

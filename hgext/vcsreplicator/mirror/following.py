@@ -49,7 +49,7 @@ class Following:
 
     `there` is its path on the master. `expected` is the newest event that the aggregator saw; was that the repository's deletion,
     `deletion` is the level after it. It is `resting` until a time of the supervisor's clock. `unwritten` is a note that
-    could not be written yet.
+    could not be written yet. `floor`: see `Outcome`.
     """
 
     id: str
@@ -58,6 +58,7 @@ class Following:
     folder: str | None = None
     level: Level | None = None
     serving: int = 0
+    floor: int = 0
     served_at: float = 0.0
     released: int = 0
     incarnation: str | None = None
@@ -84,17 +85,12 @@ class Following:
         return self.phase in (Phase.STREAM, Phase.JOINING)
 
     @property
-    def is_leftover(self) -> bool:
-        """Whether its folder must still be taken away: a deletion that a kill interrupted."""
-        return self.level is not None and self.level.deleted and self.folder is not None
-
-    @property
     def may_release(self) -> bool:
-        """Whether more is released and applied than served."""
+        """Whether more is released and applied than served, and can be shown."""
         return (
             self.level is not None
             and self.incarnation == self.level.incarnation
-            and min(self.released, self.level.seq) > self.serving
+            and min(self.released, self.level.seq) >= max(self.floor, self.serving + 1)
         )
 
 

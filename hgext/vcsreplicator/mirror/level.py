@@ -21,7 +21,8 @@ class Level:
     event shows. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
     incarnations that this repository had before. `deleted`: this event was its deletion, its folder must go.
     `moved` are the bookmarks that it set, moved or deleted, as they were before it (None: there was none): what a release of an
-    earlier event still shows. `stripping`: a strip was begun; only the first `length` changesets are certain.
+    earlier event still shows. `hgrc` is the configuration that this event brought, which acts at its release. `stripping`: a
+    strip was begun; only the first `length` changesets are certain.
     """
 
     repository: str
@@ -41,6 +42,7 @@ class Level:
     deleted: bool = False
     stripping: bool = False
     moved: Mapping[str, str | None] = field(default_factory=dict)
+    hgrc: Mapping[str, Mapping[str, str]] | None = None
 
     def is_beyond(self, event: Event) -> bool:
         """Whether the event is a repeat, or of a former incarnation."""

@@ -14,32 +14,37 @@ class Act(enum.StrEnum):
 
     APPLY = "apply"
     CREATE = "create"
-    REPLACE = "replace"
     SKIP = "skip"
     TROUBLE = "trouble"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An act, why in words, and for trouble its reason. REPLACE sets the occupant of the path aside, then creates."""
+    """An act, why in words, and for trouble its reason."""
 
     act: Act
     why: str = ""
     reason: Reason | None = None
 
 
+class Claim(enum.StrEnum):
+    """What a claim to a folder comes to: the occupant makes room, the claimant waits without a URL, or an operator must decide."""
+
+    DISPLACE = "displace"
+    WAIT = "wait"
+    REFUSED = "refused"
+
+
 APPLY = Step(act=Act.APPLY)
 CREATE = Step(act=Act.CREATE)
 
 
-def plan(event: Event, level: Level | None, occupant: Level | None = None) -> Step:
-    """The step for `event`, given the level of its repository, and of another repository that lives at its path.
+def plan(event: Event, level: Level | None) -> Step:
+    """The step for `event`, given the level of its repository.
 
-    Repeats and events of former incarnations or generations are skipped; nothing is applied but the direct successor of what the
-    level names, by sequence and by id.
+    Repeats and events of former incarnations are skipped; nothing is applied but the direct successor of what the level names, by
+    sequence and by id.
     """
-    if occupant is not None and occupant.repository != event.repository:
-        return _beside(event, level, occupant)
     if level is None:
         return _first(event)
     if event.incarnation != level.incarnation:
@@ -61,18 +66,17 @@ def _first(event: Event) -> Step:
     return trouble(Reason.GAP, f"seq {event.seq} follows, this mirror has nothing of the repository")
 
 
-def _beside(event: Event, level: Level | None, occupant: Level) -> Step:
-    """Two repositories want one path: the highest generation wins. Generations of two paths with one folder say nothing."""
-    if level is not None and level.is_beyond(event):
-        return plan(event, level)
-    if event.path != occupant.path:
-        return trouble(Reason.REFUSED, f"the folder of path {event.path!r} is that of {occupant.path!r}")
-    if event.generation < occupant.generation:
-        return skip(f"generation {occupant.generation} lives at the path")
-    if event.generation == occupant.generation:
-        return trouble(Reason.REFUSED, f"path {event.path!r} is taken by repository {occupant.repository}")
-    first = plan(event, level)
-    return Step(act=Act.REPLACE, why=f"generation {event.generation}") if first.act is Act.CREATE else first
+def claim(path: str, generation: int, occupant: Level, *, is_leaving: bool) -> Claim:
+    """Who of two repositories gets a folder: the one that is released at `path` with `generation`, or the one that is there.
+
+    The highest generation wins. One that was renamed away or deleted by an event that is applied `is_leaving`. Generations of two
+    paths with one folder say nothing.
+    """
+    if is_leaving:
+        return Claim.DISPLACE
+    if path != occupant.path or generation == occupant.generation:
+        return Claim.REFUSED
+    return Claim.DISPLACE if generation > occupant.generation else Claim.WAIT
 
 
 def _other_incarnation(event: Event, level: Level) -> Step:

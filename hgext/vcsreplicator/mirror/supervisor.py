@@ -246,10 +246,13 @@ class Supervisor(Intake):
                 following.there = outcome.level.path
             following.path = outcome.level.path
             self._occupy(following)
+            if outcome.level.deleted and following.id in self._over:  # it was released long ago
+                following.released, following.incarnation = outcome.level.seq, outcome.level.incarnation
         if outcome.serving > following.serving:
             self._cold[following.id] = None
         following.serving = outcome.serving
         following.served_at = outcome.served_at or following.served_at
+        following.floor = outcome.floor
         if task.run == following.dropped:
             self._backlog.finish(following.id, outcome.done)
         gone = outcome.gone or _absent(task, outcome, self._clock.now())

@@ -136,7 +136,8 @@ class Outcome:
     """What a task achieved: the first `done` items need no more work.
 
     `level` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it shows since `served_at`.
-    `gone` is the level of the event that deleted the repository here. A worker that came to the bound of its memory `is_spent`.
+    `floor` is the next sequence that it can show, if that is not the one after `serving` (0: it is). `gone` is the level of the
+    event that deleted the repository here. A worker that came to the bound of its memory `is_spent`.
     """
 
     repository: str
@@ -148,14 +149,16 @@ class Outcome:
     trouble: Trouble | None = None
     gone: Level | None = None
     is_spent: bool = False
+    floor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Asks for a repository as it is here and on the master now; answered by `Looked`."""
+    """Asks for a repository as it is here and on the master now; answered by `Looked`. It may still wait for its release."""
 
     folder: str
     path: str
+    repository: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
