@@ -27,7 +27,7 @@ from .delivery import Delivery, Window
 from .destination import Destination, DestinationSettings, Outcome
 from .message import Message, messages
 from .orders import Orders
-from .rejects import Rejects
+from .rejects import Rejects, judged
 from .settings import NotifierSettings
 from .state import State
 
@@ -201,9 +201,12 @@ class _Shift:
         """One record: its messages, of the types this destination takes, or a reject if it is no notice."""
         try:
             found = [message for message in self.messages_of(record) if message.id not in self.skipped]
-        except Rejected as error:
-            self.rejects.keep(str(error), record.value or b"", record.offset, record.key)
-            log_line.error("notice rejected", offset=record.offset, reason=str(error))
+        except Exception as error:  # whatever it is, the records behind this one must not wait for it
+            wrong = judged(error)
+            if not isinstance(wrong, Rejected):
+                raise wrong from error
+            self.rejects.keep(wrong, record.value or b"", record.offset, record.key)
+            log_line.error("notice rejected", offset=record.offset, reason=str(wrong))
             found = []
         self.window.take(record.offset, found)
         self.read_to = record.offset + 1
@@ -222,10 +225,20 @@ class _Shift:
         for index, delivery in enumerate(due):
             if delivery.attempt > 1:
                 RETRIED.labels(self.name).inc()
-            if not self.attempt(lambda delivery=delivery: self.destination.submit(delivery)):  # type: ignore[misc]
+            if not self.attempt(lambda delivery=delivery: self.submit(delivery)):  # type: ignore[misc]
                 for untried in reversed(due[index:]):
                     self.window.give_back(untried.number)
                 return
+
+    def submit(self, delivery: Delivery) -> None:
+        """Hands it to the destination; what that cannot make of this one message is refused. Raises Unavailable."""
+        try:
+            self.destination.submit(delivery)
+        except Exception as error:
+            wrong = judged(error)
+            if not isinstance(wrong, Rejected):
+                raise wrong from error
+            self._settle(Outcome(number=delivery.number, error=wrong))
 
     def attempt(self, action: Callable[[], None]) -> bool:
         """Does it; False if the destination as a whole does not answer, which is then left alone for a while."""
@@ -259,9 +272,9 @@ class _Shift:
         elif self.window.refuse(outcome.number, now, chance):
             log_line.warning("delivery refused", **fields)
         else:
-            self._give_up(delivery, str(error))
+            self._give_up(delivery, error)
 
-    def _give_up(self, delivery: Delivery, reason: str) -> None:
+    def _give_up(self, delivery: Delivery, reason: ReplicationError) -> None:
         """Kept as a reject, then settled; while the log cannot keep it, it is tried again."""
         try:
             self.rejects.keep_message(delivery.message, reason)
@@ -269,7 +282,7 @@ class _Shift:
             self._log_trouble(error)
             self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
             return
-        log_line.error("delivery rejected", message=delivery.message.id, attempt=delivery.attempt, reason=reason)
+        log_line.error("delivery rejected", message=delivery.message.id, attempt=delivery.attempt, reason=str(reason))
         REJECTED.labels(self.name).inc()
         self.window.settle(delivery.number)
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import Rejected, ReplicationError
+from hgext.vcsreplicator.errors import ReplicationError
 from hgext.vcsreplicator.streams import Stream
 
 from .delivery import Delivery, Patience
 from .message import Message
+from .rejects import judged
 
 DESTINATIONS: Mapping[str, str] = {
     "jsonlines": "notifier.jsonlines:JsonLinesSettings",
@@ -64,7 +65,11 @@ class Destination(Protocol):
         """Make sure messages could be sent: connect, declare. Called at start and after trouble. Raises Unavailable."""
 
     def submit(self, delivery: Delivery) -> None:
-        """Begin to send. Raises Unavailable when nothing can be sent now; then this delivery counts as not begun."""
+        """Begin to send. Raises Unavailable when nothing can be sent now; then this delivery counts as not begun.
+
+        Whatever else it raises is about this message: it is tried a few times, then rejected. So what is made of it is made
+        here, where a mistake has one culprit, and not in `outcomes`.
+        """
 
     def outcomes(self, timeout: float) -> Sequence[Outcome]:
         """What is known by now, waiting up to `timeout` seconds for something.
@@ -106,7 +111,7 @@ def settings_class(type_name: str) -> type[DestinationSettings]:
 class Threads:
     """A destination made of a plain function that sends one message and returns when the other side has stored it.
 
-    The function raises Unavailable or Rejected; anything else it raises counts as Rejected, with its text. It is called from
+    The function raises Unavailable or Rejected; an OSError counts as Unavailable, anything else as Rejected. It is called from
     `workers` threads at once.
     """
 
@@ -137,6 +142,6 @@ class Threads:
 
 def _outcome(number: int, done: "Future[None]") -> Outcome:
     error = None if done.cancelled() else done.exception()
-    if error is None or isinstance(error, ReplicationError):
-        return Outcome(number=number, error=error)
-    return Outcome(number=number, error=Rejected(f"{type(error).__name__}: {error}"))
+    if error is None:
+        return Outcome(number=number)
+    return Outcome(number=number, error=judged(error) if isinstance(error, Exception) else Unavailable(repr(error)))

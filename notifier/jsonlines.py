@@ -70,7 +70,7 @@ class JsonLines:
     """The destination `jsonlines`."""
 
     path: str
-    _batch: list[Delivery] = field(default_factory=list)
+    _batch: list[tuple[int, bytes]] = field(default_factory=list)
     _file: int | None = None
 
     def start(self) -> None:
@@ -81,19 +81,19 @@ class JsonLines:
             raise self._trouble(error) from error
 
     def submit(self, delivery: Delivery) -> None:
-        self._batch.append(delivery)
+        self._batch.append((delivery.number, line(delivery.message)))
 
     def outcomes(self, timeout: float) -> Sequence[Outcome]:
         batch, self._batch = self._batch, []
         if not batch:
             return []
         try:
-            self._append(b"".join(line(delivery.message) for delivery in batch))
+            self._append(b"".join(text for _, text in batch))
         except OSError as error:
             self.close()
             trouble = self._trouble(error)
-            return [Outcome(number=delivery.number, error=trouble) for delivery in batch]
-        return [Outcome(number=delivery.number) for delivery in batch]
+            return [Outcome(number=number, error=trouble) for number, _ in batch]
+        return [Outcome(number=number) for number, _ in batch]
 
     def close(self) -> None:
         if self._file is not None:
@@ -136,24 +136,24 @@ class Stdout:
     """The destination `stdout`."""
 
     stream: BinaryIO
-    _batch: list[Delivery] = field(default_factory=list)
+    _batch: list[tuple[int, bytes]] = field(default_factory=list)
 
     def start(self) -> None:
         """Always there."""
 
     def submit(self, delivery: Delivery) -> None:
-        self._batch.append(delivery)
+        self._batch.append((delivery.number, line(delivery.message)))
 
     def outcomes(self, timeout: float) -> Sequence[Outcome]:
         batch, self._batch = self._batch, []
         try:
-            for delivery in batch:
-                self.stream.write(line(delivery.message))
+            for _, text in batch:
+                self.stream.write(text)
             self.stream.flush()
         except OSError as error:
             trouble = Unavailable(f"standard output: {error.strerror}")
-            return [Outcome(number=delivery.number, error=trouble) for delivery in batch]
-        return [Outcome(number=delivery.number) for delivery in batch]
+            return [Outcome(number=number, error=trouble) for number, _ in batch]
+        return [Outcome(number=number) for number, _ in batch]
 
     def close(self) -> None:
         """Standard output is not ours to close."""

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import Rejected, Unavailable
+from hgext.vcsreplicator.errors import Unavailable
 from hgext.vcsreplicator.log import Log, Record
 
 from .delivery import Window
@@ -109,7 +109,7 @@ class Orders:
     def _readable(self, record: Record) -> list[Message]:
         try:
             return self.messages_of(record)
-        except Rejected:  # kept when the live stream met it
+        except Exception:  # kept when the live stream met it
             return []
 
     def _done(self, request: Request, result: str, *, skipped: Message | None = None) -> None:

@@ -157,6 +157,7 @@ class Pulse:
             headers=self._headers(message, key),
             properties=_properties(message),
         )
+        prepared._serialize_properties()  # what AMQP cannot carry is a fault of the message; below it would cost the connection
         self._tag += 1
         self._unconfirmed[self._tag] = (delivery.number, self.clock.monotonic())
         self._ids[self._tag] = message.id

@@ -2,18 +2,42 @@
 """What one destination can never deliver, kept in the topic `errors`."""
 
 import base64
+import errno
 import json
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.clock import Clock
+from hgext.vcsreplicator.errors import Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.levels import KEY_KEPT, ErrorRecord
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
 from hgext.vcsreplicator.log import Message as LogMessage
 from hgext.vcsreplicator.shape import to_json
+from hgext.vcsreplicator.unforeseen import Fault, fault
 
 from .message import Message
 
 ERROR_BYTES = 64 * 1024
+
+
+class Unforeseen(Rejected):
+    """An exception that the code did not expect while it worked on one record or message."""
+
+    def __init__(self, found: Fault) -> None:
+        super().__init__(found.reason)
+        self.traceback = found.traceback
+
+
+def judged(error: Exception) -> ReplicationError:
+    """The exception as one of ours: Unavailable if the machine or a connection is in trouble, else the message's own fault.
+
+    A time that no calendar has is an OSError, too.
+    """
+    if isinstance(error, ReplicationError):
+        return error
+    found = fault(error)
+    if found is None or (isinstance(error, OSError) and error.errno != errno.EOVERFLOW):
+        return Unavailable(f"{type(error).__name__}: {error}")
+    return Unforeseen(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +48,21 @@ class Rejects:
     log: Log
     clock: Clock
 
-    def keep_message(self, message: Message, reason: str) -> None:
+    def keep_message(self, message: Message, reason: str | ReplicationError) -> None:
         """A message as it would have been sent."""
         value = json.dumps({**message.envelope, "id": message.id}, sort_keys=True).encode()
-        self.keep(f"{message.id}: {reason}", value, message.offset, message.repository)
+        self.keep(reason, value, message.offset, message.repository, where=f"{message.id}: ")
 
-    def keep(self, reason: str, value: bytes, offset: int, key: str | None) -> None:
+    def keep(
+        self, reason: str | ReplicationError, value: bytes, offset: int, key: str | None, *, where: str = ""
+    ) -> None:
         """A record of `notices`, or that there is none any more."""
         key = None if key is None else key[:KEY_KEPT]
         record = ErrorRecord(
             time=self.clock.now(),
             service="notifier",
-            reason=reason,
+            reason=f"{where}{reason}",
+            traceback=reason.traceback if isinstance(reason, Unforeseen) else None,
             topic=NOTICES,
             partition=0,
             offset=offset,

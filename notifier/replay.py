@@ -4,7 +4,7 @@
 import datetime
 from dataclasses import replace
 
-from hgext.vcsreplicator.errors import Expired, MalformedEvent
+from hgext.vcsreplicator.errors import Expired
 from hgext.vcsreplicator.levels import Notice
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.shape import from_json
@@ -76,7 +76,7 @@ class Replay:
     def _wanted(self, record: Record) -> bool:
         try:
             event = from_json(Notice, record.value or b"").event
-        except MalformedEvent:
+        except Exception:  # the live stream says what is wrong with it
             return False
         argument = self.request.argument
         if argument["repository"] not in (event.repository, event.path):

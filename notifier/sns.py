@@ -30,6 +30,7 @@ from hgext.vcsreplicator.errors import Rejected as Wrong
 
 from .delivery import PATIENCE, Delivery, Patience, check_number
 from .destination import DOCUMENTED, Destination, Outcome
+from .rejects import judged
 from .sns_message import MOST_ENTRIES, Entry, object_body, object_key, together, topic_parts
 
 LINGER = 0.003
@@ -178,17 +179,16 @@ class Sns:
     # -- threads
 
     def _write(self, delivery: Delivery) -> None:
-        """The object."""
+        """The object, once everything that is made of the message could be made."""
         message = delivery.message
         try:
-            key = object_key(message)
-            self._s3.put_object(
-                Bucket=self.settings.bucket,
-                Key=key,
-                Body=object_body(message).encode(),
-                ContentType="application/json",
-            )
+            key, content = object_key(message), object_body(message).encode()
             text, attributes = topic_parts(message, self._data_url(key), self.settings.limit)
+        except Exception as error:
+            self._done.put(Outcome(number=delivery.number, error=judged(error)))
+            return
+        try:
+            self._s3.put_object(Bucket=self.settings.bucket, Key=key, Body=content, ContentType="application/json")
             now = self.clock.monotonic()
             entry = Entry(number=delivery.number, text=text, attributes=attributes, written=now)
         except Exception as error:  # a thread that dies would forget its delivery
@@ -254,7 +254,7 @@ def _translated(error: Exception) -> ReplicationError:
         return Unavailable(f"sns: {error}")
     if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, and still none of theirs
         return Unavailable(f"sns: an answer that nobody understands: {error}")
-    return Wrong(f"{type(error).__name__}: {error}")
+    return judged(error)
 
 
 def _code(error: ClientError) -> str:

@@ -21,6 +21,7 @@ from .delivery import DAY, PATIENCE, Delivery, Patience, check_number
 from .destination import ALL_TYPES, Destination, Outcome
 from .filter import FilterFailed
 from .message import Message
+from .rejects import judged
 from .subscription import Subscription
 from .webhook_dispatcher import Dispatcher
 from .webhook_request import Network
@@ -112,17 +113,29 @@ class Webhooks:
         if not batch:
             return []
         try:
-            current = self._current()
-            wanted = [(delivery.message, self._wanting(delivery.message, current)) for delivery in batch]
-            items = self._deliveries.enqueue(wanted, self.clock.now())
+            self._accept(batch)
         except ReplicationError as error:
             return [Outcome(number=delivery.number, error=error) for delivery in batch]
-        self._dispatcher.take(items)
+        except Exception as error:
+            if len(batch) == 1:
+                return [Outcome(number=batch[0].number, error=judged(error))]
+            return [outcome for delivery in batch for outcome in self._accepted_alone(delivery)]
         return [Outcome(number=delivery.number) for delivery in batch]
 
     def close(self) -> None:
         self._dispatcher.stop()
         self._deliveries.close()
+
+    def _accept(self, batch: Sequence[Delivery]) -> None:
+        """Rows for all of these, or for none."""
+        current = self._current()
+        wanted = [(delivery.message, self._wanting(delivery.message, current)) for delivery in batch]
+        self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
+
+    def _accepted_alone(self, delivery: Delivery) -> Sequence[Outcome]:
+        """One of a batch in which one is the culprit."""
+        self._batch = [delivery]
+        return self.outcomes(0)
 
     def _wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
         """Those that want the message; one whose filter fails on it does not, which is counted, and told once in its history."""

@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The loop of one destination turn by turn, on a log in memory and a clock moved by hand: logs that are away, replays that wait."""
 
+import errno
+import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.errors import Expired, Rejected, Unavailable
+from hgext.vcsreplicator.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Message, Record
-from notifier import replay
+from hgext.vcsreplicator.shape import from_json
+from notifier import courier, replay
+from notifier import message as notifier_message
 from notifier.courier import Courier, _Shift, group
+from notifier.delivery import Delivery
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, State
 from testing.clock import HandClock
@@ -105,6 +112,55 @@ def test_notices_behind_a_malformed_one_wait_until_its_reject_is_kept(turns: Tur
     turns.take(10)
     assert turns.destination.told("x") == [1, 2, 3, 4]
     assert (turns.position, len(turns.log.records(ERRORS))) == (5, 1)
+
+
+def test_record_on_which_the_code_fails_unforeseen_is_kept_with_its_traceback_and_passed(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(notice: Notice, *rest: Any) -> tuple[notifier_message.Message, ...]:
+        return notifier_message.messages(notice, *rest) if notice.event.seq != 2 else (1 // 0,)  # type: ignore[return-value]
+
+    monkeypatch.setattr(courier, "messages", failing)
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(5)
+    assert turns.destination.told("x") == [1, 3]
+    [kept] = turns.log.records(ERRORS)
+    reject = from_json(ErrorRecord, kept.value or b"")
+    assert reject.reason.startswith("unforeseen ZeroDivisionError: ")
+    assert "in failing" in (reject.traceback or "")
+    assert turns.position == 3
+
+
+def test_message_that_a_destination_cannot_make_is_kept_with_its_traceback_and_the_others_go(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Scripted.submit
+
+    def submit(destination: Scripted, delivery: Delivery) -> None:
+        if delivery.message.sequence == 2:
+            raise struct.error("argument out of range")
+        plain(destination, delivery)
+
+    monkeypatch.setattr(Scripted, "submit", submit)
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(10)
+    assert turns.destination.told("x") == [1, 3]
+    [kept] = turns.log.records(ERRORS)
+    reject = from_json(ErrorRecord, kept.value or b"")
+    assert "unforeseen error: argument out of range" in reject.reason
+    assert "in submit" in (reject.traceback or "")
+    assert turns.position == 3
+
+
+@pytest.mark.parametrize("trouble", [ConnectionResetError(104, "reset"), OSError(errno.ENOSPC, "full"), MemoryError()])
+def test_machine_in_trouble_is_no_fault_of_the_message(turns: Turns, trouble: Exception) -> None:
+    turns.destination.down = trouble  # type: ignore[assignment]
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(50)
+    turns.destination.down = None
+    turns.take(50)
+    assert turns.destination.told("x") == [1, 2]
+    assert turns.log.records(ERRORS) == []
 
 
 def test_message_that_is_refused_is_not_settled_until_its_reject_is_kept(turns: Turns) -> None:
