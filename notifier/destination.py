@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import ReplicationError
+from hgext.vcsreplicator.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.streams import Stream
 
 from .delivery import Delivery, Patience

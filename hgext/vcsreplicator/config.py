@@ -4,6 +4,8 @@
     log = "sqlite:///var/lib/vcsreplicator/log.db"      the log (see docs/log.md)
     blobs = "file:///var/lib/vcsreplicator/blobs"       bundles too large for a record
 
+    insecure = ["plain-text"]                           what is meant though it gives something away: see secrecy.Exposure
+
     [relay]             the master's relay                 hgext.vcsreplicator.relay.RelaySettings
     [mirror.NAME]       one mirror                         hgext.vcsreplicator.mirror.MirrorSettings
     [aggregator]                                           hgext.vcsreplicator.aggregator.AggregatorSettings
@@ -16,13 +18,14 @@ Keys are written with hyphens. Sections belong to the modules named above, whose
 only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
 """
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import shape
+from . import secrecy, shape
 from .errors import BadConfig, MalformedEvent
 
 T = TypeVar("T")
@@ -40,6 +43,7 @@ SECTIONS = (
     "bootstrap",
     "verify",
     "health",
+    "insecure",
 )
 
 OPTIONAL = ("health", "bootstrap", "verify", "aggregator")
@@ -112,9 +116,11 @@ class Config:
 
 
 def load(file: str | Path) -> Config:
-    """The configuration in this file; raises BadConfig if it cannot be read, is not TOML, or has an unknown section."""
+    """The configuration in this file; raises BadConfig if it cannot be read, is not TOML, has an unknown section, or gives
+    away what it must not (see `secrecy`)."""
     try:
-        tables = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        with open(file, encoding="utf-8") as opened:
+            tables, mode = tomllib.loads(opened.read()), os.fstat(opened.fileno()).st_mode
     except OSError as error:
         raise BadConfig(f"{file}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -124,6 +130,7 @@ def load(file: str | Path) -> Config:
         raise BadConfig(f"{file}: {unknown[0]}: unknown, expected one of {', '.join(SECTIONS)}")
     config = Config(file=str(file), tables=tables)
     _ = config.log
+    secrecy.check(tables, str(file), mode)
     return config
 
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What gives data or secrets away: plain text to another machine, a password in a URL, a file of secrets that others may read.
+
+Each is refused unless the configuration names it in `insecure`. On the loopback interface plain text and a password are fine.
+Standard library only, because a push imports it.
+"""
+
+import enum
+import ipaddress
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from .errors import BadConfig
+
+
+class Exposure(enum.StrEnum):
+    """What a configuration may name in `insecure`: that it is meant."""
+
+    PLAIN_TEXT = "plain-text"
+    PASSWORD = "password-in-url"
+    READABLE = "readable-file"
+
+
+PLAIN_SCHEMES = {"amqp": "amqps", "http": "https"}
+"""Schemes without TLS, and the ones with it."""
+
+_KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
+_SECRET_HEADERS = ("authorization", "cookie", "token", "secret", "key", "password")
+
+
+def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
+    """What the URL of a connection gives away, each with a line that says so and what to write; nothing for one that is none."""
+    try:
+        parts = urlsplit(url)
+        hosts = [urlsplit(f"//{server}").hostname or "" for server in parts.netloc.rpartition("@")[2].split(",")]
+    except ValueError:
+        return
+    away = [unquote(host) for host in hosts if not is_loopback(unquote(host))]
+    if not away:
+        return
+    options = {name.replace("-", "_"): value for name, value in parse_qsl(parts.query)}
+    if parts.scheme == "kafka":
+        protocol = options.get("security_protocol", "PLAINTEXT")
+        if protocol.upper().endswith("PLAINTEXT"):
+            yield Exposure.PLAIN_TEXT, f"{protocol} to {away[0]}, expected security_protocol=SSL or SASL_SSL"
+        for name in _KAFKA_SECRETS:
+            if name in options:
+                yield Exposure.PASSWORD, f"option {name}, expected {name}_file=/path"
+    elif parts.scheme in PLAIN_SCHEMES:
+        yield Exposure.PLAIN_TEXT, f"{parts.scheme}:// to {away[0]}, expected {PLAIN_SCHEMES[parts.scheme]}://"
+    if parts.password is not None:
+        yield (
+            Exposure.PASSWORD,
+            f"a password in a URL to {away[0]}, expected a place outside, such as a file of its own",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent there stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check(tables: Mapping[str, Any], file: str, mode: int) -> None:
+    """Raise BadConfig for what the services' file, whose `mode` this is, gives away without naming it in `insecure`."""
+    meant = _meant(tables.get("insecure", []), file)
+    secret_at = list(_secret_headers(tables))
+    for where, url in _urls(tables):
+        for exposure, found in exposures(url):
+            if exposure is Exposure.PASSWORD:
+                secret_at.append(where)
+            if exposure not in meant:
+                raise BadConfig(f"{file}: {where}: {_refusal(exposure, found)}")
+    if secret_at and mode & 0o004 and Exposure.READABLE not in meant:
+        found = f"a secret in a file that all users may read (mode {mode & 0o7777:04o}), expected chmod o= {file}"
+        raise BadConfig(f"{file}: {secret_at[0]}: {_refusal(Exposure.READABLE, found)}")
+
+
+def _refusal(exposure: Exposure, found: str) -> str:
+    return f'{found}; if it is meant, write insecure = ["{exposure.value}"] at the top of the file'
+
+
+def _meant(value: Any, file: str) -> Collection[str]:
+    known = [each.value for each in Exposure]
+    if not isinstance(value, list) or any(each not in known for each in value):
+        raise BadConfig(f"{file}: insecure: expected a list of {', '.join(known)}, got {value!r}")
+    return value
+
+
+def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every connection that a service makes: (key, URL). Webhooks have `allow-http` of their own."""
+    found = [("log", tables.get("log"))]
+    for name, mirror in _sections(tables.get("mirror")):
+        found.append((f"mirror.{name}.master", mirror.get("master")))
+    for name, destination in _sections(tables.get("notifier")):
+        found += [(f"notifier.{name}.{key}", value) for key, value in destination.items() if key.endswith("url")]
+    return ((where, url) for where, url in found if isinstance(url, str))
+
+
+def _secret_headers(tables: Mapping[str, Any]) -> Iterator[str]:
+    """Headers of webhooks whose names say that their values are secrets."""
+    for name, destination in _sections(tables.get("notifier")):
+        for each, subscription in _sections(destination.get("subscriptions")):
+            headers = subscription.get("headers")
+            for header in headers if isinstance(headers, Mapping) else ():
+                if any(word in header.lower() for word in _SECRET_HEADERS):
+                    yield f"notifier.{name}.subscriptions.{each}.headers.{header}"
+
+
+def _sections(table: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What is well-formed of a section's subsections; the rest is refused by those who read it."""
+    for name, section in table.items() if isinstance(table, Mapping) else ():
+        if isinstance(section, Mapping):
+            yield name, section
