@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.event import Type
 from testing.author import Author
@@ -280,3 +281,32 @@ def test_what_was_stripped_since_is_passed_over_and_the_ack_says_what_can_be_sho
         bench.wait_served(author)
         assert web.heads("repo") == [stays]
         assert bench.ack(author).floor == 0  # type: ignore[union-attr]
+
+
+def test_a_release_that_an_operator_must_make_possible_is_told_once(bench: Bench) -> None:
+    first, second = bench.author("here/repo"), bench.author("there/repo")
+    with bench.mirror(paths={"here": "served", "there": "served"}):
+        bench.send(first, second)
+        bench.wait_applied(first, second)  # neither has a URL yet
+        bench.release(first)
+        bench.wait_served(first)
+        bench.release(second)
+        ack = bench.wait_detached(second, "refused")
+        assert "here/repo" in (ack.note or "")
+        first.push()
+        bench.send(first)
+        bench.wait_applied(first)
+        detached = REGISTRY.get_sample_value("vcsreplicator_mirror_detachments_total", {"reason": "refused"})
+        first.push()
+        bench.send(first)
+        bench.wait_applied(first)
+        assert detached == REGISTRY.get_sample_value("vcsreplicator_mirror_detachments_total", {"reason": "refused"})
+        bench.release(first)
+        bench.wait_served(first)
+        first.event(Type.DELETED)
+        bench.send(first)
+        bench.release(first, deleted=True)
+        bench.wait_served(first)
+        bench.wish(second)
+        bench.wait_served(second)
+    assert (bench.root / "served/repo/.hg").exists()

@@ -86,11 +86,9 @@ def _make_room(repositories: Repositories, settings: MirrorSettings, shown: Leve
     if not os.path.lexists(os.path.join(target, ".hg")):
         return True
     found = scan.look(target)
-    if found is None:
-        raise Halted(Reason.REFUSED, f"path {shown.path!r} is taken by a repository that is no mirror's: {target}")
     repositories.close(target)
-    occupant = found.level
-    if occupant is None:
+    occupant = found.level if found else None
+    if occupant is None:  # damaged, or never replicated: kept, but not here
         place.set_aside(settings.folder, settings.root, target, f"{shown.repository}-before")
         return True
     match claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target)):

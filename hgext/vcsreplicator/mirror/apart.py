@@ -16,7 +16,7 @@ from ..log import EVENTS, partition_of
 from ..retry import Backoff
 from . import metrics
 from .books import Books
-from .following import Following, Phase, repair, resume_offset, wait
+from .following import NEEDS_OPERATOR, Following, Phase, repair, resume_offset, wait
 from .notes import Detached
 from .sources import Ends, Lost, Read, Source
 from .task import Task, Trouble
@@ -31,6 +31,12 @@ class Apart(Books):
 
     def _troubled(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
         now = self._clock.monotonic()
+        if (
+            following.phase is Phase.WAITING and not task.items
+        ):  # a release; its trouble is told, and tried again with the rest
+            following.is_stuck = True
+            if following.note is not None and following.note.reason in NEEDS_OPERATOR:
+                return None
         if len(task.items) > 1 and not done and not following.single and following.phase is not Phase.WAITING:
             following.single = True
             return self._queue(following)
@@ -117,7 +123,7 @@ class Apart(Books):
 
     def _attempt(self, following: Following) -> None:
         """One attempt to heal: repair first if reading on is not enough."""
-        following.resting = False
+        following.resting = following.is_stuck = False
         if self._leave_if_due(following):
             return
         assert following.note is not None

@@ -49,7 +49,8 @@ class Following:
 
     `there` is its path on the master. `expected` is the newest event that the aggregator saw; was that the repository's deletion,
     `deletion` is the level after it. It is `resting` until a time of the supervisor's clock. `unwritten` is a note that
-    could not be written yet. `floor`: see `Outcome`.
+    could not be written yet. `floor`: see `Outcome`. A release that an operator must
+    make possible `is_stuck`.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Following:
     level: Level | None = None
     serving: int = 0
     floor: int = 0
+    is_stuck: bool = False
     served_at: float = 0.0
     released: int = 0
     incarnation: str | None = None
@@ -90,6 +92,7 @@ class Following:
         return (
             self.level is not None
             and self.incarnation == self.level.incarnation
+            and not self.is_stuck
             and min(self.released, self.level.seq) >= max(self.floor, self.serving + 1)
         )
 

@@ -160,6 +160,7 @@ class Intake(Apart):
         else:
             following.there = level.path
         following.released, following.incarnation = state.released, state.incarnation
+        following.is_stuck = False
         following.expected = state.seq if carries else 0
         following.deletion = deletion(state, self._clock.now()) if state.deleted else None
         self._leave_if_due(following)

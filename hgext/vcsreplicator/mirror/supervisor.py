@@ -261,6 +261,7 @@ class Supervisor(Intake):
         metrics.applied(before, outcome.level)
         if outcome.trouble is None:
             following.troubled, following.tries, following.single = None, 0, False
+            following.is_stuck = False
             self._went_well(following)
         else:
             self._troubled(following, task, outcome.trouble, done=outcome.done)
