@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What only the log on Kafka promises: an encrypted and authenticated way in, topics as documented, stock group offsets."""
 
+import contextlib
 import gc
 import socket
 import subprocess
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
+from kafka.errors import MessageSizeTooLargeError
 from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
+from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
 from hgext.vcsreplicator.errors import BadConfig, Rewound, Unavailable
-from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, Log, Message, Reader, topics
+from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, Message, Reader, topics
 from hgext.vcsreplicator.log import kafka as kafka_log
 from hgext.vcsreplicator.log.kafka import KafkaLog
 from hgext.vcsreplicator.log.kafka_clients import wait
@@ -177,6 +180,79 @@ def rewound(reader: Reader) -> bool:
     except Rewound:
         return True
     return False
+
+
+class Nothing(Serializer):
+    """Leaves out a value that says so; the client refuses to do it by itself."""
+
+    def serialize(self, topic: str, headers: Any, data: bytes) -> bytes | None:
+        return None if data == b"nothing" else data
+
+
+class Raw(str):
+    """The name of a header that is not UTF-8, as any client may write it."""
+
+    def encode(self, *_: object) -> bytes:
+        return b"\xff\xfe"
+
+
+def test_what_any_client_may_write_is_handed_out_and_stops_no_reader(kafka: Kafka, log: Log, unique_name: str) -> None:
+    topic = f"{unique_name}.{NOTICES}"
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, value_serializer=Nothing())
+    for record in (
+        {"value": b"1", "headers": [(Raw("x"), b"")]},
+        {"value": b"nothing"},
+        {"key": b"\xff", "value": b"2", "headers": [("x", b"1"), ("x", b"\xff")]},
+        {"value": b"3"},
+    ):
+        producer.send(topic, **record).get(timeout=30)
+    producer.close()
+    reader, records = log.reader({(NOTICES, 0): 0}), []
+    while len(records) < 4:
+        records += reader.poll(30)
+    assert [record.offset for record in records] == [0, 1, 2, 3]
+    assert reader.positions() == {(NOTICES, 0): 4}
+    reader.close()
+    unreadable, empty, odd, good = records
+    assert (unreadable.value or b"").startswith(b"unreadable: ")
+    assert (unreadable.key, empty.key, empty.value) == (None, None, None)
+    assert (odd.key, odd.value, odd.headers) == ("\udcff", b"2", {"x": "\udcff"})
+    assert good.value == b"3"
+
+
+def test_a_time_that_no_clock_shows_is_a_date_all_the_same(
+    kafka: Kafka, log: Log, admin: KafkaAdminClient, unique_name: str
+) -> None:
+    topic = f"{unique_name}.{NOTICES}"
+    admin.delete_topics([topic])
+    eventually(lambda: topic not in {found["name"] for found in admin.describe_topics()}, "deleted")
+    ours = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
+    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": ours}})
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    for timestamp in (2**62, 1):
+        producer.send(topic, value=b"1", timestamp_ms=timestamp).get(timeout=30)
+    producer.close()
+    reader, records = log.reader({(NOTICES, 0): 0}), []
+    while len(records) < 2:
+        records += reader.poll(30)
+    reader.close()
+    assert [record.time for record in records] == [LATEST, 0.001]
+
+
+def test_a_batch_that_unpacks_to_more_than_any_message_is_refused_by_the_broker(
+    kafka: Kafka, log: Log, unique_name: str
+) -> None:
+    def send(size: int) -> None:
+        packing = KafkaProducer(bootstrap_servers=kafka.bootstrap, compression_type="gzip", max_request_size=2**28)
+        with contextlib.closing(packing) as producer:
+            producer.send(f"{unique_name}.{NOTICES}", bytes(size)).get(timeout=60)
+
+    with pytest.raises(MessageSizeTooLargeError):
+        send(50_000_000)
+    send(1_000_000)
+    reader = log.reader({(NOTICES, 0): 0})
+    assert [len(record.value or b"") for record in reader.poll(30)] == [1_000_000]
+    reader.close()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What only the embedded log promises: clear words about a sick database, removal in small steps, wake-ups, several processes."""
 
+import contextlib
 import itertools
 import os
 import resource
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.log import DAY, EVENTS, NOTICES, STATE, Message, Record, Topic
+from hgext.vcsreplicator.log import DAY, EVENTS, LATEST, NOTICES, STATE, Message, Record, Topic
 from hgext.vcsreplicator.log import doorbell as bells
 from hgext.vcsreplicator.log.filesystem import kind_of, refuse_network
 from hgext.vcsreplicator.log.sqlite import STEP, TOMBSTONES_KEPT, SqliteLog
@@ -114,6 +115,40 @@ def test_a_damaged_database_is_unavailable_and_says_what_to_do(path: Path, log: 
         file.write(os.urandom(path.stat().st_size - 4096))
     with SqliteLog(path) as again, pytest.raises(Unavailable, match="malformed; stop all services, then restore"):
         again.append([message(b"more")])
+
+
+@pytest.mark.parametrize(
+    ("column", "hostile", "expected"),
+    [
+        ("key", 7, ("7", b"1", {}, 1_000_000.0)),
+        ("key", b"\xff", ("\udcff", b"1", {}, 1_000_000.0)),
+        ("value", "text", ("x", b"text", {}, 1_000_000.0)),
+        ("value", 2.5, ("x", b"2.5", {}, 1_000_000.0)),
+        ("headers", "no JSON", ("x", b"1", {}, 1_000_000.0)),
+        ("headers", b"\xff", ("x", b"1", {}, 1_000_000.0)),
+        ("headers", "[" * 100_000, ("x", b"1", {}, 1_000_000.0)),
+        ("headers", '["list"]', ("x", b"1", {}, 1_000_000.0)),
+        ("headers", '{"x": 1e999, "y": null}', ("x", b"1", {"x": "inf", "y": "None"}, 1_000_000.0)),
+        ("time", float("inf"), ("x", b"1", {}, LATEST)),
+        ("time", -1e300, ("x", b"1", {}, 0.0)),
+        ("time", "yesterday", ("x", b"1", {}, 0.0)),
+    ],
+)
+def test_what_another_program_wrote_into_the_database_is_handed_out_and_stops_no_reader(
+    path: Path, log: SqliteLog, column: str, hostile: object, expected: tuple[object, ...]
+) -> None:
+    log.append([message(b"1")])
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(f"UPDATE records SET {column} = ?", (hostile,))
+        other.commit()
+    log.append([message(b"2")])
+    reader = log.reader({(NOTICES, 0): 0})
+    [found, good] = reader.poll(0)
+    assert (found.key, found.value, found.headers, found.time) == expected
+    assert good.value == b"2"
+    log.append([message(b"3")])
+    assert [record.value for record in reader.poll(0)] == [b"3"]
+    reader.close()
 
 
 def test_a_database_locked_by_another_is_unavailable_after_the_time_given(path: Path, log: SqliteLog) -> None:

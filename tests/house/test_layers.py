@@ -29,7 +29,8 @@ LAYER_OF = {name: layer for names, layer in LAYERS.items() for name in names.spl
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
 CLIENTS = {
     "kafka": {
-        f"{OURS}.log.kafka{part}" for part in ("", "_clients", "_connections", "_options", "_reader", "_transactor")
+        f"{OURS}.log.kafka{part}"
+        for part in ("", "_clients", "_connections", "_options", "_reader", "_records", "_transactor")
     },
     "kombu": {"notifier.amqp", "notifier.listener"},
     "amqp": {"notifier.amqp", "notifier.listener"},

@@ -96,9 +96,16 @@ def check_message(message: Message) -> None:
         raise Rejected(f"topic {message.topic}, key {message.key}: message of {size} bytes, expected at most {LARGEST}")
 
 
+LATEST = 253402300799.0
+"""The last second of the year 9999: no record has a later `time`, beyond which dates fail, or one before the epoch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is read. `time` is when the log took it, seconds since the epoch."""
+    """What is read. `time` is when the log took it, seconds since the epoch.
+
+    The rest is untrusted. What an adapter cannot unpack has no key, and a value that is none of ours and says so.
+    """
 
     topic: str
     partition: int

@@ -337,6 +337,7 @@ def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
         "max.message.bytes": str(LARGEST + EXTRA),
         "message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "false",
+        "compression.type": "uncompressed",  # what a client packed is unpacked, and measured, by the broker
         "retention.ms": "-1" if topic.retention is None else str(round(topic.retention * 1000)),
         "retention.bytes": "-1",
     }

@@ -14,6 +14,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from ..errors import Expired, ReplicationError, Rewound
 from . import Record
 from .kafka_clients import connect, rim
+from .kafka_records import Unpacked, record_of
 
 if TYPE_CHECKING:
     from .kafka import KafkaLog
@@ -194,6 +195,7 @@ class KafkaReader:
             allow_auto_create_topics=False,
             metrics_enabled=False,
         )
+        consumer._fetcher.PartitionRecords = Unpacked
         self._consumer = consumer
         self._looked, self._behind, self._unanswered = time.monotonic(), {}, False
         if self._names:
@@ -224,19 +226,3 @@ def _is_led(consumer: KafkaConsumer, partition: TopicPartition) -> bool:
     """Whether a broker that is not known to be away leads this partition."""
     leader = consumer._manager.cluster.leader_for_partition(partition)
     return leader not in (None, -1) and not consumer._manager.connection_delay(leader)
-
-
-def _decode(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
-def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
-    return Record(
-        topic=topic,
-        partition=partition,
-        offset=record.offset,
-        key=None if record.key is None else _decode(record.key),
-        value=record.value,
-        headers={name: _decode(data or b"") for name, data in record.headers},
-        time=record.timestamp / 1000,
-    )

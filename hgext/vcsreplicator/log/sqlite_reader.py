@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Expired, Rewound, Unavailable
-from . import Record
+from . import LATEST, Record
 from . import sqlite_statements as sql
 from .doorbell import Bell
 from .sqlite_connection import Connection
@@ -19,6 +19,8 @@ FALLBACK_POLL = 0.5  # seconds until a reader looks again though no bell rang
 POLL_BYTES = 32 * 1024 * 1024  # what one poll returns at most, however many records were asked for
 
 TopicPartition = tuple[str, int]
+Mark = tuple[Any, ...]
+"""Offset, time and key of a record, as the database has them."""
 
 
 class SqliteReader:
@@ -36,7 +38,7 @@ class SqliteReader:
         self._positions = dict(positions)
         self._paused: set[TopicPartition] = set()
         self._connection: Connection | None = None
-        self._marks: dict[TopicPartition, tuple[int, float, bytes | None]] = {}
+        self._marks: dict[TopicPartition, Mark] = {}
         self._rewound: Rewound | None = None
         self._turn = 0
         try:
@@ -86,7 +88,9 @@ class SqliteReader:
         try:
             with self._connected().transaction("DEFERRED") as connection:
                 ends = {key: self._end(connection, key) for key in self._streams}
-                records, moved = self._collect(connection, active[self._turn :] + active[: self._turn], ends, limit)
+                records, moved, marks = self._collect(
+                    connection, active[self._turn :] + active[: self._turn], ends, limit
+                )
         except Unavailable:
             self._disconnect()
             raise
@@ -94,9 +98,7 @@ class SqliteReader:
             self._rewound = error
             raise
         self._positions.update(moved)
-        for record in records:
-            key = (record.topic, record.partition)
-            self._marks[key] = (record.offset, record.time, key_bytes(record.key))
+        self._marks.update(marks)
         return records
 
     def _connected(self) -> Connection:
@@ -115,7 +117,7 @@ class SqliteReader:
             raise Rewound(f"{where}: position {position} is gone, the log lost records: it has {beginning} to {end}")
         if key in self._marks:
             offset, *mark = self._marks[key]
-            if any(list(row) != mark for row in connection.rows(sql.MARK, self._streams[key], offset)):
+            if any([*row] != mark for row in connection.rows(sql.MARK, self._streams[key], offset)):
                 raise Rewound(
                     f"{where}: another record than before is at {offset}: the log lost records and has new ones"
                 )
@@ -125,8 +127,9 @@ class SqliteReader:
 
     def _collect(
         self, connection: Connection, active: Sequence[TopicPartition], ends: Mapping[TopicPartition, int], limit: int
-    ) -> tuple[list[Record], dict[TopicPartition, int]]:
+    ) -> tuple[list[Record], dict[TopicPartition, int], dict[TopicPartition, Mark]]:
         records: list[Record] = []
+        marks: dict[TopicPartition, Mark] = {}
         moved: dict[TopicPartition, int] = {}
         room = POLL_BYTES
         for key in active:
@@ -139,8 +142,9 @@ class SqliteReader:
                     moved[key] = row[0]
                     break
                 records.append(record_of(key, row))
-                room -= len(row[4] or b"")
-        return records, moved
+                marks[key] = row[:3]
+                room -= len(records[-1].value or b"")
+        return records, moved, marks
 
 
 def key_bytes(key: str | None) -> bytes | None:
@@ -148,13 +152,27 @@ def key_bytes(key: str | None) -> bytes | None:
 
 
 def record_of(key: TopicPartition, row: tuple[Any, ...]) -> Record:
+    """The record of a row; whatever else wrote into the database, a caller gets something that it can reject."""
     offset, taken, record_key, headers, value = row
     return Record(
         topic=key[0],
         partition=key[1],
         offset=offset,
-        key=None if record_key is None else record_key.decode("utf-8", "surrogateescape"),
-        value=value,
-        headers=json.loads(headers),
-        time=taken,
+        key=None if record_key is None else _bytes(record_key).decode("utf-8", "surrogateescape"),
+        value=None if value is None else _bytes(value),
+        headers=_headers(headers),
+        time=min(max(taken, 0.0), LATEST) if isinstance(taken, int | float) else 0.0,
     )
+
+
+def _bytes(value: Any) -> bytes:
+    """SQLite keeps what it is given, whatever the column says."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+
+
+def _headers(text: Any) -> dict[str, str]:
+    try:
+        headers = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
