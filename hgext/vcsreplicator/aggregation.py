@@ -22,11 +22,11 @@ Rules of this file:
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from . import roster as rosters
 from . import shape, wire
-from .arrival import TAKEN, Arrival, follow, forked, judge
+from .arrival import TAKEN, Arrival, follow, forked, judge, recovered
 from .errors import MalformedEvent, Rejected, UnknownEvent
 from .event import Event, Type, is_identifier
 from .held import Held, Repository, Standing
@@ -43,13 +43,17 @@ DEPARTURE_PATIENCE = 60.0
 
 
 class Outcome(enum.StrEnum):
-    """What a record came to, for metrics and log lines; an unfinished one is entered again once the batch is written."""
+    """What a record came to, for metrics and log lines; an unfinished one is entered again once the batch is written.
+
+    So is a missing one, before which something is missing, once its partition is read again: see `rereading`.
+    """
 
     TAKEN = "taken"
     REPEAT = "repeat"
     REJECTED = "rejected"
     UNKNOWN = "unknown"
     HELD = "held"
+    MISSING = "missing"
     NOTHING = "nothing"
     UNFINISHED = "unfinished"
 
@@ -58,7 +62,9 @@ class Aggregation:
     """All repositories, levels and the roster of one installation; used by one thread.
 
     `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset; in `acks`, up to
-    where unreadable levels are recorded. A batch holds at most about `limit` notices, or BATCH_BYTES.
+    where unreadable levels are recorded. `whole` are the partitions of `events` that were read from their beginning up to there, so
+    that what is missing in them is lost; all of them if nothing is said. `lost` counts by repository what was found to be. A batch
+    holds at most about `limit` notices, or BATCH_BYTES.
     """
 
     def __init__(
@@ -68,9 +74,12 @@ class Aggregation:
         *,
         limit: int = 1000,
         poison: Poison | None = None,
+        whole: Collection[int] | None = None,
     ) -> None:
         self.roster = roster
         self.poison = poison or Poison()
+        self.whole = {partition for _, partition in positions} if whole is None else set(whole)
+        self.lost: dict[str, int] = {}
         self.limit = limit
         self.positions = dict(positions)
         self.repositories: dict[str, Repository] = {}
@@ -116,6 +125,15 @@ class Aggregation:
         self._is_loaded = True
         self._joining.survey(self.roster, self.repositories)
 
+    def recover(self, notice: Notice) -> None:
+        """Takes a notice of a repository whose state was lost, oldest first: what was announced, and last in each stream."""
+        event, repository = notice.event, self._repository(notice.event.repository)
+        if repository.state is not None and not repository.is_recovered:
+            return
+        repository.state, repository.is_recovered = recovered(repository.state, notice), True
+        self._note_paths(repository.state)
+        self._touched[event.repository] = self._output.dirty[event.repository] = repository
+
     def reread(self, now: float) -> bool:
         """Takes what an older aggregator kept, until a batch is full; whether some is left, to be taken before any `event`."""
         while self._stored_newer and not self.full:
@@ -144,6 +162,71 @@ class Aggregation:
             return Outcome.UNKNOWN
         except Rejected as error:
             return self._refuse(record, error, now)
+
+    def passed(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `events` that lies before the position, should anything of it be missing; as with `event`.
+
+        What cannot be read was recorded when it was passed.
+        """
+        repository = self.repositories.get(record.key or "")
+        if repository is not None and repository.newer:
+            return Outcome.HELD
+        try:
+            return self._guarded(self._read, record, now)
+        except UnknownEvent:
+            if is_identifier(record.key or ""):
+                self._keep(self._repository(record.key or ""), record)
+            return Outcome.UNKNOWN
+        except Rejected:
+            return Outcome.REJECTED
+
+    def incomplete(self) -> set[str]:
+        """Ids of the repositories of which events that wait for their notice are missing."""
+        return {name for name, repository in self.repositories.items() if repository.is_incomplete}
+
+    def lose(self, name: str, now: float) -> None:
+        """What the repository lacks is not in the log any more: it is recorded, and counts as announced in its turn."""
+        repository = self.repositories[name]
+        lost = repository.pass_lost()
+        if not lost:
+            return
+        text = f"{_path(repository)}: {lost} events without notice are gone from pending and from events; they get none"
+        self._output.fail(name, text, None, now)
+        self._output.dirty[name] = self._touched[name] = repository
+        self.lost[name] = self.lost.get(name, 0) + lost
+
+    def ahead(self) -> dict[tuple[str, str], int]:
+        """The levels of gating mirrors at events that are not known: (mirror, repository) → sequence."""
+        found = {}
+        for name, repository in self.repositories.items():
+            for mirror in repository.acks:
+                if repository.standing(mirror) is Standing.AHEAD and self._may_gate(mirror, repository):
+                    found[mirror, name] = repository.acks[mirror].applied
+        return found
+
+    def is_ahead(self, mirror: str, name: str, applied: int) -> bool:
+        """Whether event `applied` of the repository, which the mirror says to have, is still not known."""
+        repository = self.repositories[name]
+        known = repository.state.seq if repository.state else 0
+        return repository.standing(mirror) is Standing.AHEAD and applied > known
+
+    def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
+        """Sets a level aside of which the whole log knows no event."""
+        repository = self.repositories[name]
+        text = (
+            f"{_path(repository)}: {mirror} says that it has applied event {applied}, which is not in the log; "
+            "its level counts for nothing until the log has that event"
+        )
+        self._output.error(
+            f"{mirror}/{name}", text, ACKS, 0, 0, shape.to_json(repository.acks[mirror]), now, repository=name
+        )
+
+    def _may_gate(self, name: str, repository: Repository) -> bool:
+        """Whether notices of the repository wait for this mirror; if its path is not known, whether they could."""
+        if repository.state is not None:
+            return any(mirror.name == name for mirror in repository.gating(self.roster))
+        mirror = self.roster.mirror(name)
+        return mirror is not None and mirror.gates(repository.id, None)
 
     def ack(self, record: Record, now: float) -> Outcome:
         """Takes a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
@@ -279,7 +362,7 @@ class Aggregation:
         return Outcome.REJECTED
 
     def _pass(self, record: Record, outcome: Outcome) -> Outcome:
-        if outcome is not Outcome.UNFINISHED:
+        if outcome not in (Outcome.UNFINISHED, Outcome.MISSING):
             place = (record.topic, record.partition)
             self.positions[place] = self._output.passed[place] = record.offset + 1
         return outcome
@@ -336,7 +419,9 @@ class Aggregation:
         repository = self._repository(event.repository)
         arrival = judge(repository.state, event, repository.known)
         if arrival is Arrival.REPEAT:
-            return Outcome.REPEAT
+            return self._fill(repository, event, record, now) if repository.lacks(event) else Outcome.REPEAT
+        if arrival is Arrival.GAP and record.partition not in self.whole:
+            return Outcome.MISSING
         if arrival not in TAKEN:
             assert repository.state is not None
             repository.state = forked(repository.state, event)
@@ -345,7 +430,10 @@ class Aggregation:
             return Outcome.REJECTED
         if arrival is Arrival.GAP:
             text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
+            if repository.state is None:
+                text += "; nothing else is known of it, so the chains of its streams begin anew"
             self._output.reject(record, text, now, repository=repository.id)
+            self.lost[repository.id] = self.lost.get(repository.id, 0) + event.seq - _last(repository) - 1
         if arrival is Arrival.ADOPTED and not self._retire(repository, event, now):
             return Outcome.UNFINISHED
         repository.state = follow(repository.state, event, arrival, self.roster.version)
@@ -355,6 +443,15 @@ class Aggregation:
         self._touched[repository.id] = repository
         if self._joining and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
             self._joining.survey(self.roster, self.repositories)
+        return Outcome.TAKEN
+
+    def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> Outcome:
+        """An event that waits for its notice, but was lost from `pending`, is there again."""
+        held = Held.arrived(event, record, now)
+        held.written = True
+        repository.fill(held)
+        self._output.add(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store()))
+        self._touched[repository.id] = repository
         return Outcome.TAKEN
 
     def _retire(self, repository: Repository, event: Event, now: float) -> bool:

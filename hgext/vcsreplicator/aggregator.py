@@ -32,12 +32,26 @@ from .aggregator_metrics import (
     VERSION,
     WAITING,
 )
-from .alarms import Alarm, alarms, survey
+from .alarms import BROKEN, LOST, NEWER, Alarm, alarms, survey
 from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
-from .levels import AggregatorBeat, State
+from .levels import AggregatorBeat, Notice, State
 from .limits import within
-from .log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Message, Reader, Record, Transactor
+from .log import (
+    ACKS,
+    EVENTS,
+    NOTICES,
+    PENDING,
+    ROSTER,
+    ROSTER_REQUESTS,
+    STATE,
+    Log,
+    Message,
+    Reader,
+    Record,
+    Transactor,
+    partition_of,
+)
 from .outgoing import Batch
 from .poison import Poison, Poisoned
 from .retry import RECONNECT
@@ -136,23 +150,28 @@ class Session:
         poison: Poison | None = None,
     ) -> None:
         self._settings, self._transactor, self._clock = settings, transactor, clock
+        self._log = log
         self._reader: Reader | None = None
-        self._first = clock.monotonic()
+        self._first = self._renewed = clock.monotonic()
+        self._beaten = self._first - settings.beat
+        self._alarms: dict[Alarm, float] = {}
+        self._found: tuple[Alarm, ...] = ()
+        self._ahead: dict[tuple[str, str], int] = {}
+        self._doubted: dict[tuple[str, str], int] = {}
+        self._seen: dict[TopicPartition, int] = {}
         try:
             began = clock.monotonic()
             self.core = _load(log, settings.batch, poison)
             acks = self._load_acks(log)
             while self.core.reread(clock.now()):
                 self.commit()
+            self._complete()
             self._reader = log.reader({**self.core.positions, **acks})
             took = round(clock.monotonic() - began, 3)
             log_line.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
         except BaseException:
             self.close()
             raise
-        self._beaten = -settings.beat
-        self._renewed = self._first
-        self._alarms: dict[Alarm, float] = {}
 
     def __enter__(self) -> "Session":
         return self
@@ -190,7 +209,60 @@ class Session:
             self._first = now
         if core.waiting and now - self._first >= settings.group_time:
             self.commit()
-        self._beat(now)
+        if self._beat(now):
+            self._look_ahead()
+
+    # Reading again what was passed
+
+    def _complete(self) -> None:
+        """Looks for what `pending` should have and has not; what `events` has not either is lost."""
+        incomplete = self.core.incomplete()
+        for partition in sorted({self._partition(name) for name in incomplete} - self.core.whole):
+            self._read_again(partition)
+        for name in incomplete:
+            self.core.lose(name, self._clock.now())
+
+    def _look_ahead(self) -> None:
+        """Whether mirrors have what is not known here, though all that the log had at the last sign of life is read.
+
+        Then events were passed unread, such as by a position that was moved by hand, or a level is invented.
+        """
+        core, now = self.core, self._clock.now()
+        if self._ahead and all(core.positions[place] >= end for place, end in self._seen.items()):
+            proven = {key: at for key, at in self._ahead.items() if core.is_ahead(*key, at)}
+            for partition in sorted({self._partition(name) for _, name in proven} - core.whole):
+                self._read_again(partition)
+            for (mirror, name), at in proven.items():
+                if core.is_ahead(mirror, name, at):
+                    self._doubted[mirror, name] = at
+                    core.doubt(mirror, name, at, now)
+        self._ahead = {key: at for key, at in core.ahead().items() if self._doubted.get(key) != at}
+        self._seen = {(EVENTS, part): end for part, end in self._log.ends(EVENTS).items()} if self._ahead else {}
+
+    def _partition(self, repository: str) -> int:
+        return partition_of(repository, self._log.partitions(EVENTS))
+
+    def _read_again(self, partition: int) -> None:
+        """Everything the partition has before the position; once in a session, because then nothing of it is missing."""
+        core, place = self.core, (EVENTS, partition)
+        end, start = core.positions[place], self._log.beginnings(EVENTS)[partition]
+        core.whole.add(partition)
+        log_line.warning("events are read again", partition=partition, count=end - start)
+        reader = self._log.reader({place: start})
+        try:
+            while reader.positions()[place] < end:
+                for record in reader.poll(POLL, limit=READ_LIMIT):
+                    if record.offset < end:
+                        self._take_again(record)
+                self._beat(self._clock.monotonic())
+        finally:
+            reader.close()
+
+    def _take_again(self, record: Record) -> None:
+        while self.core.passed(record, self._clock.now()) is Outcome.UNFINISHED:
+            self.commit()
+        if self.core.full:
+            self.commit()
 
     def commit(self, *more: Message) -> None:
         """Writes everything decided and taken so far, and `more`, in one transaction."""
@@ -217,8 +289,11 @@ class Session:
         core, now = self.core, self._clock.now()
         inputs = {EVENTS: core.event, ACKS: core.ack, ROSTER_REQUESTS: core.request}
         for record in records:
-            while (outcome := inputs[record.topic](record, now)) is Outcome.UNFINISHED:
-                self.commit()
+            while (outcome := inputs[record.topic](record, now)) in (Outcome.UNFINISHED, Outcome.MISSING):
+                if outcome is Outcome.MISSING:
+                    self._read_again(record.partition)
+                else:
+                    self.commit()
                 self._beat(self._clock.monotonic())
             if record.topic == EVENTS:
                 EVENTS_TOTAL.labels(outcome=outcome.value).inc()
@@ -229,23 +304,29 @@ class Session:
             if core.full:
                 self.commit()
 
-    def _beat(self, now: float) -> None:
-        """A sign of life when it is due, which also finds out whether somebody took over; then a look at who does not give any."""
+    def _beat(self, now: float) -> bool:
+        """A sign of life when it is due, which also finds out whether somebody took over; then a look at who does not give any.
+
+        Whether it was due.
+        """
         if now - self._beaten < self._settings.beat:
-            return
+            return False
         core, time = self.core, self._clock.now()
         self._beaten = now
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             core.renew()
-        beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held)
+        told = tuple(alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST))
+        beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held, alarms=told)
         self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
         HELD.set(core.held)
         VERSION.set(core.roster.version)
         waiting = survey(core)
         for mirror, numbers in waiting.mirrors.items():
             WAITING.labels(mirror=mirror).set(numbers.held)
-        self._watch(alarms(core, waiting, time, self._settings.silence), now)
+        self._found = alarms(core, waiting, time, self._settings.silence)
+        self._watch(self._found, now)
+        return True
 
     def _watch(self, found: Sequence[Alarm], now: float) -> None:
         """Logs each alarm when it begins, every ten limits while it lasts, and its end."""
@@ -270,10 +351,28 @@ def _count(batch: Batch) -> None:
 def _load(log: Log, limit: int, poison: Poison | None) -> Aggregation:
     """Everything the log knows but for the levels."""
     positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
-    core = Aggregation(_load_roster(log), positions, limit=limit, poison=poison)
+    whole = {partition for partition, at in log.beginnings(EVENTS).items() if positions[EVENTS, partition] <= at}
+    core = Aggregation(_load_roster(log), positions, limit=limit, poison=poison, whole=whole)
+    is_known = False
     for record in _whole(log, (STATE, PENDING), {}):
+        is_known = is_known or (record.topic == STATE and record.key == IDENTITY)
         _load_record(core, record)
+    if not is_known and any(log.stored(GROUP, EVENTS).values()):
+        log_line.error("topic state was lost: what notices tell of the repositories is taken instead")
+        _recover(core, log)
     return core
+
+
+def _recover(core: Aggregation, log: Log) -> None:
+    """What the topic `notices` tells of repositories that have no state."""
+    for record in _whole(log, (NOTICES,), {}, every=True):
+        try:
+            notice = from_json(Notice, record.value or b"")
+        except MalformedEvent as error:
+            log_line.error("notice cannot be read", offset=record.offset, reason=str(error))
+            continue
+        if notice.replay is None:
+            core.recover(notice)
 
 
 def _recorded(log: Log) -> dict[TopicPartition, int]:
@@ -326,14 +425,22 @@ def _load_record(core: Aggregation, record: Record) -> None:
         log_line.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
 
 
-def _whole(log: Log, names: Sequence[str], reached: dict[TopicPartition, int]) -> Iterator[Record]:
-    """The newest record of each key of compacted topics, up to their present ends, which `reached` then holds."""
+def _whole(
+    log: Log, names: Sequence[str], reached: dict[TopicPartition, int], *, every: bool = False
+) -> Iterator[Record]:
+    """The newest record of each key of compacted topics, up to their present ends, which `reached` then holds.
+
+    With `every` all records, in their order.
+    """
     ends = {(topic, partition): end for topic in names for partition, end in log.ends(topic).items()}
     reader = log.reader({(topic, partition): at for topic in names for partition, at in log.beginnings(topic).items()})
     newest: dict[tuple[str, str | None], Record] = {}
     try:
         while any(reader.positions()[place] < end for place, end in ends.items()):
             for record in reader.poll(POLL, limit=LOAD_LIMIT):
+                if every:
+                    yield record
+                    continue
                 newest.pop((record.topic, record.key), None)
                 newest[record.topic, record.key] = record
         reached.update(reader.positions())

@@ -11,6 +11,7 @@ SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
 NEWER = "events of a newer version"
 BROKEN = "decisions failed"
+LOST = "events lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +19,18 @@ class Alarm:
     """One alarm; equal while the same thing goes on, whatever its numbers are.
 
     Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
-    it. All others: `held` events of how many `repositories`.
+    it. All others: `held` events, or `lost` ones, of how many `repositories`.
     """
 
     kind: str
     mirror: str | None = None
     numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def text(self) -> str:
+        """In one line, for whoever has no log lines at hand."""
+        numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
+        return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +74,8 @@ def alarms(core: Aggregation, waiting: Waiting, now: float, silence: float) -> t
         found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
     if waiting.broken:
         found.append(Alarm(kind=BROKEN, numbers={"held": sum(waiting.broken), "repositories": len(waiting.broken)}))
+    if core.lost:
+        found.append(Alarm(kind=LOST, numbers={"lost": sum(core.lost.values()), "repositories": len(core.lost)}))
     return tuple(found)
 
 

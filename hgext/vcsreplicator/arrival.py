@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .event import Event, Type
-from .levels import State, Stay
+from .levels import Notice, State, Stay
 
 
 class Arrival(enum.StrEnum):
@@ -72,6 +72,23 @@ def follow(state: State | None, event: Event, arrival: Arrival, roster: int) -> 
         fork=None if fresh or state is None else state.fork,
         base=_base(state, arrival),
         stays=_stays(state, event, arrival),
+    )
+
+
+def recovered(state: State | None, notice: Notice) -> State:
+    """The state as far as notices tell: after this one, when `state` was after the one before."""
+    event = notice.event
+    adopted = state is not None and state.incarnation != event.incarnation
+    found = follow(state, event, Arrival.ADOPTED if adopted else Arrival.NEXT, notice.roster)
+    streams = {**(found.streams or {}), **dict.fromkeys(notice.previous, event.id)}
+    return replace(
+        found,
+        released=event.seq,
+        noticed=event.seq,
+        roster=notice.roster,
+        base=notice.base or 0,
+        streams=streams or None,
+        stays=(),
     )
 
 

@@ -98,9 +98,23 @@ class Repository:
     """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released.
 
     `newer` counts the records since the first event of a newer version: kept in the log for whoever understands it.
+    `is_recovered`: the stored state was lost, this one was made of notices. `is_incomplete`: events that wait for their notice are
+    missing in the queue.
     """
 
-    __slots__ = ("_gating", "_standings", "acks", "id", "is_stored_newer", "newer", "queue", "released", "state")
+    __slots__ = (
+        "_gating",
+        "_standings",
+        "acks",
+        "id",
+        "is_incomplete",
+        "is_recovered",
+        "is_stored_newer",
+        "newer",
+        "queue",
+        "released",
+        "state",
+    )
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -110,6 +124,8 @@ class Repository:
         self.released = 0
         self.newer = 0
         self.is_stored_newer = False
+        self.is_recovered = False
+        self.is_incomplete = False
         self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
         self._standings: dict[str, Standing] = {}
 
@@ -123,18 +139,66 @@ class Repository:
 
         A lost state is made anew from the queue: then more may be announced again, and nothing is forgotten.
         """
-        if self.state is None and self.queue:
+        newest = max((held.seq for held in self.queue), default=0)
+        if self.queue and (self.state is None or self.is_recovered or newest > self.state.seq):
             self.state = self._state_of_queue()
         noticed, released = (self.state.noticed, self.state.released) if self.state else (0, 0)
         self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=lambda held: held.seq))
         self.released = sum(held.seq <= released for held in self.queue)
+        self.is_incomplete = self.state is not None and len(self.queue) < self.state.seq - noticed
         self._standings.clear()
+
+    def lacks(self, event: Event) -> bool:
+        """Whether the event waits for its notice by the state, but is missing in the queue that was stored."""
+        state = self.state
+        if not self.is_incomplete or state is None or event.incarnation != state.incarnation:
+            return False
+        if not state.noticed < event.seq <= state.seq or self._held(event.seq) is not None:
+            return False
+        after = state.event if event.seq == state.seq else None
+        behind = self._held(event.seq + 1)
+        fits = behind is None or not behind.known() or behind.event.previous == event.id
+        return fits and after in (None, event.id)
+
+    def fill(self, held: Held) -> None:
+        """Takes one that `lacks` named."""
+        at = bisect_left(self.queue, held.seq, key=lambda other: other.seq)
+        assert self.state is not None
+        self.queue.insert(at, held)
+        self.released += held.seq <= self.state.released
+        self._standings.clear()
+
+    def pass_lost(self) -> int:
+        """What the queue still lacks is lost: it counts as released and announced in its turn; how many events that are."""
+        state = self.state
+        if not self.is_incomplete or state is None:
+            return 0
+        lost = state.seq - state.noticed - len(self.queue)
+        if lost == 0:
+            self.is_incomplete = False
+        if lost > 0:
+            self._reach(released=state.released, noticed=state.noticed)
+        return lost
+
+    def _reach(self, *, released: int, noticed: int) -> None:
+        """Sets the levels; where the queue is incomplete they pass over what is lost behind them."""
+        assert self.state is not None
+        if self.is_incomplete:
+            beyond = self.state.seq + 1
+            released = (self.queue[self.released].seq if self.released < len(self.queue) else beyond) - 1
+            noticed = (self.queue[0].seq if self.queue else beyond) - 1
+        stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
+        self.state = replace(self.state, released=released, noticed=noticed, stays=stays)
 
     def _state_of_queue(self) -> State | None:
         held = sorted((held for held in self.queue if held.known()), key=lambda held: held.seq)
         if not held:
-            return None
-        before = held[0].seq - 1
+            return self.state
+        newest, before = held[-1].event, held[0].seq - 1
+        if self.state is not None and newest.incarnation == self.state.incarnation:
+            return follow(self.state, newest, Arrival.NEXT, 0) if newest.seq > self.state.seq else self.state
+        if self.state is not None:
+            return replace(follow(self.state, newest, Arrival.ADOPTED, 0), released=before, noticed=before)
         return replace(follow(None, held[-1].event, Arrival.FIRST, 0), released=before, noticed=before)
 
     def drop_broken(self) -> Held:
@@ -251,7 +315,8 @@ class Repository:
         """Mirrors may serve this one."""
         assert self.state is not None
         self.released += 1
-        self.state = replace(self.state, released=held.seq, roster=version)
+        self.state = replace(self.state, roster=version)
+        self._reach(released=held.seq, noticed=self.state.noticed)
 
     def announceable(
         self, gating: tuple[Mirror, ...], *, allow_empty: bool
@@ -272,8 +337,8 @@ class Repository:
         assert self.state is not None
         self.queue.popleft()
         self.released -= 1
-        stays = tuple(stay for stay in self.state.stays if stay.until > held.seq)
-        self.state = replace(self.state, noticed=held.seq, roster=version, streams=last, stays=stays)
+        self.state = replace(self.state, roster=version, streams=last)
+        self._reach(released=self.state.released, noticed=held.seq)
 
 
 def _acts(held: Held) -> bool:

@@ -57,7 +57,7 @@ class Ack:
     served_at: Time
     detached: str | None = None
     note: str | None = None
-    floor: int = 0
+    floor: Count = 0
 
 
 @extensible
@@ -113,18 +113,22 @@ class State:
     streams: Mapping[str, str] | None = None
     retired: tuple[str, ...] = ()
     fork: str | None = None
-    base: int = 0
+    base: Count = 0
     stays: tuple[Stay, ...] = ()
 
 
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorBeat:
-    """The aggregator's sign of life. Topic `state`, key `aggregator`; mirrors call themselves stale without one for 30 s."""
+    """The aggregator's sign of life. Topic `state`, key `aggregator`; mirrors call themselves stale without one for 30 s.
+
+    `alarms` are those that an operator cannot see in any other record, each in one line.
+    """
 
     time: Time
     roster: Count
     held: Count
+    alarms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +166,7 @@ class Notice:
     acks: tuple[MirrorProof, ...]
     previous: Mapping[str, str | None]
     replay: str | None = None
-    base: int | None = None
+    base: Count | None = None
 
 
 KEY_KEPT = 200

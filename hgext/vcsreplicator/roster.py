@@ -86,13 +86,16 @@ class Mirror:
         """Whether this mirror shall have the repository at this wire path."""
         return self.state is not MirrorState.REMOVED and self.rules.carries(path)
 
-    def gates(self, repository: str, path: str) -> bool:
-        """Whether notices of the repository wait for this mirror, from its joining point on if it is joining."""
+    def gates(self, repository: str, path: str | None) -> bool:
+        """Whether notices of the repository wait for this mirror, from its joining point on if it is joining.
+
+        Without a path: whether they do by all but its rules.
+        """
         return (
             self.state in (MirrorState.ACTIVE, MirrorState.JOINING)
             and self.role is not Role.BACKUP
             and repository not in self.deactivated
-            and self.rules.carries(path)
+            and (path is None or self.rules.carries(path))
         )
 
     def gates_at(self, partition: int, offset: int) -> bool:

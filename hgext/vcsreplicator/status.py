@@ -227,6 +227,7 @@ def findings(
     found = []
     if picture.aggregator is None or now - picture.aggregator.time > 30:
         found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))
+    found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
     silent = picture.silent(now)
     found += [_silent(picture, name) for name in silent]
     for name in picture.expected():
