@@ -72,6 +72,7 @@ class JsonLines:
     path: str
     _batch: list[tuple[int, bytes]] = field(default_factory=list)
     _file: int | None = None
+    _name_synced: bool = False
 
     def start(self) -> None:
         """Open the file, or raise Unavailable."""
@@ -106,6 +107,9 @@ class JsonLines:
         try:
             _write_all(file, lines)
             os.fsync(file)
+            if not self._name_synced:
+                _sync_folder(self.path)
+                self._name_synced = True
         except OSError:
             if stat.S_ISREG(os.fstat(file).st_mode):
                 os.ftruncate(file, begin)
@@ -118,6 +122,7 @@ class JsonLines:
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             _drop_torn_line(self._file)
+            self._name_synced = False
         return self._file
 
     def _is_current(self) -> bool:
@@ -163,6 +168,15 @@ def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
+
+
+def _sync_folder(path: str) -> None:
+    """The name of a file just made, without which its synced lines would be gone after a loss of power."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _drop_torn_line(file: int) -> None:

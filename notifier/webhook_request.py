@@ -44,8 +44,11 @@ NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.Conne
 """Nothing was sent: another address of the same host may answer."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_NOT_PUBLIC = [ipaddress.ip_network(each) for each in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "fec0::/10")]
-"""Reserved by now, or once private, and called global by Python."""
+_NOT_PUBLIC = [
+    ipaddress.ip_network(each)
+    for each in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "fec0::/10", "64:ff9b:1::/48", "2001::/32")
+]
+"""Reserved by now, or once private, and called global by Python; NAT64 of a network's own, and Teredo: both lead to any IPv4."""
 
 
 class Verdict(enum.StrEnum):

@@ -249,3 +249,9 @@ def test_destination_whose_own_disk_is_full_does_not_end_the_others(
 def test_two_destinations_never_share_a_file(sections: dict[str, Any], complaint: str) -> None:
     with pytest.raises(BadConfig, match=complaint):
         read({"public": {"urls": {}}, "notifier": sections}, "f.toml")
+
+
+def test_databases_are_synced_at_every_commit(tmp_path: Path) -> None:
+    for opened in (Deliveries(str(tmp_path / "d.db")), State(str(tmp_path / "s.db"))):
+        with closing(opened):
+            assert opened._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL

@@ -146,6 +146,21 @@ def test_retries_wait_longer_each_time_and_never_end() -> None:
     assert window.waiting == 1
 
 
+def test_refused_message_waits_longer_after_each_refusal() -> None:
+    window = a_window(attempts=5)
+    fill(window, "x", "y")
+    now, waits = 0.0, []
+    for _ in range(4):
+        x = next(each for each in window.next(now) if each.message.repo_url.endswith("/x"))
+        assert window.refuse(x.number, now, 0.5)
+        wakes_at = window.wakes_at
+        assert wakes_at is not None
+        assert window.next(wakes_at - 0.01) == []
+        waits.append(wakes_at - now)
+        now = wakes_at
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+
+
 def test_refused_message_has_a_bounded_number_of_attempts() -> None:
     window = a_window(attempts=3)
     fill(window, "x", "x")

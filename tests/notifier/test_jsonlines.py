@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """JSON lines: whole lines only, whatever is done to the file."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,35 @@ def test_missing_folder_is_waited_out(tmp_path: Path) -> None:
     assert send(destination, 1) != [None]
     (tmp_path / "later").mkdir()
     assert send(destination, 1) == [None]
+
+
+def test_line_counts_once_file_and_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    plain = os.fsync
+
+    def fsync(number: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        synced.append(path)
+        if path == broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        plain(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    file, broken = tmp_path / "out.jsonl", tmp_path / "out.jsonl"
+    destination = opened(file)
+    [error] = send(destination, 1)
+    assert error is not None
+    assert "Input/output error" in error
+    assert sequences(file) == []
+    broken = tmp_path
+    assert send(destination, 1) != [None]
+    broken = Path("/nowhere")
+    assert send(destination, 1) == [None]
+    assert synced[-2:] == [file, tmp_path]
+    synced.clear()
+    assert send(destination, 2) == [None]
+    assert synced == [file]
+    assert sequences(file) == [1, 2]
 
 
 def test_file_must_be_named_absolutely() -> None:

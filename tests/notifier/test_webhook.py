@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Webhooks from notice to endpoint: retries, order, fairness, pauses, redelivery."""
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.errors import Unavailable
+from hgext.vcsreplicator.clock import SystemClock
+from hgext.vcsreplicator.errors import Rejected, Unavailable
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import Log
-from notifier.deliveries import Deliveries
+from notifier.deliveries import Deliveries, DeliveryState, Ended
 from notifier.delivery import Delivery
 from notifier.message import messages
 from notifier.subscription import Order, Subscription
@@ -171,6 +173,9 @@ def test_endpoint_that_is_gone_pauses_its_subscription_and_nothing_is_lost(
         deliveries.pause("a", None, who="dana", now=time.time())
         eventually(lambda: states(deliveries) == {"delivered": 6})
         assert [seq for _, seq in endpoint.told] == [1, 1, 2, 3]
+        assert {each.headers["vcsreplicator-attempt"] for each in endpoint.requests} == {
+            "1"
+        }  # being gone is no attempt
 
 
 def test_endpoint_that_fails_for_long_is_paused(
@@ -338,3 +343,56 @@ def test_endpoint_that_fails_for_an_hour_gets_everything_in_order_afterwards(
         finally:
             webhooks.close()
         assert [seq for _, seq in endpoint.told] == [1] * 6 + [2, 3]
+
+
+def a_delivery(seq: int) -> Delivery:
+    [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
+    return Delivery(number=seq, message=message, attempt=1)
+
+
+def test_message_counts_only_once_its_rows_are_committed(settings: WebhookSettings, deliveries: Deliveries) -> None:
+    with Endpoint() as endpoint:
+        stopped = to(endpoint)
+        hooks = replace(settings, subscriptions={"a": stopped}).open("hooks", SystemClock())
+        deliveries.pause("a", "not now", who="dana", now=0.0)
+        blocker = sqlite3.connect(settings.database, isolation_level=None)
+        blocker.execute(
+            "CREATE TRIGGER full AFTER INSERT ON deliveries WHEN NEW.id > 1 BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        for seq in (1, 2):
+            hooks.submit(a_delivery(seq))
+        assert [type(each.error) for each in hooks.outcomes(0)] == [Unavailable, Unavailable]
+        assert deliveries.counts() == {}  # all or none
+        blocker.execute("DROP TRIGGER full")
+        blocker.close()
+        for seq in (1, 2):
+            hooks.submit(a_delivery(seq))
+        assert [each.error for each in hooks.outcomes(0)] == [None, None]
+        assert deliveries.counts() == {"queued": 2}
+        hooks.close()
+
+
+def test_rows_are_read_in_the_order_of_their_arrival_whatever_matures_first(
+    settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    deliveries.add("a", Subscription(url="https://ci.example/"), origin="command", who="dana", now=0.0)
+    [stored] = deliveries.subscriptions()
+    items = deliveries.enqueue([(a_delivery(seq).message, [stored]) for seq in (1, 2, 3)], 5.0)
+    later = Ended(id=items[0].id, state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500")
+    deliveries.record([later], 6.0)
+    assert [(item.id, item.mature_at) for item in Deliveries(settings.database).queued()] == [
+        (items[0].id, 99.0), (items[1].id, 5.0), (items[2].id, 5.0),
+    ]  # fmt: skip
+
+
+def test_hostile_text_of_one_message_costs_no_other_of_its_batch(settings: WebhookSettings) -> None:
+    with Endpoint() as endpoint:
+        hooks = replace(settings, subscriptions={"a": to(endpoint)}).open("hooks", SystemClock())
+        for seq in (1, 2, 3):
+            found = a_delivery(seq)
+            hooks.submit(replace(found, message=replace(found.message, replay="\ud800" if seq == 2 else None)))
+        outcomes = {each.number: each.error for each in hooks.outcomes(0)}
+        hooks.close()
+    assert (outcomes[1], outcomes[3]) == (None, None)
+    assert isinstance(outcomes[2], Rejected)
+    assert "unforeseen UnicodeEncodeError" in str(outcomes[2])

@@ -97,13 +97,23 @@ def test_secret_that_is_no_base64_is_taken_as_it_is() -> None:
         ),
         *("255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"),
         *("64:ff9b::7f00:1", "2002:7f00:1::", "2001:db8::1", "fec0::1", "3fff::1", "192.0.0.8", "64:ff9b:1::7f00:1"),
+        *(
+            "64:ff9b:1::101:101",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a00:1::1",
+            "::127.0.0.1",
+            "2001:0:101:101::1",
+            "192.88.99.1",
+        ),
     ],
 )
 def test_address_that_is_not_public_is_refused(address: str) -> None:
     assert not allowed(ipaddress.ip_address(address), [])
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"])
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101", "2002:101:101::1"]
+)
 def test_public_address_is_allowed(address: str) -> None:
     assert allowed(ipaddress.ip_address(address), [])
 
@@ -111,7 +121,8 @@ def test_public_address_is_allowed(address: str) -> None:
 def test_network_on_the_allow_list_is_open() -> None:
     networks = [ipaddress.ip_network("10.1.0.0/16")]
     assert allowed(ipaddress.ip_address("10.1.2.3"), networks)
-    assert allowed(ipaddress.ip_address("::ffff:10.1.2.3"), networks)
+    for same in ("::ffff:10.1.2.3", "64:ff9b::a01:203", "2002:a01:203::1"):
+        assert allowed(ipaddress.ip_address(same), networks)
     assert not allowed(ipaddress.ip_address("10.2.2.3"), networks)
 
 
@@ -120,6 +131,43 @@ def test_name_is_held_against_the_rules_after_it_was_resolved() -> None:
         resolve("localhost", 80, [])
     with pytest.raises(Forbidden):
         resolve("2130706433", 80, [])  # 127.0.0.1 as one number
+
+
+def names(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """The name `hook.example` has these addresses, at the first question and at the next; returns who was asked for."""
+    asked: list[str] = []
+    plain = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, *rest: object, **more: object) -> object:
+        asked.append(host)
+        if host != "hook.example":
+            return plain(host, port, *rest, **more)  # type: ignore[arg-type]
+        found = answers[min(asked.count(host), len(answers)) - 1]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_address_of_a_name_is_held_against_the_rules(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    addresses = ["1.1.1.1", "8.8.8.8"]
+    addresses.insert(place, "10.0.0.1")
+    names(monkeypatch, addresses)
+    with pytest.raises(Forbidden, match=r"hook\.example has the address 10\.0\.0\.1"):
+        resolve("hook.example", 80, [])
+
+
+def test_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Endpoint() as endpoint:
+        asked = names(monkeypatch, ["127.0.0.1"], ["127.0.0.2"])  # a name that changes its mind
+        url = endpoint.url.replace("127.0.0.1", "hook.example")
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is Verdict.DELIVERED
+        sender.close()
+        [request] = endpoint.requests
+    assert asked.count("hook.example") == 1
+    assert request.headers["host"].startswith("hook.example:")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +187,7 @@ def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: Verdi
     ("value", "seconds"),
     [
         (None, 0), ("120", 120), (" 7 ", 7), ("999999999999", 86400), ("-5", 0), ("soon", 0),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", 100), ("Thu, 01 Jan 1960 00:00:00 GMT", 0),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 100), ("Fri, 01 Jan 2100 00:00:00 GMT", 86400), ("Thu, 01 Jan 1960 00:00:00 GMT", 0),
         ("99999999999999999999 Jan 1970 00:00:00 GMT", 0), ("Thu, 01 Jan 1970 00:00:00 +99999999999999", 0),
     ],
 )  # fmt: skip
