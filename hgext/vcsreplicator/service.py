@@ -19,9 +19,9 @@ from typing import Any, cast
 
 import prometheus_client
 import structlog
-import waitress.server
 
 from .errors import BadConfig, Fenced, ReplicationError
+from .listening import create_server
 from .passing import is_passing
 
 EXIT_FENCED = 76
@@ -131,7 +131,7 @@ def _answer(listen: tuple[str, int] | None, pages: Pages) -> Any:
         return None
     host, port = listen
     try:
-        server = waitress.server.create_server(application(pages), host=host, port=port, threads=2, ident=None)
+        server = create_server(application(pages), host=host, port=port, threads=2)
     except OSError as error:
         raise BadConfig(f"listen: {host}:{port} cannot be used: {error.strerror}") from error
     threading.Thread(target=server.run, name="http", daemon=True).start()

@@ -15,14 +15,17 @@ PROGRAM = """
 import sys
 from wsgiref.util import setup_testing_defaults
 from hgext.vcsreplicator.hg.web import application
+from hgext.vcsreplicator.service import configure_logging
+configure_logging("web")
 web = application(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
-    environ = {"PATH_INFO": line.strip(), "QUERY_STRING": "style=raw", "REMOTE_ADDR": "127.0.0.1"}
+    path, _, query = line.strip().partition("?")
+    environ = {"PATH_INFO": path, "QUERY_STRING": query or "style=raw", "REMOTE_ADDR": "127.0.0.1"}
     setup_testing_defaults(environ)
     answer = []
-    body = b"".join(web(environ, lambda status, headers: answer.append(status)))
-    print(answer[0].split()[0], sorted(body.decode().split()), flush=True)
+    body = b"".join(web(environ, lambda status, headers, failure=None: answer.append(status)))
+    print(answer[-1].split()[0], sorted(body.decode().split()), flush=True)
 """
 
 Ask = Callable[[str], str]
@@ -78,3 +81,22 @@ def test_a_repository_that_is_gone_is_not_found_and_its_folder_is_not_told(ask: 
     (root / "known").rename(root / "elsewhere")
     assert ask("/known").startswith("404 ")
     assert str(root) not in ask("/known/json-pushes")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "cmd=batch",
+        "cmd=batch&cmds=x",
+        "cmd=getbundle&heads=zz",
+        "cmd=known&nodes=zz",
+        "cmd=between&pairs=a",
+        "cmd=changegroup&roots=12",
+        "cmd=listkeys",
+        "cmd=get_cached_bundle_inline&path=../../x",
+        "style=%00",
+    ],
+)
+def test_a_question_that_makes_no_sense_is_answered_with_400(ask: Ask, question: str) -> None:
+    assert ask(f"/known?{question}") == "400 ['Bad', 'Request']"
+    assert ask("/known?cmd=heads").startswith("200 ")

@@ -22,7 +22,7 @@ LAYERS = {
     "outbox forks losses blobs relay relay_client relay_fork relay_loss relay_scan relay_sending relay_server relay_work "
     "comparison mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison roster": STAGES,
     "hg": BORDER,
-    "config cli service status metrics bootstrap crew verify health cluster": SURFACES,
+    "config cli listening service status metrics bootstrap crew verify health cluster": SURFACES,
 }
 LAYER_OF = {name: layer for names, layer in LAYERS.items() for name in names.split()}
 

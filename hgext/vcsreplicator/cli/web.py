@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 import click
-import waitress.server
 
 from ..config import address
 from ..errors import BadConfig
+from ..listening import create_server
 from ..service import configure_logging, serve
 
 MAX_PUSH = 16 * 1024**3
@@ -32,8 +32,8 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
         from ..hg.web import application
 
         try:
-            server = waitress.server.create_server(
-                application(root), host=host, port=port, threads=threads, ident=None, max_request_body_size=MAX_PUSH
+            server = create_server(
+                application(root), host=host, port=port, threads=threads, max_request_body_size=MAX_PUSH
             )
         except OSError as error:
             raise BadConfig(f"--listen: {listen} cannot be used: {error.strerror}") from error

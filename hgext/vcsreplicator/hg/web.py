@@ -7,13 +7,18 @@ happens when it is needed: a path that is a repository on disk and that hgweb do
 
 import gc
 import os
-from collections.abc import Callable, Iterable
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mercurial import demandimport
+import structlog
+from mercurial import demandimport, error
 from mercurial.hgweb import hgwebdir_mod
 
 from .. import path as wire
+
+log = structlog.get_logger()
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -35,9 +40,38 @@ def application(root: str) -> Application:
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if _has_changed(hgweb, folder, environ.get("PATH_INFO", "")):
             hgweb.lastrefresh = 0
-        return hgweb(environ, start_response)  # type: ignore[no-any-return]
+        return _answered(hgweb, environ, start_response)
 
     return answer
+
+
+def _answered(hgweb: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """hgweb's answer, or 400 for what it cannot read: malformed arguments leave it as exceptions of many kinds.
+
+    A storage that cannot be read is no mistake of the client's.
+    """
+    try:
+        body = iter(hgweb(environ, start_response))
+        first = next(body, b"")
+    except (ValueError, KeyError, RecursionError, error.Abort) as problem:
+        if isinstance(problem, error.StorageError):
+            raise
+        kind = type(problem).__name__
+        log.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=_place(problem))
+        start_response("400 Bad Request", [("Content-Type", "text/plain; charset=utf-8")], sys.exc_info())
+        return [b"Bad Request\n"]
+    return _continued(first, body)
+
+
+def _continued(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _place(problem: BaseException) -> str:
+    """Where it was raised: FILE:LINE, for whoever must tell a client's mistake from one of ours."""
+    last = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"{os.path.basename(last.filename)}:{last.lineno}"
 
 
 class _Repositories(hgwebdir_mod.hgwebdir):  # type: ignore[misc]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The HTTP server of every service: waitress, made to answer when connections pile up, and to refuse what is ambiguous.
+
+A connection that asks nothing yet (half a request, or kept open) gives way when the server has as many as it takes, the one that
+was silent longest first: so who opens connections and is silent cannot keep others out, `/health` among them.
+"""
+
+import re
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import waitress.server
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
+
+# Connections at a time. Each takes up to three file descriptors, of which a process has 1,024 by default.
+CONNECTIONS = 250
+_SPARE = 10
+# Seconds that a connection may be silent while nothing is done for it.
+_SILENCE = 60
+_HOST = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:
+    """A server that listens, and answers once it runs; raises OSError if the address cannot be used."""
+    server = waitress.server.create_server(
+        application,
+        host=host,
+        port=port,
+        threads=threads,
+        ident=None,
+        server_name=_name(host),  # for clients that name no host
+        connection_limit=CONNECTIONS,
+        channel_timeout=_SILENCE,
+        cleanup_interval=5,
+        asyncore_use_poll=True,
+        **options,
+    )
+    map_of_sockets = server.map if hasattr(server, "map") else server._map
+    for listener in list(map_of_sockets.values()):
+        if hasattr(listener, "channel_class"):
+            listener.channel_class = _Channel
+    return server
+
+
+def _name(host: str) -> str:
+    return socket.gethostname() if host in ("0.0.0.0", "::", "*", "") else host
+
+
+class _Parser(HTTPRequestParser):  # type: ignore[misc]
+    """Refuses, with 400, a request whose end or meaning is in doubt."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        names = [line.partition(b":")[0].lower() for line in header_plus.split(b"\r\n")[1:]]
+        super().parse_header(header_plus)
+        if b"transfer-encoding" in names and (b"content-length" in names or self.version != "1.1"):
+            # A proxy in front may see another request in the body.
+            raise ParsingError("Transfer-Encoding with Content-Length, or not in HTTP/1.1")
+        if names.count(b"content-length") > 1 or names.count(b"host") > 1:
+            raise ParsingError("Header repeated")
+        if self.version == "1.1" and b"host" not in names:
+            raise ParsingError("Host is missing")
+        if b"host" in names and not _HOST.fullmatch(self.headers.get("HOST", "")):
+            raise ParsingError("Host is invalid")
+        if _CONTROL.search(self.path) or not (self.path.startswith("/") or (self.path == "" and self.proxy_netloc)):
+            raise ParsingError("Path is invalid")
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]
+    """A connection; at its beginning it takes the place of a silent one if there are too many."""
+
+    parser_class = _Parser
+
+    def __init__(self, server: Any, sock: Any, addr: Any, adj: Any, map: Any = None) -> None:
+        super().__init__(server, sock, addr, adj, map=map)
+        if len(map) > adj.connection_limit - _SPARE:
+            silent = [
+                other
+                for other in map.values()
+                if isinstance(other, _Channel)
+                and other is not self
+                and not other.requests
+                and not other.total_outbufs_len
+            ]
+            if silent:
+                min(silent, key=lambda channel: float(channel.last_activity)).handle_close()
