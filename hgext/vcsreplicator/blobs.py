@@ -73,6 +73,7 @@ class FolderBlobs:
                     with contextlib.suppress(FileExistsError):  # somebody else was faster
                         os.link(file.name, path)
                     _sync_folder(os.path.dirname(path))
+                _sync_folder(self._folder)  # a kill may have come after a former mkdir: ask nothing
                 os.utime(path)
         except OSError as error:
             raise Unavailable(f"blobs: {self._folder}: {error}") from error
