@@ -13,15 +13,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mercurial import error, lock
 
 from hgext.vcsreplicator import wire
 from hgext.vcsreplicator.clock import SystemClock
+from hgext.vcsreplicator.comparison import Fingerprint
 from hgext.vcsreplicator.errors import Diverged, Unavailable
 from hgext.vcsreplicator.event import Settings, Tip, Type
-from hgext.vcsreplicator.hg import place
+from hgext.vcsreplicator.hg import place, snapshot
 from hgext.vcsreplicator.hg.repository import Repositories, prepare
 from hgext.vcsreplicator.hg.work import Hands, trouble
 from hgext.vcsreplicator.levels import Reason
@@ -341,6 +343,34 @@ def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
             hands.perform(task)
     assert hands.perform(task).trouble is None
     assert equal(bench, patient)
+
+
+@pytest.mark.parametrize("part", ["changesets", "heads", "phases", "bookmarks", "markers", "pushlog", "digest"])
+def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    patient = bench.author("patient")
+    push(bench, patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    hands = Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+    store = (bench.where(patient) / ".hg/store").stat().st_ino
+    asked = snapshot.master_fingerprint
+
+    def other(*arguments: Any) -> Fingerprint:
+        return replace(asked(*arguments), **{part: "f" * 64})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "master_fingerprint", other)
+        found = hands.perform(task).trouble
+    assert found is not None
+    assert (found.reason, part in found.note) == (Reason.DIVERGED, True)
+    assert (bench.where(patient) / ".hg/store").stat().st_ino == store
+    assert hands.perform(task).trouble is None
+    assert (bench.where(patient) / ".hg/store").stat().st_ino != store
 
 
 def test_a_store_restored_from_yesterday_is_believed_and_caught_up(bench: Bench) -> None:

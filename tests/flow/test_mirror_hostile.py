@@ -8,6 +8,7 @@ import os
 import random
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import pytest
 from mercurial import bundle2, util
 
 from hgext.vcsreplicator import wire
+from hgext.vcsreplicator.blobs import FolderBlobs
 from hgext.vcsreplicator.clock import SystemClock
 from hgext.vcsreplicator.errors import Rejected
+from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.hg.repository import Repositories, prepare
 from hgext.vcsreplicator.hg.work import Hands
+from hgext.vcsreplicator.levels import Reason
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE, Message
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import Item, Outcome, Task
@@ -169,8 +173,9 @@ def test_ten_thousand_mutated_records_change_nothing_outside_the_root(bench: Ben
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: repr(path)[:24])
 def test_a_path_that_leads_elsewhere_is_never_followed(bench: Bench, hands: Hands, path: str) -> None:
-    (bench.folder / "elsewhere").mkdir()
-    (bench.root / "link").symlink_to(bench.folder / "elsewhere")
+    elsewhere = bench.root.with_name(bench.root.name + "-elsewhere")  # whose name begins as the root's does
+    elsewhere.mkdir()
+    (bench.root / "link").symlink_to(elsewhere)
     header, body = opened(bench.author("good").frames[0][1])
     header["event"]["path"] = path
     before = outside(bench)
@@ -221,6 +226,81 @@ def test_a_bundle_that_is_more_than_changesets_and_markers_is_refused(
     assert why in outcome.trouble.note
     assert outcome.level is not None
     assert outcome.level.seq == 1
+
+
+@pytest.mark.parametrize("kind", [Type.CHANGED, Type.HGRC])
+def test_an_event_with_another_digest_is_not_applied(bench: Bench, hands: Hands, kind: Type) -> None:
+    author = bench.author("repo")
+    perform(hands, author.frames[0][1])
+    event = author.push() if kind is Type.CHANGED else author.event(kind, hgrc={"web": {"description": "text"}})
+    frame = wire.decode(author.frames[-1][1])
+    forged = wire.encode(replace(event, digest="f" * 64), frame.header.attachment, frame.body)
+    outcome = perform(hands, forged)
+    assert outcome is not None
+    assert outcome.trouble is not None
+    assert outcome.trouble.reason is Reason.DIVERGED
+    [found] = bench.found().values()
+    assert found.level is not None
+    assert found.level.seq == 1
+    assert (found.level.length, bench.hg(author, "log", "-T", "x")) == (0, "")
+    outcome = perform(hands, author.frames[-1][1])
+    assert outcome is not None
+    assert outcome.trouble is None
+
+
+@pytest.mark.parametrize("what", ["a bit", "a byte more"])
+def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, hands: Hands, what: str) -> None:
+    blobs = FolderBlobs(str(bench.folder / "blobs"))
+    hands.settings = replace(hands.settings, blobs=f"file://{bench.folder}/blobs")
+    author = bench.author("repo")
+    perform(hands, author.frames[0][1])
+    event = author.push()
+    body = wire.decode(author.frames[-1][1]).body
+    attachment = blobs.put([body])
+    [file] = (bench.folder / "blobs").rglob("*.hg")
+    file.chmod(0o600)
+    bad = bytearray(body)
+    bad[len(bad) // 2] ^= 1
+    file.write_bytes(bytes(bad) if what == "a bit" else body + b"\0")
+    outcome = perform(hands, wire.encode(event, attachment))
+    assert outcome is not None
+    assert outcome.trouble is not None
+    assert outcome.trouble.reason is Reason.BLOB_MISSING
+    assert "another hash" in outcome.trouble.note
+    assert outcome.level is not None
+    assert outcome.level.seq == 1
+    file.write_bytes(body)
+    outcome = perform(hands, wire.encode(event, attachment))
+    assert outcome is not None
+    assert outcome.trouble is None
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"previous": "e" * 32}, Reason.FORK),
+        ({"incarnation": "e" * 32}, Reason.DIVERGED),
+        ({"seq": 5}, Reason.GAP),
+    ],
+    ids=["previous", "incarnation", "seq"],
+)
+def test_an_event_in_the_middle_of_a_batch_that_does_not_follow_the_one_before_is_not_applied(
+    bench: Bench, hands: Hands, members: dict[str, Any], reason: Reason
+) -> None:
+    author = bench.author("repo")
+    for _ in range(3):
+        author.push()
+    event, frame = author.frames[3]
+    decoded = wire.decode(frame)
+    forged = wire.encode(replace(event, **members), decoded.header.attachment, decoded.body)
+    frames = [*(frame for _, frame in author.frames[:3]), forged]
+    items = tuple(Item(frame=wire.decode(one), partition=0, offset=n, size=len(one)) for n, one in enumerate(frames))
+    outcome = hands.perform(Task(repository=author.repository, path="repo", folder=None, items=items))
+    assert outcome.done == 3
+    assert outcome.trouble is not None
+    assert outcome.trouble.reason is reason
+    assert outcome.level is not None
+    assert (outcome.level.seq, outcome.level.id) == (3, author.frames[2][0].id)
 
 
 def push_with(author: Author, body: bytes) -> None:

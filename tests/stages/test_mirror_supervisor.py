@@ -188,6 +188,48 @@ def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: 
     assert bench.notes.detached()[0].attempts > 0
 
 
+def test_more_trouble_while_it_is_apart_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.records(bench.record(EVENTS, event.repository, b"junk"))
+    bench.read(event)
+    bench.answer(
+        bench.pool.given[-1],
+        done=0,
+        level=None,
+        folder=None,
+        serving=0,
+        trouble=Trouble(reason=Reason.DIVERGED, note="first"),
+    )
+    [first] = bench.notes.detached()
+    assert first.offset == 1
+    others = Chain("other").take(5)
+    bench.read(*others)
+    for reason in (Reason.CORRUPT, Reason.BLOB_MISSING, Reason.EXPIRED):  # all repaired by a worker
+        until_given(bench, event.repository)
+        bench.answer(
+            bench.pool.given[-1],
+            done=0,
+            level=None,
+            folder=None,
+            serving=0,
+            trouble=Trouble(reason=reason, note="more"),
+        )
+        [note] = [note for note in bench.notes.detached() if note.repository == event.repository]
+        assert (note.offset, note.partition, note.since, note.reason) == (1, 0, first.since, reason)
+        assert note.attempts > 0
+
+
+def until_given(bench: Bench, repository: str) -> None:
+    """Until a worker has a task on the repository that it did not have before."""
+    before = len(bench.pool.given)
+    for _ in range(300):
+        bench.passes(1)
+        if len(bench.pool.given) > before:
+            assert bench.pool.given[-1].busy.repository == repository
+            return
+    raise AssertionError("no task")
+
+
 def test_a_repository_detached_in_the_middle_of_a_long_task_is_healed_after_it(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
