@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,9 +15,19 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
+from hgext.vcsreplicator import aggregator
+from hgext.vcsreplicator.aggregator import AggregatorSettings
 from hgext.vcsreplicator.event import Type
+from hgext.vcsreplicator.levels import Notice
+from hgext.vcsreplicator.log import NOTICES
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.roster import Verb
+from hgext.vcsreplicator.shape import from_json
+from hgext.vcsreplicator.status import Follower
+from testing.aggregating import ask, mirrors
 from testing.author import Author
-from testing.mirroring import Bench
+from testing.checker import everything
+from testing.mirroring import NAME, PATIENCE, Bench
 from testing.waiting import eventually
 
 
@@ -310,3 +321,61 @@ def test_a_release_that_an_operator_must_make_possible_is_told_once(bench: Bench
         bench.wish(second)
         bench.wait_served(second)
     assert (bench.root / "served/repo/.hg").exists()
+
+
+@pytest.fixture
+def deciding(bench: Bench) -> Iterator[None]:
+    """The aggregator runs, and the bench's mirror is in the roster."""
+    stop, ready = threading.Event(), threading.Event()
+    with open_log(bench.url) as log:
+        ask(log, Verb.ADD, NAME)
+        thread = threading.Thread(target=lambda: aggregator.run(AggregatorSettings(), log, stop=stop, ready=ready.set))
+        thread.start()
+        try:
+            assert ready.wait(PATIENCE)
+            yield
+        finally:
+            stop.set()
+            thread.join(PATIENCE)
+
+
+def is_known(bench: Bench, mirror: str) -> bool:
+    with contextlib.closing(Follower(bench.log)) as follower:
+        roster = follower.update().roster
+    return roster is not None and roster.mirror(mirror) is not None
+
+
+def told(bench: Bench) -> list[tuple[str, int]]:
+    """The notices so far: paths and sequences."""
+    records = everything(bench.log, (NOTICES,))
+    events = [from_json(Notice, record.value or b"").event for record in records]
+    return [(f"{event.path}.{event.generation}", event.seq) for event in events]
+
+
+@pytest.mark.usefixtures("deciding")
+def test_while_one_mirror_is_away_the_others_show_what_notices_have_named(bench: Bench) -> None:
+    with bench.mirror(), served(bench) as web:
+        former, moved = pushed(bench, "repo"), pushed(bench, "old")
+        bench.wait_served(former, moved)
+        tips = {author: author.tip for author in (former, moved)}
+        eventually(lambda: len(told(bench)) == 4, "four notices")
+        ask(bench.log, Verb.ADD, "beta")  # which is not there yet
+        eventually(lambda: is_known(bench, "beta"), "the second mirror in the roster")
+        for author in (former, moved):
+            author.push()
+        former.event(Type.DELETED)
+        moved.rename(bench.master_root, "new")
+        moved.event(Type.HGRC, hgrc={"web": {"deny_read": "*"}})
+        bench.send(former, moved)
+        former.folder.rename(bench.folder / "gone")
+        successor = pushed(bench, "repo", generation=2)
+        bench.wait_applied(former, moved, successor)
+        assert (web.heads("repo"), web.heads("old")) == ([tips[former]], [tips[moved]])
+        assert web.status("new") == 404
+        assert len(told(bench)) == 4
+        with mirrors(bench.url, "beta"):
+            bench.wait_served(moved, successor)
+            eventually(lambda: len(told(bench)) == 11, "all notices")
+        assert (web.heads("repo"), web.status("old"), web.status("new")) == ([successor.tip], 404, 401)
+    assert [seq for path, seq in told(bench) if path == "repo.1"] == [1, 2, 3, 4]
+    assert told(bench).index(("repo.1", 4)) < told(bench).index(("repo.2", 1))

@@ -27,6 +27,15 @@ def check_inside(root: str, folder: str) -> str:
     return folder
 
 
+def in_the_way(root: str, folder: str) -> str | None:
+    """What stands at the folder, or above it up to the root, and is no folder; None if nothing does."""
+    while folder.startswith(root.rstrip("/") + "/"):
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            return folder
+        folder = os.path.dirname(folder)
+    return None
+
+
 def staging_of(state: str, repository: str) -> str:
     """Where a repository is made."""
     return os.path.join(state, STAGING, repository)

@@ -71,8 +71,10 @@ def go_home(here: Here, repositories: Repositories, settings: MirrorSettings, sh
 
 
 def refuse_conflict(settings: MirrorSettings, repository: str, path: str, generation: int) -> None:
-    """Raises Halted if a repository is there for good that this one can never displace."""
+    """Raises Halted if something is there for good that this repository can never displace."""
     target = settings.local(path)
+    if (file := place.in_the_way(settings.root, target)) is not None:
+        raise Halted(Reason.REFUSED, f"path {path!r} cannot be made: {file} is no folder")
     found = scan.look(target)
     occupant = found.level if found else None
     if occupant is None or occupant.repository == repository:
