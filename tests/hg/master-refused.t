@@ -165,6 +165,14 @@ Settings that cannot be right.
   $ hgm init x --config vcsreplicator.log=kafak://user:secret@host:9092
   config error: config: [vcsreplicator] log: expected sqlite:///absolute/path or kafka://host:port, got "kafak:"
   [255]
+  $ hgm init x --config vcsreplicator.log=kafka://k.example:9092
+  config error: config: [vcsreplicator] log: PLAINTEXT to k.example, expected security_protocol=SSL or SASL_SSL; if it is meant, write insecure = plain-text
+  [255]
+  $ hgm init x --config 'vcsreplicator.log=kafka://k.example:9092?security_protocol=SASL_SSL&sasl_plain_password=s3cret' --config vcsreplicator.insecure=plain-text
+  config error: config: [vcsreplicator] log: option sasl_plain_password, expected sasl_plain_password_file=/path; if it is meant, write insecure = password-in-url
+  [255]
+  $ hgm init meant --config 'vcsreplicator.log=kafka://k.example:9092?sasl_plain_password=s3cret' --config vcsreplicator.insecure=plain-text,password-in-url
+  replication log not reachable: the push is kept and will be sent
   $ hgm init x --config vcsreplicator.blobs=/shared/blobs
   config error: config: [vcsreplicator] blobs: expected file:///absolute/folder or s3://bucket/prefix, got "/shared/blobs"
   [255]
@@ -172,7 +180,7 @@ Settings that cannot be right.
   config error: config: [vcsreplicator] acknowledge-timeout: expected a number of seconds, got "soon"
   [255]
   $ hgm init x --config vcsreplicator.acknowlege=log
-  config error: config: [vcsreplicator] acknowlege: expected one of role, relay, log, blobs, source, durability, acknowledge, acknowledge-timeout, lock, refuse-when-stale, snapshot-allow, got "log"
+  config error: config: [vcsreplicator] acknowlege: expected one of role, relay, log, blobs, source, durability, acknowledge, acknowledge-timeout, lock, insecure, refuse-when-stale, snapshot-allow, got "log"
   [255]
   $ hgm init x --config vcsreplicator-roots./elsewhere=../up
   config error: config: [vcsreplicator-roots] /elsewhere: repository path '../up': the part '..' is not allowed

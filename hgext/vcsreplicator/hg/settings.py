@@ -10,6 +10,7 @@ from typing import Any
 from mercurial import error
 from mercurial.utils import stringutil
 
+from .. import secrecy
 from ..errors import MalformedEvent
 from ..path import check_path, check_prefix, wire_path
 from ..value import Value
@@ -83,6 +84,7 @@ KEYS = (
     b"acknowledge",
     b"acknowledge-timeout",
     b"lock",
+    b"insecure",
     b"refuse-when-stale",
     b"snapshot-allow",
 )
@@ -102,7 +104,7 @@ def read(ui: Any) -> Settings:
         role=role(ui),
         roots=_roots(ui),
         relay=_beginning(ui, b"relay", "an absolute path", "/"),
-        log=_beginning(ui, b"log", "sqlite:///absolute/path or kafka://host:port", "sqlite:/", "kafka:/"),
+        log=_log(ui),
         blobs=_beginning(ui, b"blobs", "file:///absolute/folder or s3://bucket/prefix", "file:/", "s3:/"),
         source=_text(ui, b"source") or f"hg://{socket.gethostname()}",
         durability=_choice(ui, b"durability", Durability, Durability.STORE),
@@ -146,6 +148,17 @@ def _beginning(ui: Any, key: bytes, expected: str, *beginnings: str) -> str | No
     if value is not None and not value.lower().startswith(beginnings):
         raise _wrong(key, expected, value.partition("//")[0])  # pushers read it, and there may be a password behind
     return value
+
+
+def _log(ui: Any) -> str | None:
+    """The URL of the log, which gives nothing away that `insecure` does not name: pushers read the file."""
+    url = _beginning(ui, b"log", "sqlite:///absolute/path or kafka://host:port", "sqlite:/", "kafka:/")
+    meant = {os.fsdecode(word) for word in ui.configlist(SECTION, b"insecure")}
+    for exposure, found in secrecy.exposures(url or ""):
+        if exposure.value not in meant:
+            said = f"config: [vcsreplicator] log: {found}; if it is meant, write insecure = {exposure.value}"
+            raise error.ConfigError(said.encode())
+    return url
 
 
 def _choice(ui: Any, key: bytes, kind: Any, default: Any) -> Any:
