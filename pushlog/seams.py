@@ -46,6 +46,7 @@ SEAMS = {
         "hgweb._runwsgi": "self req res repo",
         "requestcontext.templater": "self req",
     },
+    "mercurial.hgweb.hgwebdir_mod_inner": {"hgwebdir.templater": "self req nonce"},
     "mercurial.hgweb.webutil": {
         "children": "ctx hide",
         "commonentry": "repo ctx",
@@ -82,6 +83,7 @@ SEAMS = {
         "generatev2": "repo matcher includeobsmarkers",
         "generatev3": "repo matcher includeobsmarkers",
     },
+    "mercurial.templater": {"loader._parse": "self tmpl"},
     "mercurial.transaction": {
         "rollback": "opener vfsmap file report checkambigfiles skip_journal_pattern",
         "transaction.endgroup": "self ...",

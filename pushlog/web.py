@@ -9,12 +9,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mercurial import templater as templates_of_mercurial
 from mercurial import util
-from mercurial.hgweb import hgweb_mod_inner, webcommands, webutil
+from mercurial.hgweb import hgweb_mod_inner, hgwebdir_mod_inner, webcommands, webutil
 
-from . import children, pushed, seams
+from . import children, escaping, pushed, seams
 from .lookup import Found, Lookup
 
+_NO_PAGES = (b"archive", b"pushes", b"pushlog", b"pushlogstyle", b"rawfile", b"static")  # whatever the style
 _STARTS = ("startdate", "fromchange", "startID", "afterID")
 _BATCH = 2000  # pushes, or their changesets, whose short form is made at once
 
@@ -24,7 +26,9 @@ def register() -> None:
     for command in (pushes, pushlog, pushloghtml, pushlogstyle):
         setattr(webcommands, command.__name__, command)
         webcommands.__all__.append(command.__name__)
+    seams.check(templates_of_mercurial, "loader._parse")
     seams.wrap(hgweb_mod_inner, "requestcontext.templater", templater)
+    seams.wrap(hgwebdir_mod_inner, "hgwebdir.templater", index_templater)
     seams.wrap(webutil, "commonentry", pushed.entry)
     seams.wrap(webutil, "children", children.children)
 
@@ -36,9 +40,22 @@ _JSON_MEMBERS = b""",
   }"""
 
 
+def index_templater(orig: Any, index: Any, *arguments: Any) -> Any:
+    """Wraps the choice of templates for a list of repositories."""
+    templates = orig(index, *arguments)
+    escaping.guard(templates)
+    return templates
+
+
 def templater(orig: Any, web: Any, req: Any) -> Any:
-    """Wraps the choice of templates: in JSON every changeset names its push, unless the site's own templates do."""
+    """Wraps the choice of templates: they escape what they show; in JSON every changeset names its push, unless the site's do.
+
+    A nonce is for pages that have scripts: with one, hgweb gives no entity tag.
+    """
     templates = orig(web, req)
+    is_html = escaping.guard(templates)
+    if not is_html or req.qsparams.get(b"cmd") in _NO_PAGES:
+        web.nonce = None
     if templates.defaults.get(b"style") == b"json":
         for name in (b"changeset", b"changelistentry"):
             source = templates.cache.get(name)

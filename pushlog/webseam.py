@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
 from typing import Any
 
 from mercurial import hg, util
 
-from . import seams
+from . import escaping, seams
 from .journal import JOURNAL
 from .limit import REPLICATED_DATA
 from .storage import DATABASE, FILE, NOTE
@@ -24,6 +25,7 @@ _is_loaded = False
 
 def register() -> None:
     """Wrap what every web application calls; once per process."""
+    escaping.set_policy()
     seams.wrap(hg, "cachedlocalrepo._repostate", repository_state)
     seams.wrap(util, "urlreq.parseqsl", parse_query)
 
@@ -40,7 +42,12 @@ def load_web() -> None:
 
 
 def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> list[tuple[bytes, bytes]]:
-    """Wraps the parser of query strings, which cannot take an escaped byte above 127 where Python decodes strictly."""
+    """Wraps the parser of query strings, which cannot take an escaped byte above 127 where Python decodes strictly.
+
+    A list of repositories may be asked for before any repository is.
+    """
+    if "mercurial.hgweb.hgwebdir_mod_inner" in sys.modules:
+        load_web()
     try:
         return orig(query, *arguments, **options)
     except UnicodeError:
