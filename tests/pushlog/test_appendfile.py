@@ -10,6 +10,7 @@ from mercurial import initialization
 from mercurial import ui as ui_module
 from mercurial.repo import factory
 
+from pushlog import appendfile
 from pushlog.appendfile import FRAME_BYTES, AppendFile, TornRecord
 
 initialization.init()
@@ -206,3 +207,20 @@ def test_a_reader_without_a_lock_never_sees_what_is_aborted_later(repository):
     append(repository, b"end")
     _output, errors = reader.communicate()
     assert (reader.returncode, errors) == (0, b"")
+
+
+def test_a_replacement_is_on_disk_before_it_takes_the_name_and_its_name_before_it_is_used(repository, monkeypatch):
+    repository.svfs.write(NAME, b"old")
+    steps = []
+
+    def content(file):
+        steps.append(("content", os.pread(file, 9, 0), repository.svfs.read(NAME)))
+
+    def folder(file):
+        steps.append((os.readlink(f"/proc/self/fd/{file}").encode(), repository.svfs.read(NAME)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(appendfile.os, "fdatasync", content)
+        patch.setattr(appendfile.os, "fsync", folder)
+        appendfile.replace(repository.svfs, NAME, b"new").close()
+    assert steps == [("content", b"new", b"old"), (repository.svfs.join(b""), b"new")]

@@ -304,6 +304,12 @@ class Struck:
             shutil.copytree(self._folder / "before" / each, self._folder / each, symlinks=True)
         return self.run(self._calls.struck(self._argv, at=call, fault=fault))
 
+    def faults(self, repository):
+        """The calls of the last run that were answered with an error and concern this repository."""
+        here = f"{self._folder / repository}/.hg/"
+        lines = (self._folder / "strace.log").read_text(errors="replace").splitlines()
+        return [line for line in lines if "(INJECTED)" in line and here in line]
+
     def run(self, argv=None):
         return subprocess.run(
             argv or self._argv, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
@@ -345,10 +351,11 @@ def test_a_full_disk_at_a_system_call_of_a_push(tmp_path, pushed, share, told):
     repository, *command = COMMANDS["push"]
     struck = Struck(tmp_path, *command)
     calls = [call for call in struck.calls(repository) if call.name in ("openat", "write", "pwrite64", "mkdir")]
-    accepted = 0
+    accepted = strikes = 0
     chosen = calls if share is None else random.Random(SEED).sample(calls, share)
     for call in chosen:
         was_accepted = struck.meet(call, fault="error=ENOSPC") == 0
+        strikes += len(struck.faults(repository))
         with told_with_seed(f"push: no space at {call}"):
             reader = pushed(repository)
             if reader.svfs.exists(b"journal"):
@@ -356,7 +363,9 @@ def test_a_full_disk_at_a_system_call_of_a_push(tmp_path, pushed, share, told):
             assert_agrees(pushed(repository))
             assert not was_accepted or len(recorded(storage.Pushlog(pushed(repository)))) == 3
         accepted += was_accepted
-    told(f"push: no space at {len(chosen)} of {len(calls)} system calls, accepted all the same {accepted} times")
+    told(f"push: no space at {strikes} of {len(calls)} system calls, accepted all the same {accepted} times")
+    assert strikes == len(chosen)
+    assert share or accepted < strikes, "no push was refused for want of space"
 
 
 def test_a_push_whose_note_of_an_old_strip_cannot_be_removed_is_accepted(tmp_path, pushed):

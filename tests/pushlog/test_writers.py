@@ -2,12 +2,15 @@
 """Several writers of one pushlog, and SQLite behind its file: no push is lost, whoever wrote what meanwhile."""
 
 import json
+import os
+import sqlite3
 import time
 
 import pytest
-from mercurial import error, repair
+from mercurial import error, exchange, repair
+from mercurial.repo import factory
 
-from pushlog import checking, database, entry
+from pushlog import api, checking, database, entry, stripping
 from pushlog.storage import Pushlog, Session
 
 
@@ -208,3 +211,68 @@ def test_a_push_is_dated_by_the_clock_whatever_date_new_changesets_are_given(pla
     place("source").push_to(server)
     with Pushlog(server.repository).view() as connection:
         assert before <= database.push(connection, 4).date <= time.time()
+
+
+@pytest.fixture
+def unsettled(monkeypatch):
+    """Strips that are killed before the pushlog has recorded them."""
+    with monkeypatch.context() as killed:
+        killed.setattr(stripping, "settle", lambda *_: None)
+        yield
+
+
+def numbers_in_sqlite(server):
+    connection = sqlite3.connect(server.folder / ".hg" / "pushlog2.db")
+    rows = connection.execute("SELECT node, rev FROM changesets ORDER BY rev").fetchall()
+    connection.close()
+    return rows
+
+
+def numbers_in_changelog(server):
+    changelog = server.repository.unfiltered().changelog
+    return [(changelog.node(revision).hex(), revision) for revision in changelog]
+
+
+def test_a_second_strip_keeps_what_the_note_of_the_first_says(branched, unsettled):
+    server, [a, b, c, d] = branched
+    strip(server, d)
+    strip(server, b)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[a], [], [c]]
+    assert server.errors() == []
+
+
+def test_a_second_strip_gives_new_numbers_from_the_first_one_s_on(branched, monkeypatch):
+    server, [a, _b, _c, d] = branched
+    with monkeypatch.context() as killed:
+        killed.setattr(stripping, "settle", lambda *_: None)
+        strip(server, a)
+    strip(server, d)
+    assert numbers_in_sqlite(server) == numbers_in_changelog(server)
+
+
+def test_a_changeset_that_comes_back_before_its_strip_was_recorded_can_be_in_another_push(place, branched, unsettled):
+    server, [_a, _b, c, d] = branched
+    strip(server, d)
+    repository = server.repository
+    remote = factory.peer(repository.ui, {}, os.fsencode(place("client").folder))
+    with repository.wlock(), repository.lock(), repository.transaction(b"test") as tr:
+        exchange.pull(repository, remote, heads=[bytes.fromhex(d)])
+        api.record_replicated(repository, tr, 5, b"bob", 1500000000, [d.encode()])
+    assert [nodes for _user, nodes in server.rows().values()][3:] == [[c], [d]]
+    assert server.errors() == []
+
+
+def test_the_note_of_a_strip_outlives_a_commit_that_sqlite_refused(branched):
+    server, [a, _b, _c, _d] = branched
+    note = server.folder / ".hg" / "store" / "pushlog-strip.log"
+    reader = sqlite3.connect(server.folder / ".hg" / "pushlog2.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM pushlog").fetchall()
+    strip(server, a)
+    assert note.exists()
+    reader.close()
+    log = Pushlog(server.repository)
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.session(tr)
+    assert not note.exists()
+    assert numbers_in_sqlite(server) == numbers_in_changelog(server)
