@@ -83,7 +83,6 @@ class Aggregation:
         self.limit = limit
         self.positions = dict(positions)
         self.repositories: dict[str, Repository] = {}
-        self.heard: dict[str, float] = {}
         self._touched: dict[str, Repository] = {}
         self._line: dict[str, Repository] = {}
         self._paths: dict[str, set[str]] = {}
@@ -234,7 +233,6 @@ class Aggregation:
 
     def _ack(self, record: Record, now: float) -> Outcome:
         mirror, _, repository = (record.key or "").partition("/")
-        self.heard[mirror] = max(record.time, self.heard.get(mirror, 0.0))
         try:
             if repository:
                 found = self._level(mirror, repository, record.value)
@@ -590,7 +588,6 @@ class Aggregation:
                     return False
                 del repository.acks[mirror]
                 self._output.add(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
-        self.heard.pop(mirror, None)
         return True
 
 

@@ -57,6 +57,7 @@ from .poison import Poison, Poisoned
 from .retry import RECONNECT
 from .roster import Roster
 from .shape import from_json, to_json
+from .silence import Silence
 
 GROUP = IDENTITY = "aggregator"
 POLL = 0.2
@@ -103,7 +104,7 @@ def run(
     """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
-    poison = Poison()
+    poison, silence = Poison(), Silence(clock.monotonic())
     failures = 0
     announced = False
     while not stop.is_set():
@@ -112,7 +113,7 @@ def run(
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
-            with Session(settings, log, transactor, clock, poison) as session:
+            with Session(settings, log, transactor, clock, poison, silence) as session:
                 if not announced:
                     ready()
                     announced = True
@@ -148,12 +149,14 @@ class Session:
         transactor: Transactor,
         clock: Clock,
         poison: Poison | None = None,
+        silence: Silence | None = None,
     ) -> None:
         self._settings, self._transactor, self._clock = settings, transactor, clock
         self._log = log
         self._reader: Reader | None = None
         self._first = self._renewed = clock.monotonic()
         self._beaten = self._first - settings.beat
+        self._silence = silence or Silence(self._first)
         self._alarms: dict[Alarm, float] = {}
         self._found: tuple[Alarm, ...] = ()
         self._ahead: dict[tuple[str, str], int] = {}
@@ -189,6 +192,7 @@ class Session:
         acks: dict[TopicPartition, int] = {}
         for record in _whole(log, (ACKS,), acks):
             self.core.ack(record, self._clock.now())
+            self._hear(record)
             if self.core.full:
                 self.commit()
         self.core.loaded(self._clock.now())
@@ -295,7 +299,9 @@ class Session:
                 else:
                     self.commit()
                 self._beat(self._clock.monotonic())
-            if record.topic == EVENTS:
+            if record.topic == ACKS:
+                self._hear(record)
+            elif record.topic == EVENTS:
                 EVENTS_TOTAL.labels(outcome=outcome.value).inc()
                 if outcome is Outcome.UNKNOWN:
                     log_line.error("event of a newer version, its repository waits", repository=record.key)
@@ -324,9 +330,13 @@ class Session:
         waiting = survey(core)
         for mirror, numbers in waiting.mirrors.items():
             WAITING.labels(mirror=mirror).set(numbers.held)
-        self._found = alarms(core, waiting, time, self._settings.silence)
+        self._found = alarms(core, waiting, self._silence, now, self._settings.silence)
         self._watch(self._found, now)
         return True
+
+    def _hear(self, record: Record) -> None:
+        """Whatever a mirror writes is a sign of its life."""
+        self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
 
     def _watch(self, found: Sequence[Alarm], now: float) -> None:
         """Logs each alarm when it begins, every ten limits while it lasts, and its end."""

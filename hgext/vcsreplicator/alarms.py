@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from .aggregation import Aggregation
 from .roster import MirrorState
+from .silence import Silence
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
@@ -56,14 +57,16 @@ class Waiting:
     broken: Sequence[int] = ()
 
 
-def alarms(core: Aggregation, waiting: Waiting, now: float, silence: float) -> tuple[Alarm, ...]:
-    """All that is wrong now; `silence` is how many seconds a mirror may be quiet."""
+def alarms(core: Aggregation, waiting: Waiting, silence: Silence, now: float, patience: float) -> tuple[Alarm, ...]:
+    """All that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent."""
     found = []
     for mirror in core.roster.mirrors:
         if mirror.state not in (MirrorState.ACTIVE, MirrorState.JOINING):
             continue
-        seconds = now - max(core.heard.get(mirror.name, 0.0), mirror.since)
-        if seconds >= silence:
+        standing = mirror.name, "standing"  # one that has come into its state gets time to begin
+        silence.heard(standing, mirror.since, now)
+        seconds = min(silence.seconds(mirror.name, now), silence.seconds(standing, now))
+        if seconds >= patience:
             backlog = waiting.mirrors[mirror.name]
             numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
             found.append(Alarm(kind=SILENT, mirror=mirror.name, numbers=numbers))

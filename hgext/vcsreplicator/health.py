@@ -15,7 +15,8 @@ from .errors import Expired, Unavailable
 from .limits import DAY, within
 from .log import Log
 from .roster import MirrorState
-from .status import Follower, Picture
+from .silence import Silence
+from .status import AGGREGATOR, Follower, Picture
 
 NAMED = 5
 
@@ -37,15 +38,18 @@ class HealthSettings:
 
 
 def judge(
-    picture: Picture, mirror: str, *, since: Mapping[str, float], now: float, settings: HealthSettings
+    picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
 ) -> tuple[str, ...]:
-    """The reasons why the mirror is not ready; none if it is. `since` says since when each late repository is late."""
+    """The reasons why the mirror is not ready; none if it is. `since` says since when each late repository is late.
+
+    All times are of the observer's monotonic clock.
+    """
     return tuple(
         reason
         for reason in (
             _standing(picture, mirror),
-            _silence(picture, mirror, now, settings),
-            _no_beat(picture, now, settings),
+            _silence(picture, mirror, silence, now, settings),
+            _no_beat(picture, silence, now, settings),
             _behind(picture, mirror, settings),
             _late(picture, since, now, settings),
         )
@@ -81,18 +85,17 @@ def _standing(picture: Picture, mirror: str) -> str | None:
     return None if known.state is MirrorState.ACTIVE else known.state.value
 
 
-def _silence(picture: Picture, mirror: str, now: float, settings: HealthSettings) -> str | None:
-    beat = picture.beats.get(mirror)
-    if beat is None:
+def _silence(picture: Picture, mirror: str, silence: Silence, now: float, settings: HealthSettings) -> str | None:
+    if mirror not in picture.beats:
         return "the mirror has given no sign of life"
-    silent = now - beat.time
+    silent = silence.seconds(mirror, now)
     return f"the mirror is silent for {silent:.0f} s" if silent > settings.silence else None
 
 
-def _no_beat(picture: Picture, now: float, settings: HealthSettings) -> str | None:
+def _no_beat(picture: Picture, silence: Silence, now: float, settings: HealthSettings) -> str | None:
     if picture.aggregator is None:
         return "the aggregator has given no sign of life"
-    silent = now - picture.aggregator.time
+    silent = silence.seconds(AGGREGATOR, now)
     return f"the aggregator is silent for {silent:.0f} s" if silent > settings.silence else None
 
 
@@ -115,6 +118,7 @@ class Endpoint:
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
         self._follower: Follower | None = None
+        self._silence = Silence(clock.monotonic())
         self._since: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -133,6 +137,8 @@ class Endpoint:
         return {"ready": not reasons, "reasons": list(reasons), "mirror": self._mirror}
 
     def _reasons(self, picture: Picture) -> tuple[str, ...]:
-        now = self._clock.now()
+        now = self._clock.monotonic()
+        for name in (AGGREGATOR, self._mirror):
+            self._silence.heard(name, picture.heard.get(name), now)
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
-        return judge(picture, self._mirror, since=self._since, now=now, settings=self._settings)
+        return judge(picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings)

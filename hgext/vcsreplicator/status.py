@@ -4,11 +4,13 @@
 Compacted topics are read whole once and then followed, so a watched picture costs what has changed.
 """
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from . import roster as rosters
+from .clock import Clock, SystemClock
 from .errors import MalformedEvent
 from .levels import Ack, AggregatorBeat, Beat, State
 from .log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Record
@@ -21,6 +23,9 @@ AGGREGATOR = "aggregator"
 DESTINATION = "notifier-"
 """What the groups of destinations begin with."""
 
+FRESH, WATCH = 10.0, 12.0
+"""Seconds for which a record counts as just written, and for which a new one is waited for: more than two beats."""
+
 SILENT = 60.0
 STANDING = 3600.0
 """Seconds without progress that an operator is told of; with a destination, after which it is critical."""
@@ -30,10 +35,11 @@ NAMED = 3
 
 @dataclass(slots=True, kw_only=True)
 class Picture:
-    """The present, as far as the log tells; times in seconds since the epoch.
+    """The present, as far as the log tells; times in seconds since the epoch, by the clock that stamps the log's records.
 
-    `moved` says when each state was written; `groups` how many notices each destination lacks, `oldest` of when the first of
-    them is (see `look_at_destinations`).
+    `newest` is of the newest record, `changed` of the roster's, `heard` of the last sign of life of each mirror and the aggregator,
+    with its offset: what they say of their own clocks does not matter. `moved` says when each state was written; `groups` how many
+    notices each destination lacks, `oldest` of when the first of them is (see `look_at_destinations`).
     """
 
     roster: rosters.Roster | None = None
@@ -41,7 +47,9 @@ class Picture:
     acks: dict[tuple[str, str], Ack] = field(default_factory=dict)
     beats: dict[str, Beat] = field(default_factory=dict)
     aggregator: AggregatorBeat | None = None
-    last: float = 0.0
+    newest: float = 0.0
+    changed: float = 0.0
+    heard: dict[str, tuple[int, float]] = field(default_factory=dict)
     ends: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
     oldest: Mapping[str, float] = field(default_factory=dict)
@@ -50,12 +58,17 @@ class Picture:
 
     def absorb(self, record: Record) -> None:
         """Takes one record of a compacted topic into the picture; records of no known form are passed over."""
+        self.newest = max(self.newest, record.time)
+        if record.topic == ROSTER:
+            self.changed = record.time
         if record.key is None:
             return
         try:
             self._absorb(record.topic, record.key, record.value)
             if record.topic == STATE:
                 self.moved[record.key] = record.time
+            if record.topic == ACKS or (record.topic == STATE and record.key == AGGREGATOR):
+                self.heard[record.key.partition("/")[0]] = record.offset, record.time
         except MalformedEvent:
             return
 
@@ -134,11 +147,11 @@ class Picture:
 
     def silent(self, now: float) -> list[str]:
         """Mirrors that should be alive, without a sign of life for SILENT seconds."""
-        if self.roster is None:
-            return []
-        heard = {mirror.name: mirror.since for mirror in self.roster.mirrors}
-        heard |= {name: max(beat.time, heard.get(name, 0.0)) for name, beat in self.beats.items()}
-        return [name for name in self.expected() if now - heard[name] > SILENT]
+        return [name for name in self.expected() if now - max(self.seen(name), self.changed) > SILENT]
+
+    def seen(self, name: str) -> float:
+        """When a mirror or the aggregator gave its last sign of life; 0 for never."""
+        return self.heard[name][1] if name in self.heard else 0.0
 
     def expected(self) -> list[str]:
         """Names of the mirrors that should be alive: joining or active."""
@@ -158,8 +171,9 @@ def _put(table: dict[Key, Value], key: Key, value: Value | None) -> None:
 class Follower:
     """Keeps a picture up to date; used by one thread."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008
+        self._log, self._clock = log, clock
+        self._grew = clock.monotonic()
         self.picture = Picture()
         starts = {(t, p): offset for t in (ROSTER, STATE, ACKS) for p, offset in log.beginnings(t).items()}
         self._reader = log.reader(starts)
@@ -170,11 +184,14 @@ class Follower:
 
     def update(self) -> Picture:
         """The picture as of now: everything committed before the call is in it."""
+        before = self.picture.newest
         ends = {(t, p): end for t in (ROSTER, STATE, ACKS) for p, end in self._log.ends(t).items()}
         while any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
             for record in self._reader.poll(1.0, limit=5000):
                 self.picture.absorb(record)
         picture = self.picture
+        if picture.newest > before:
+            self._grew = self._clock.monotonic()
         picture.ends = {topic: sum(self._log.ends(topic).values()) for topic in (EVENTS, NOTICES, ERRORS)}
         picture.errors = picture.ends[ERRORS] - sum(self._log.beginnings(ERRORS).values())
         notices = self._log.ends(NOTICES)
@@ -183,6 +200,26 @@ class Follower:
             for group, positions in self._log.groups(NOTICES).items()
         }
         return picture
+
+    def now(self) -> float:
+        """The time by the log's clock, as far as its records and this follower's monotonic clock tell."""
+        return self.picture.newest + self._clock.monotonic() - self._grew
+
+    def present(self, pause: Callable[[float], object] = time.sleep) -> float:
+        """The time by the log's clock, for who looks once. Updates the picture.
+
+        The newest record may be old, and the clocks of this machine and of the log may differ: unless they agree that it is
+        fresh, this watches for up to WATCH seconds. If nothing comes in all of them, everybody is silent.
+        """
+        newest = self.update().newest
+        if newest == 0 or 0 <= self._clock.now() - newest <= FRESH:
+            return max(newest, self._clock.now())
+        began = self._clock.monotonic()
+        while self._clock.monotonic() - began < WATCH:
+            pause(0.2)
+            if self.update().newest > newest:
+                return self.now()
+        return max(self._clock.now(), newest + SILENT + WATCH)
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:
@@ -225,7 +262,7 @@ def findings(
     `destinations` are those that must be there and no others, if that is known.
     """
     found = []
-    if picture.aggregator is None or now - picture.aggregator.time > 30:
+    if picture.aggregator is None or now - picture.seen(AGGREGATOR) > 30:
         found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
     silent = picture.silent(now)

@@ -17,7 +17,7 @@ from testing.services.cache import CHECKOUT
 OURS = "hgext.vcsreplicator"
 WORDS, LOG, STAGES, BORDER, SURFACES = range(5)
 LAYERS = {
-    "errors value event wire digest path retry clock shape levels streams limits passing unforeseen secrecy version": WORDS,
+    "errors value event wire digest path retry clock shape levels streams limits passing silence unforeseen secrecy version": WORDS,
     "log": LOG,
     "outbox forks losses blobs relay relay_client relay_fork relay_loss relay_scan relay_sending relay_server relay_work "
     "comparison mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison roster": STAGES,

@@ -27,6 +27,7 @@ from hgext.vcsreplicator.log import (
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Request, Role, Roster, Verb
 from hgext.vcsreplicator.shape import from_json, to_json
+from hgext.vcsreplicator.silence import Silence
 from testing.chains import Chain, pushed
 
 START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
@@ -43,6 +44,7 @@ class Hands:
         self.buried: list[str | None] = []
         self.positions = dict(START)
         self.now = 1000.0
+        self.silence = Silence(self.now)
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
         self.core = Aggregation(roster, self.positions, limit=limit)
@@ -455,8 +457,7 @@ def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytes
     hands.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
     assert hands.commit() == [1, 1]
     assert hands.errors == []
-    hands.core.heard["alpha"] = hands.now
-    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 2, "repositories": 1})
     Upgrade(monkeypatch)
     hands.restart()
@@ -490,8 +491,7 @@ def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPat
 def test_events_of_a_newer_version_raise_an_alarm() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(chain.next(version=2), *chain.take(2))
-    hands.core.heard["alpha"] = hands.now
-    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 3, "repositories": 1})
 
 
@@ -1173,10 +1173,10 @@ def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
     hands.event(*chain.take(3))
     hands.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
     hands.commit()
+    assert alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0) == ()
     hands.now += 60
-    beat = Beat(mirror="alpha", time=hands.now, positions={}, version="1")
-    hands.core.ack(hands.record(ACKS, "alpha", to_json(beat)), hands.now)
-    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    hands.silence.heard("alpha", "a sign", hands.now)
+    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
     assert (alarm.kind, alarm.mirror, alarm.numbers) == ("mirror silent", "beta", {"seconds": 60, "lag": 1, "held": 2})
     assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
 
@@ -1185,5 +1185,5 @@ def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
     hands, chain = Hands(inactive("alpha")), Chain("x")
     hands.event(*chain.take(3))
     hands.commit()
-    [alarm] = alarms(hands.core, survey(hands.core), hands.now, 60.0)
+    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
     assert (alarm.kind, alarm.numbers) == ("no gating mirror", {"held": 3, "repositories": 1})

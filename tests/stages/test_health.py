@@ -9,6 +9,7 @@ from hgext.vcsreplicator.health import HealthSettings, judge, late
 from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Beat, State
 from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror, MirrorState, Roster
+from hgext.vcsreplicator.silence import Silence
 from hgext.vcsreplicator.status import Picture
 
 NOW = 1000.0
@@ -51,8 +52,13 @@ def picture(**members: object) -> Picture:
     return Picture(**{**usual, **members})  # type: ignore[arg-type]
 
 
-def reasons(seen: Picture, since: float = NOW) -> tuple[str, ...]:
-    return judge(seen, "alpha", since=dict.fromkeys(late(seen, "alpha"), since), now=NOW, settings=SETTINGS)
+def reasons(seen: Picture, since: float = NOW, **silent: float) -> tuple[str, ...]:
+    """Why alpha is not ready; `silent` says of whom the last new sign was seen how many seconds ago."""
+    silence = Silence(NOW)
+    for who, seconds in silent.items():
+        silence.heard(who, "a sign", NOW - seconds)
+    begun = dict.fromkeys(late(seen, "alpha"), since)
+    return judge(seen, "alpha", since=begun, silence=silence, now=NOW, settings=SETTINGS)
 
 
 def test_a_mirror_that_serves_everything_is_ready() -> None:
@@ -70,15 +76,14 @@ def test_a_stranger_is_not_ready() -> None:
 
 def test_a_mirror_without_a_fresh_sign_of_life_is_not_ready() -> None:
     assert reasons(picture(beats={})) == ("the mirror has given no sign of life",)
-    old = Beat(mirror="alpha", time=NOW - 31, positions={}, version="1")
-    assert reasons(picture(beats={"alpha": old})) == ("the mirror is silent for 31 s",)
+    assert reasons(picture(), alpha=30.0) == ()
+    assert reasons(picture(), alpha=31.0) == ("the mirror is silent for 31 s",)
 
 
 def test_without_the_aggregators_beat_for_30_seconds_it_is_not_ready() -> None:
-    assert reasons(picture(aggregator=AggregatorBeat(time=NOW - 30, roster=1, held=0))) == ()
-    assert reasons(picture(aggregator=AggregatorBeat(time=NOW - 31, roster=1, held=0))) == (
-        "the aggregator is silent for 31 s",
-    )
+    assert reasons(picture(aggregator=None)) == ("the aggregator has given no sign of life",)
+    assert reasons(picture(), aggregator=30.0) == ()
+    assert reasons(picture(), aggregator=31.0) == ("the aggregator is silent for 31 s",)
 
 
 def test_more_events_behind_than_allowed_is_not_ready() -> None:

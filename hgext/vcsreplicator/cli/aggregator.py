@@ -3,7 +3,6 @@
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 import click
@@ -44,6 +43,7 @@ def _status(log: Log) -> Callable[[], Mapping[str, object]]:
         with lock:
             if not followers:
                 followers.append(Follower(log))
-            return as_data(followers[0].update(), time.time())
+            picture = followers[0].update()
+            return as_data(picture, followers[0].now())
 
     return page

@@ -2,7 +2,6 @@
 """`vcsreplicator check`: for monitoring systems that understand exit codes."""
 
 import sys
-import time
 
 import click
 
@@ -34,11 +33,12 @@ def command(config: Config, warn: int, critical: int) -> None:
     with log_of(config) as log:
         follower = Follower(log)
         try:
-            picture = follower.update()
+            now = follower.present()
+            picture = follower.picture
             look_at_destinations(log, picture)
         finally:
             follower.close()
-    found = findings(picture, time.time(), warn=warn, critical=critical, destinations=destinations(config))
+    found = findings(picture, now, warn=warn, critical=critical, destinations=destinations(config))
     level = max((finding.level for finding in found), default=0)
     click.echo(f"{WORDS[level]} - " + ("; ".join(finding.text for finding in found) or "everything is level"))
     sys.exit(level)

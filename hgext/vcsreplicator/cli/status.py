@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config import Config
-from ..status import DESTINATION, Follower, Picture, as_data, findings, look_at_destinations
+from ..status import AGGREGATOR, DESTINATION, Follower, Picture, as_data, findings, look_at_destinations
 from .display import console, table, visible
 from .options import destinations, log_of, with_config
 
@@ -36,11 +36,13 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
 
         try:
             if as_json:
-                click.echo(json.dumps(as_data(look(), time.time(), destinations=wanted), indent=2))
+                now = follower.present()
+                click.echo(json.dumps(as_data(look(), now, destinations=wanted), indent=2))
             elif watch:
-                _watch(lambda: _view(look(), time.time(), wanted))
+                _watch(lambda: _view(look(), follower.now(), wanted))
             else:
-                console().print(_view(look(), time.time(), wanted))
+                now = follower.present()
+                console().print(_view(look(), now, wanted))
         finally:
             follower.close()
 
@@ -60,7 +62,10 @@ def _view(picture: Picture, now: float, wanted: list[str] | None) -> Group:
         ("events", str(picture.ends.get("events", 0))),
         ("notices", str(picture.ends.get("notices", 0))),
         ("waiting for a notice", f"{sum(s.seq - s.noticed for s in waiting)} in {len(waiting)} repositories"),
-        ("aggregator", f"seen {_ago(beat.time, now)}, roster version {beat.roster}" if beat else "not seen"),
+        (
+            "aggregator",
+            f"seen {_ago(picture.seen(AGGREGATOR), now)}, roster version {beat.roster}" if beat else "not seen",
+        ),
         ("errors", str(picture.errors)),
     ]
     summary = table(("", ""), numbers)
@@ -79,7 +84,6 @@ def _mirrors(picture: Picture, now: float) -> Table:
     known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors} if picture.roster else {}
     for name in sorted(known | dict.fromkeys(picture.beats, "")):
         acks = [ack for ack in picture.acks.values() if ack.mirror == name]
-        beat = picture.beats.get(name)
         rows.append(
             (
                 name,
@@ -87,7 +91,7 @@ def _mirrors(picture: Picture, now: float) -> Table:
                 str(len(acks)),
                 str(picture.behind(name)),
                 str(sum(ack.detached is not None for ack in acks)),
-                _ago(beat.time, now) if beat else "never",
+                _ago(picture.seen(name), now) if name in picture.heard else "never",
             )
         )
     return table(("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
