@@ -76,3 +76,27 @@ def test_rules_decide_what_a_mirror_carries(
 def test_rules_that_cannot_be_evaluated_are_refused(rule: str) -> None:
     with pytest.raises(MalformedEvent, match="rule"):
         check_rules(Rules(include=(rule,)))
+
+
+EXPLODING = ["(.+)+!", "(a|a)*!", "(a?){30}", ".*.*.*!", "a?" * 30 + "a" * 30, r"(a+)\1", "(?=.*a)b", "x" * 2000]
+
+
+@pytest.mark.parametrize("expression", EXPLODING, ids=lambda text: text[:12])
+def test_an_expression_that_could_be_tried_for_ever_is_refused_and_in_an_old_roster_leaves_nothing_out(
+    expression: str,
+) -> None:
+    path = "a" * 1000
+    with pytest.raises(MalformedEvent, match=r"^rule "):
+        check_rules(Rules(include=(f"re:{expression}",)))
+    assert Rules(include=(f"re:{expression}",)).carries(path)
+    assert Rules(include=("re:a",), exclude=(f"re:{expression}",)).carries(path)
+
+
+@pytest.mark.parametrize("expression", ["group/", "(a|b)/.*", "[^/]+/[^/]+$", "m-(beta|esr[0-9]{2,3})(/.*)?$", "(?i)x"])
+def test_usual_expressions_are_taken(expression: str) -> None:
+    rules = Rules(include=(f"re:{expression}",))
+    assert check_rules(rules) is rules
+
+
+def test_the_worst_expression_that_is_taken_ends() -> None:
+    assert not check_rules(Rules(include=("re:.*.*(a|b)?!",))).carries("a" * 1024)
