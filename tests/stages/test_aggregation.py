@@ -1187,3 +1187,85 @@ def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
     hands.commit()
     [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
     assert (alarm.kind, alarm.numbers) == ("no gating mirror", {"held": 3, "repositories": 1})
+
+
+# What a mutation of the code got past all others
+
+
+def replacing(chain: Chain, number: int) -> Chain:
+    """The same repository with another history."""
+    other = Chain(chain.path, incarnation=number)
+    other.next(Type.SYNC, detail={"reason": "adopted"})
+    return other
+
+
+def test_the_release_of_a_history_releases_nothing_of_the_one_that_was_adopted() -> None:
+    hands, old = Hands("alpha"), Chain("x")
+    hands.event(*old.take(5))
+    hands.ack(old.ack("alpha", 5))
+    assert hands.commit() == [1, 2, 3, 4, 5]
+    new = replacing(old, 2)
+    hands.event(*new.events, *new.take(2))
+    for _ in range(2):
+        assert hands.commit() == []
+        assert (hands.state(old).seq, hands.state(old).released, hands.state(old).noticed) == (3, 0, 0)
+        hands.restart()
+    hands.ack(new.ack("alpha", 3, 0))
+    hands.commit()
+    assert hands.state(old).released == 3
+
+
+def test_every_history_that_was_replaced_is_known_for_good() -> None:
+    hands, first = Hands("alpha"), Chain("x")
+    hands.event(*first.take(2))
+    second, third = replacing(first, 2), replacing(first, 3)
+    hands.event(*second.events, *third.events)
+    hands.commit()
+    hands.restart()
+    assert hands.state(first).retired == (first.incarnation, second.incarnation)
+    assert hands.event(first.events[1], second.events[0]) == [Outcome.REPEAT, Outcome.REPEAT]
+    assert hands.state(first).fork is None
+
+
+def test_a_repository_that_a_joining_mirror_is_deactivated_for_does_not_keep_it_from_becoming_active() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 2))
+    hands.commit()
+    hands.ask(Verb.ADD, "beta")
+    hands.commit()
+    assert standing(hands, "beta") is MirrorState.JOINING
+    hands.ask(Verb.DEACTIVATE, "beta", repository=chain.repository)
+    hands.commit()
+    assert standing(hands, "beta") is MirrorState.ACTIVE
+
+
+def standing(hands: Hands, name: str) -> MirrorState:
+    mirror = hands.core.roster.mirror(name)
+    assert mirror is not None
+    return mirror.state
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["in memory", "stored"])
+def test_the_mark_of_a_fork_stays_over_good_events_and_restarts_so_that_no_hole_is_bridged(*, restarted: bool) -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    fork = replace(chain.events[1], id="f" * 32)
+    assert hands.event(fork) == [Outcome.REJECTED]
+    assert hands.event(chain.next()) == [Outcome.TAKEN]
+    hands.commit()
+    assert hands.state(chain).fork == fork.id
+    if restarted:
+        hands.restart()
+    chain.next()
+    assert hands.event(chain.next()) == [Outcome.REJECTED]
+    assert hands.state(chain).seq == 3
+
+
+def test_a_fork_alone_marks_the_stored_state() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.commit()
+    hands.event(replace(chain.events[1], id="f" * 32))
+    hands.commit()
+    assert hands.state(chain).fork == "f" * 32
