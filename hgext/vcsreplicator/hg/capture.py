@@ -54,10 +54,15 @@ _CONTROL = r"[\x00-\x1f\x7f]"
 
 
 class Announcement(Value):
-    """An event to come that does not follow from the transaction's own changes; `level` replaces the identity before it."""
+    """An event to come that does not follow from the transaction's own changes; `level` replaces the identity before it.
+
+    `first` is where the revisions of its bundle begin, `source` what it names as the origin of the change (default: its type).
+    """
 
     kind: Type
+    source: str | None = None
     needs: Needs = Needs.NOTHING
+    first: int = 0
     changes: Changes = NOTHING
     after: Tip | None = None
     level: Callable[[Level | None], Level] | None = None
@@ -111,13 +116,13 @@ class Capture:
         event = self._event(
             level,
             announced.kind,
-            source=announced.kind.value,
+            source=announced.source or announced.kind.value,
             changes=announced.changes,
             after=announced.after or observe.tip(self.repo),
             hgrc=announced.hgrc,
             detail=announced.detail,
         )
-        return Entry(event=event, needs=announced.needs)
+        return Entry(event=event, needs=announced.needs, first=announced.first)
 
     def _changed(self, level: Level, tr: Any, changes: Changes) -> Entry:
         markers = observe.markers_since(tr, observe.start(tr))
@@ -158,8 +163,9 @@ def begin(
     else:
         refuse_other_path(end.level, path)
         if end.after != now:
-            detail = {"reason": "outside", "bootstrap": "false"}
-            capture.announcements.append(Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail))
+            from . import outside
+
+            capture.announcements += outside.announcements(repo, end.after, now)
     return capture
 
 
@@ -281,6 +287,12 @@ def push_entry(repo: Any, tr: Any) -> PushEntry | None:
     pushlog = _pushlog()
     entry = pushlog.entry_of_transaction(repo, tr) if pushlog else None
     return None if entry is None else PushEntry(id=entry[0], user=utf8(entry[1]), date=entry[2])
+
+
+def pushed(repo: Any, node: str) -> Any:
+    """The pushlog's (id, user, date, nodes) of the push that brought a changeset; None if it knows none."""
+    pushlog = _pushlog()
+    return pushlog.push_of_node(repo, node.encode()) if pushlog else None
 
 
 def public_markers(repo: Any, markers: list[Any]) -> tuple[Marker, ...]:

@@ -67,9 +67,26 @@ def observe(repo: Any, tr: Any, *, since: Mark | None = None, push: PushEntry | 
         added=node_set([changelog.node(rev) for rev in added]),
         heads_added=heads_added,
         heads_removed=heads_removed,
-        phases=_phases(repo, tr.changes[b"phases"], since),
+        phases=_phases(repo, tr.changes[b"phases"], since, len(changelog)),
         bookmarks=_bookmarks(tr.changes[b"bookmarks"], since),
         markers_sha256=marker_hash(encode_markers(markers_since(tr, since))),
+        push=push,
+    )
+
+
+def added(repo: Any, first: int, end: int, *, push: PushEntry | None) -> Changes:
+    """What a transaction would have done that added these revisions in the phases that they have now, and did nothing else."""
+    repo = repo.unfiltered()
+    changelog, revs = repo.changelog, range(first, end)
+    heads_added, heads_removed = _heads(changelog, revs)
+    moved = [((rev,), (None, repo._phasecache.phase(repo, rev))) for rev in revs]
+    since = Mark(length=first, phases={}, bookmarks={}, markers=frozenset())
+    return Changes(
+        added=node_set([changelog.node(rev) for rev in revs]),
+        heads_added=heads_added,
+        heads_removed=heads_removed,
+        phases=_phases(repo, moved, since, end),
+        markers_sha256=marker_hash([]),
         push=push,
     )
 
@@ -129,8 +146,8 @@ def _heads(changelog: Any, added: range) -> tuple[tuple[str, ...], tuple[str, ..
     return heads, tuple(covered)
 
 
-def _phases(repo: Any, changes: Iterable[Any], since: Mark) -> tuple[PhaseMove, ...]:
-    """Deterministic in what was there at the mark and what is there now, whatever happened in between."""
+def _phases(repo: Any, changes: Iterable[Any], since: Mark, end: int) -> tuple[PhaseMove, ...]:
+    """The moves before revision `end`; deterministic in what was there at the mark and is there now, whatever came in between."""
     changelog = repo.changelog
     moved = {rev: move for revs, move in changes for rev in revs}
     started: dict[int, int] = {}
@@ -143,7 +160,7 @@ def _phases(repo: Any, changes: Iterable[Any], since: Mark) -> tuple[PhaseMove, 
 
     down: dict[int, set[int]] = {}
     up: dict[int, set[int]] = {}
-    for rev in sorted({*moved, *range(since.length, len(changelog))}):
+    for rev in sorted({*moved, *range(since.length, end)}):
         if rev >= since.length:
             started[rev] = max(
                 before(parent) if parent != nullrev else phases.public for parent in changelog.parentrevs(rev)
