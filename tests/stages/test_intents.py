@@ -3,10 +3,12 @@
 
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 from mercurial import error
 
+from hgext.vcsreplicator.errors import MalformedEvent
 from hgext.vcsreplicator.event import Changes
 from hgext.vcsreplicator.hg import capture, creation, intents
 from hgext.vcsreplicator.hg.intents import Intent
@@ -44,3 +46,35 @@ def test_notes_and_generations_are_for_everybody_who_may_write_to_the_root(tmp_p
     modes = {path.name[:4]: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     folders = {".vcs": 0o2775, "inte": 0o2775, "gene": 0o2775, "dele": 0o2775}
     assert modes == {**folders, creation.name_of("one")[:4]: 0o664}
+
+
+@pytest.mark.parametrize(
+    ("kind", "members"),
+    [
+        ("renamed", {"to": "/elsewhere/one"}),
+        ("renamed", {"to": "ROOT/../elsewhere"}),
+        ("renamed", {"to": "ROOT-not/one"}),
+        ("renamed", {"to": "ROOT/link/one"}),
+        ("renamed", {"to": "ROOT/two", "to_root": "/elsewhere"}),
+        ("deleted", {"to": "ROOT/one"}),
+        ("stripped", {"folder": "/elsewhere/one"}),
+    ],
+)
+def test_a_note_that_names_a_place_outside_the_roots_is_refused(tmp_path, kind, members):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to("/")
+    root = str(tmp_path / "root")
+    given = {name: value.replace("ROOT", root) for name, value in {"folder": "ROOT/one", **members}.items()}
+    note = Intent(kind=kind, repository="a" * 32, seq=1, path="one", **given)
+    with pytest.raises(MalformedEvent, match="expected a"):
+        intents.confine(note, root, [root])
+
+
+def test_notes_of_what_happens_below_the_roots_are_taken(tmp_path):
+    roots = [str(tmp_path / name) for name in ("a", "b")]
+    moved = Intent(
+        kind="renamed", repository="a" * 32, seq=1, path="one", folder=f"{roots[0]}/one", to=f"{roots[1]}/x/one"
+    )
+    intents.confine(replace(moved, to_root=roots[1], to_path="x/one"), roots[0], roots)
+    aside = f"{roots[0]}/.vcsreplicator/deleted/{'a' * 32}"
+    intents.confine(replace(moved, kind="deleted", to=aside), roots[0], roots)

@@ -8,12 +8,12 @@ its id: another one at the same path has nothing to do with it.
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mercurial import error
 
 from ..errors import MalformedEvent
-from ..event import NodeSet
+from ..event import NodeSet, Type
 from ..outbox import Level
 from ..shape import from_json, to_json
 from ..value import Value
@@ -77,6 +77,18 @@ def load(file: str) -> Intent:
     """The note in a file; raises FileNotFoundError, MalformedEvent."""
     with open(file, "rb") as stream:
         return from_json(Intent, stream.read(LIMIT + 1), limit=LIMIT)
+
+
+def confine(intent: Intent, root: str, roots: Iterable[str]) -> None:
+    """Raises MalformedEvent for a note that names a folder outside the roots: whoever may write to a root can write a note."""
+    known = [os.path.realpath(each) for each in roots]
+    if intent.to_root is not None and os.path.realpath(intent.to_root) not in known:
+        raise MalformedEvent(f"Intent.to_root: expected a root of [vcsreplicator-roots], got {intent.to_root!r}")
+    aside = os.path.join(os.path.realpath(root), creation.NOTES, creation.DELETED)
+    allowed = [aside] if intent.kind == Type.DELETED.value else known
+    for member, place, below in (("folder", intent.folder, [os.path.realpath(root)]), ("to", intent.to, allowed)):
+        if place is not None and not any(os.path.realpath(place).startswith(each.rstrip("/") + "/") for each in below):
+            raise MalformedEvent(f"Intent.{member}: expected a folder below {' or '.join(below)}, got {place!r}")
 
 
 def remove(root: str, path: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mercurial import error
 
+from ..errors import MalformedEvent
 from ..event import Type
 from ..outbox import Outbox
 from ..relay_client import RelayLine
@@ -99,7 +100,7 @@ def _with_capture(base: type, folder: str, path: str, settings: Settings) -> typ
                 return super().transaction(desc, report)
             if desc != capture.LIFECYCLE:
                 _recover(repo, desc)
-                _finish_interrupted(repo)
+                _finish_interrupted(repo, settings)
             line = RelayLine.open(settings.relay, folder) if settings.relay else None
             try:
                 captured = capture.begin(
@@ -202,13 +203,19 @@ def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
         captured.repo.ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
 
 
-def _finish_interrupted(repo: Any) -> None:
+def _finish_interrupted(repo: Any, settings: Settings) -> None:
     """Ends what a kill interrupted in this repository, before anything else happens in it; the caller holds the lock."""
     root, intent = repo.replication_root, intents.read(repo.replication_root, repo.replication_path)
     if intent is None:
         return
     from . import lifecycle
 
+    try:
+        intents.confine(intent, root, settings.roots)
+    except MalformedEvent as problem:
+        file = intents.file_of(root, intent.path)
+        hint = b"look at what became of this repository, then remove that file"
+        raise error.Abort(f"{file}: {problem}".encode(), hint=hint) from problem
     if not intent.concerns(Outbox(repo.svfs).level()):
         intents.remove(root, intent.path)  # of another repository, which is where it belongs
         return

@@ -71,6 +71,7 @@ class Repositories(OfFolders):
         for file in files:
             try:
                 intent = intents.load(file)
+                intents.confine(intent, real, self._settings.roots)
             except FileNotFoundError:
                 continue
             except (MalformedEvent, OSError) as problem:
