@@ -7,6 +7,7 @@
 A history is a list of steps in the order in which they became durable; it may come from a log, or be written down by a test. What
 is checked, per repository and incarnation:
 
+- a mirror that applied N says the id and the digest of the accepted event N (I3);
 - a release of N comes after every mirror that gates at the release's roster version has applied N (I4);
 - a mirror serves N only after N was released (but the deletion of what it never served: there is nothing to hold back);
 - a notice of N comes after every gating mirror serves N, and its proof names exactly those (I4);
@@ -15,10 +16,13 @@ is checked, per repository and incarnation:
 - at one path all notices of a repository come before the first of its successor;
 - at the end nothing accepted lacks its notice (unless its history was replaced by an adopted one).
 
+Which mirrors gate is decided here once more, from the words of the roster: the product's own answer would hide its mistakes.
+
 Repeats are counted: of events and deliveries they are allowed, of notices they are violations.
 """
 
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +51,7 @@ class Kind(enum.IntEnum):
 class Step:
     """One thing that became durable. `who` is the mirror or the destination; `partition` and `offset` belong to accepted events.
 
+    `id` and `digest` are those of an accepted or applied event.
     `version` is the roster's behind a release or notice, `path` the repository's path at that moment (`generation` that of
     an accepted event); `proof` are the mirrors and `previous` the streams of a notice.
     """
@@ -57,6 +62,7 @@ class Step:
     incarnation: str = ""
     seq: int = 0
     id: str = ""
+    digest: str = ""
     path: str = ""
     who: str = ""
     version: int = 0
@@ -86,6 +92,7 @@ class _Chain:
 
     accepted: dict[int, Step] = field(default_factory=dict)
     applied: dict[str, int] = field(default_factory=dict)
+    early: list[Step] = field(default_factory=list)
     served: dict[str, int] = field(default_factory=dict)
     released: int = 0
     noticed: int = 0
@@ -121,7 +128,7 @@ class _Checker:
             case Kind.ACCEPTED:
                 self._accepted(chain, step)
             case Kind.APPLIED:
-                chain.applied[step.who] = max(step.seq, chain.applied.get(step.who, 0))
+                self._applied(chain, step)
             case Kind.SERVED:
                 self._served(chain, step)
             case Kind.RELEASED:
@@ -144,8 +151,22 @@ class _Checker:
             chain.accepted[step.seq] = step
             self._newest[step.repository] = step.incarnation
             self.report.events += 1
+            for early in [each for each in chain.early if each.seq == step.seq]:
+                self._compare(early, step)
+                chain.early.remove(early)
         elif known.id == step.id:
             self.report.repeated_events += 1
+
+    def _applied(self, chain: _Chain, step: Step) -> None:
+        chain.applied[step.who] = max(step.seq, chain.applied.get(step.who, 0))
+        if (accepted := chain.accepted.get(step.seq)) is not None:
+            self._compare(step, accepted)
+        elif step.seq:  # copied from the master, which has it before the log
+            chain.early.append(step)
+
+    def _compare(self, step: Step, accepted: Step) -> None:
+        if (accepted.id, accepted.digest) != (step.id, step.digest):
+            self._violation(step, f"{step.who} is at {step.seq} with another id or digest than the event")
 
     def _served(self, chain: _Chain, step: Step) -> None:
         accepted = chain.accepted.get(step.seq)
@@ -227,8 +248,29 @@ class _Checker:
 
 
 def _gates(mirror: Mirror, step: Step, place: Step | None) -> bool:
-    behind_joining = place is None or mirror.gates_at(place.partition, place.offset)
-    return mirror.gates(step.repository, step.path) and behind_joining
+    """By the roster's words, not by its methods: active or joining, carries it, no backup, not deactivated, joined before it."""
+    if mirror.state.value not in ("active", "joining") or mirror.role.value == "backup":
+        return False
+    if step.repository in mirror.deactivated or not _carries(mirror.rules.include, mirror.rules.exclude, step.path):
+        return False
+    if place is None or mirror.joined is None:
+        return True
+    return place.offset >= mirror.joined.get(str(place.partition), 0)
+
+
+def _carries(include: Sequence[str], exclude: Sequence[str], path: str) -> bool:
+    """The first of these decides: no rules, an exact path, an excluding expression, an including one; else not."""
+
+    def matches(rules: Sequence[str]) -> bool:
+        return any(re.match(rule.removeprefix("re:"), path) for rule in rules if rule.startswith("re:"))
+
+    if not include and not exclude:
+        return True
+    if f"path:{path}" in include:
+        return True
+    if f"path:{path}" in exclude:
+        return False
+    return matches(include) and not matches(exclude)
 
 
 # From a log
@@ -316,6 +358,8 @@ def _steps(record: Record) -> Iterator[Step]:
             repository=ack.repository,
             incarnation=ack.incarnation,
             seq=ack.applied,
+            id=ack.event,
+            digest=ack.digest,
             who=ack.mirror,
         )
         yield from (base, replace(base, kind=Kind.SERVED, seq=ack.serving))
@@ -336,6 +380,7 @@ def _accepted(record: Record) -> Iterator[Step]:
             incarnation=event.incarnation,
             seq=event.seq,
             id=event.id,
+            digest=event.digest,
             path=event.path,
             partition=record.partition,
             offset=record.offset,

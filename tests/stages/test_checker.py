@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.path import Rules
-from hgext.vcsreplicator.roster import Mirror, MirrorState, Roster
+from hgext.vcsreplicator.roster import Mirror, MirrorState, Role, Roster
 from testing.checker import Kind, Report, Step, check
 
 ALPHA, BETA = (Mirror(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta"))
@@ -21,8 +21,10 @@ def roster(*mirrors: Mirror, version: int = 1, allow_empty: bool = False) -> Ste
 
 
 def step(kind: Kind, seq: int, who: str = "", **members: object) -> Step:
-    identity = f"event-{seq}" if kind in (Kind.ACCEPTED, Kind.NOTICED) else ""
-    return replace(BASE, kind=kind, seq=seq, who=who, id=identity, **members)  # type: ignore[arg-type]
+    identity = f"event-{seq}" if kind in (Kind.ACCEPTED, Kind.APPLIED, Kind.NOTICED) else ""
+    digest = f"digest-{seq}" if kind in (Kind.ACCEPTED, Kind.APPLIED) else ""
+    given = {"kind": kind, "seq": seq, "who": who, "id": identity, "digest": digest, **members}
+    return replace(BASE, **given)  # type: ignore[arg-type]
 
 
 def notice(seq: int, *, previous: str | None = None, proof: tuple[str, ...] = ("alpha", "beta")) -> Step:
@@ -117,6 +119,15 @@ SEEDED = {
     "notice before a mirror served": (late(Kind.SERVED, 2, "beta"), "announced before beta served it"),
     "notice a mirror never served": (without(Kind.SERVED, 1, "alpha"), "announced before alpha served it"),
     "release before a mirror applied": (late(Kind.APPLIED, 2, "alpha"), "released before alpha applied it"),
+    "a mirror with another digest": (
+        changed(Kind.APPLIED, 2, digest="digest-9"),
+        "alpha is at 2 with another id or digest",
+    ),
+    "a mirror with another event": (changed(Kind.APPLIED, 1, id="event-9"), "beta is at 1 with another id or digest"),
+    "a mirror that was ahead of the log with another event": (
+        lambda steps: [step(Kind.APPLIED, 1, "alpha", id="event-9"), *steps],
+        "alpha is at 1 with another id or digest",
+    ),
     "serving what is not released": (late(Kind.RELEASED, 2), "alpha serves 2, released is 1"),
     "event never announced": (without(Kind.NOTICED, 2), "accepted and never announced"),
     "notice lost in the middle": (without(Kind.NOTICED, 1), "announced before 1"),
@@ -140,6 +151,33 @@ SEEDED = {
         "the proof of 1 names ['alpha', 'beta'], gating were ['alpha']",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "beta",
+    [
+        replace(BETA, role=Role.BACKUP),
+        replace(BETA, state=MirrorState.INACTIVE),
+        replace(BETA, state=MirrorState.REMOVED),
+        replace(BETA, deactivated=("x",)),
+        replace(BETA, rules=Rules(exclude=("path:x",), include=("re:.*",))),
+        replace(BETA, rules=Rules(exclude=("re:x",), include=("re:x",))),
+        replace(BETA, rules=Rules(exclude=("re:y",))),
+        replace(BETA, state=MirrorState.JOINING, joined={"0": 3}),
+    ],
+)
+def test_a_mirror_that_gates_nothing_is_in_no_proof_and_need_apply_nothing(beta: Mirror) -> None:
+    steps = [one for one in with_roster(roster(ALPHA, beta))(good()) if one.who != "beta"]
+    alone = [replace(one, proof=("alpha",)) if one.kind is Kind.NOTICED else one for one in steps]
+    assert check(alone).violations == []
+    assert check(steps).violations
+
+
+@pytest.mark.parametrize("rules", [Rules(include=("path:x",), exclude=("re:.*",)), Rules(include=("re:[xy]",))])
+def test_a_mirror_whose_rules_include_a_repository_gates_it(rules: Rules) -> None:
+    steps = with_roster(roster(ALPHA, replace(BETA, rules=rules)))(good())
+    assert check(steps).violations == []
+    assert check([one for one in steps if (one.kind, one.who) != (Kind.SERVED, "beta")]).violations
 
 
 @pytest.mark.parametrize("violation", SEEDED)
