@@ -665,6 +665,18 @@ def test_a_repository_that_comes_back_waits_for_who_was_there_meanwhile_and_nobo
     assert told == [(one, 1), (one, 2), (other, 1), (other, 2), (one, 3)]
 
 
+def test_what_an_adopted_history_replaced_holds_no_successor() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(old.next(), renamed(old, "y"))
+    new.path = "y"
+    hands.event(adopted(new))
+    successor = Chain("x", generation=2)
+    hands.event(successor.next())
+    hands.ack(new.ack("alpha", 1), successor.ack("alpha", 1))
+    hands.commit()
+    assert (hands.state(new).noticed, hands.state(successor).noticed) == (1, 1)
+
+
 def test_names_that_are_swapped_are_told_in_the_order_of_the_renames() -> None:
     hands, first, second = Hands("alpha"), Chain("x"), Chain("z")
     hands.event(*first.take(1), *second.take(1))
