@@ -224,6 +224,19 @@ def test_a_database_replaced_by_another_is_noticed_at_the_next_append(
         assert [record.value for record in everything(fresh, NOTICES)] == [b"new"]
 
 
+def test_a_reader_finds_its_topic_in_a_database_that_has_others_before_it(path: Path, log: SqliteLog) -> None:
+    reader = log.reader({(NOTICES, 0): 0})
+    assert reader.poll(0) == []
+    with SqliteLog(path.with_name("other.db")) as other:
+        other.create([Topic(name="first"), *reversed(TOPICS)])
+        other.append([message(b"1"), message(b"wrong", topic="first")])
+    for beside in ("log.db-wal", "log.db-shm"):  # they belong to the database that goes
+        path.with_name(beside).unlink()
+    path.with_name("other.db").rename(path)
+    assert [record.value for record in reader.poll(0)] == [b"1"]
+    reader.close()
+
+
 def test_a_database_that_vanished_is_not_made_anew_behind_the_operators_back(path: Path, log: SqliteLog) -> None:
     path.unlink()
     with pytest.raises(Unavailable, match="No such file"):
