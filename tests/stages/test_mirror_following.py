@@ -2,6 +2,7 @@
 """When a repository that is followed apart is tried again, what is repaired, and from where it is read."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,22 @@ def test_reading_goes_on_behind_the_level_that_came_from_the_log() -> None:
 def test_after_a_snapshot_reading_goes_on_where_the_note_says() -> None:
     assert resume_offset(Following(id="1" * 32, path="a", level=LEVEL), note(Reason.GAP)) == 7
     assert resume_offset(Following(id="1" * 32, path="a"), note(Reason.GAP)) == 7
+
+
+@pytest.mark.parametrize(
+    ("members", "may"),
+    [
+        ({}, True),
+        ({"incarnation": "3" * 32}, False),  # of a history that was adopted over, or of one that is to come
+        ({"incarnation": None}, False),
+        ({"level": None}, False),
+        ({"is_stuck": True}, False),
+        ({"released": 4}, False),
+        ({"serving": 5}, False),
+        ({"floor": 6}, False),
+    ],
+)
+def test_what_is_released_is_served_only_of_the_history_that_is_there(members: dict[str, Any], may: bool) -> None:
+    level = replace(LEVEL, seq=5)
+    sound = {"level": level, "incarnation": level.incarnation, "released": 5, "serving": 4}
+    assert Following(id="1" * 32, path="a", **{**sound, **members}).may_release is may
