@@ -69,6 +69,7 @@ SEAMS = {
     },
     "mercurial.repoview": {
         "filterrevs": "repo filtername ...",
+        "repoview.filtered": "self name visibilityexceptions",
         "wrapchangelog": "unfichangelog filteredrevs",
     },
     "mercurial.revlog": {"revlog.censorrevision": "self tr censor_nodes tombstone"},

@@ -36,6 +36,7 @@ from .visibility import (
     VIEW,
     everything_is_released,
     first_unreleased,
+    is_limited,
     is_mirror,
     register_views,
 )
@@ -131,7 +132,7 @@ def _web_request(orig: Any, web: Any, req: Any, res: Any, repo: Any) -> Any:
 def _local(orig: Any, local_peer: Any) -> Any:
     """The repository behind a path, for commands that work on it directly, such as the destination of a clone."""
     repo = orig(local_peer)
-    return repo.unfiltered().filtered(b"served") if repo.filtername in (VIEW, HIDDEN_VIEW) else repo
+    return repo.unfiltered().filtered(b"served") if is_limited(repo) else repo
 
 
 def _web_view(orig: Any, repo: Any) -> Any:
@@ -162,7 +163,7 @@ def _phases(orig: Any, repo: Any) -> Any:
 
 def _unknown(orig: Any, repo: Any, changeid: bytes) -> Any:
     """What a client reads who asks for a changeset that it must not see: the same as for one that does not exist."""
-    if repo.filtername not in (VIEW, HIDDEN_VIEW):
+    if not is_limited(repo):
         return orig(repo, changeid)
     changeset = scmutil.revsymbol(repo.unfiltered(), changeid)
     if changeset.rev() < first_unreleased(repo):
@@ -176,7 +177,7 @@ def _by_prefix(orig: Any, repo: Any, prefix: bytes) -> Any:
         return orig(repo, prefix)
     except error.AmbiguousPrefixLookupError:
         whole, first = repo.unfiltered().changelog, first_unreleased(repo)
-        if repo.filtername not in (VIEW, HIDDEN_VIEW) or first == len(whole):
+        if not is_limited(repo) or first == len(whole):
             raise
         digits = prefix.removeprefix(b"x")
         released = map(whole.node, range(first))

@@ -41,14 +41,21 @@ __all__ = [
 
 VIEW = b"replicatedserved"
 HIDDEN_VIEW = VIEW + b".hidden"
+_PREFIX = b"replicated"
+_IMMUTABLE = b"replicatedimmutable"
+# The extension topic makes a variant of each view, NAME-topic, from the variant of the next smaller one, and fails for a view
+# that has none, unless its name ends so already.
+_BASE = b"replicatedbase-topic"
 
 # Our view, the one of Mercurial's that it limits, and the next smaller one, from which branch caches are taken. The chain must
 # be our own: `served` and `immutable` contain what is not released.
 _VIEWS = (
     (HIDDEN_VIEW, b"served.hidden", VIEW),
-    (VIEW, b"served", b"replicatedimmutable"),
-    (b"replicatedimmutable", b"immutable", b"replicatedbase"),
-    (b"replicatedbase", b"base", None),
+    (VIEW, b"served", _IMMUTABLE),
+    (HIDDEN_VIEW + b"-topic", b"served.hidden-topic", VIEW + b"-topic"),
+    (VIEW + b"-topic", b"served-topic", _IMMUTABLE),
+    (_IMMUTABLE, b"immutable", _BASE),
+    (_BASE, b"base", None),
 )
 _LIMITED = {name: limited for name, limited, _ in _VIEWS}
 _RELEASE = "_vcsreplicator_release"
@@ -93,12 +100,12 @@ def reposetup(ui: Any, repo: Any) -> None:
                 return super().heads(start)
             return self.changelog.heads()[::-1]
 
-        def branchmap(self) -> Any:
+        def branchmap(self, *arguments: Any, **keywords: Any) -> Any:
             if self.filtername not in _LIMITED or isinstance(self.changelog.filteredrevs, _Hidden):
-                return super().branchmap()
-            return self.filtered(
-                _LIMITED[self.filtername]
-            ).branchmap()  # the same; whoever applied has written its cache
+                return super().branchmap(*arguments, **keywords)
+            # The same; whoever applied has written its cache.
+            whole = self.unfiltered().filtered(_LIMITED[self.filtername])
+            return super(readonlymirror, whole).branchmap(*arguments, **keywords)
 
         def file(self, path: bytes, writable: bool = False) -> Any:
             history = super().file(path, writable)
@@ -107,6 +114,11 @@ def reposetup(ui: Any, repo: Any) -> None:
             return history
 
     unfiltered.__class__ = readonlymirror
+
+
+def is_limited(repo: Any) -> bool:
+    """Whether this is one of our views."""
+    return repo.filtername in _LIMITED
 
 
 def first_unreleased(repo: Any) -> int:
@@ -165,6 +177,7 @@ def register_views() -> None:
         localrepo, *(f"localrepository.{name}" for name in ("__len__", "branchmap", "cancopy", "file", "heads"))
     )
     seams.check(changelog, *(f"changelog.{name}" for name in ("_head_node_ids", "headrevs", "node", "rev")))
+    seams.wrap(repoview, "repoview.filtered", _filtered)
     seams.wrap(repoview, "wrapchangelog", _changelog)
     seams.wrap(scmutil, "_filtered_and_obs_revs", _hidden_up_to)
     for name, limited, smaller in _VIEWS:
@@ -177,7 +190,9 @@ def _limit(name: bytes) -> Callable[..., frozenset[int]]:
     """The filter of one of Mercurial's views, and everything behind the watermark."""
 
     def filtered(repo: Any, *args: Any, **kwargs: Any) -> frozenset[int]:
-        hidden: frozenset[int] = repoview.filtertable[name](repo, *args, **kwargs)
+        # The variants of topic hide nothing more; it may not be loaded.
+        known = name if name in repoview.filtertable else name.removesuffix(b"-topic")
+        hidden: frozenset[int] = repoview.filtertable[known](repo, *args, **kwargs)
         first, length = first_unreleased(repo), len(repo.changelog)
         if first == length:
             return hidden
@@ -186,6 +201,18 @@ def _limit(name: bytes) -> Callable[..., frozenset[int]]:
         return limited
 
     return filtered
+
+
+def _filtered(orig: Any, view: Any, name: bytes, *arguments: Any) -> Any:
+    """Wraps what gives another view to who has one (topic has some of its own): who has one of ours gets that limited as well."""
+    if is_limited(view) and name not in _LIMITED:
+        limited = _PREFIX + name
+        if limited not in _LIMITED:
+            repoview.filtertable[limited] = _limit(name)
+            repoviewutil.subsettable[limited] = _BASE
+            _LIMITED[limited] = name
+        name = limited
+    return orig(view, name, *arguments)
 
 
 class _Ended:
