@@ -134,6 +134,7 @@ A stream clone copies files, in which nothing can be hidden. It is not offered, 
   adding changesets
   adding manifests
   adding file changes
+  added 0 pushes
   added 3 changesets with 3 changes to 1 files
   new changesets 90a8f74e9175:ed51d10d1b1e
   updating to branch default
@@ -188,17 +189,25 @@ The fourth is released, then the fifth. The bookmark moves with the fifth.
   $ hg clone --stream --quiet http://localhost:$HGPORT/ by-stream-2; revisions by-stream-2 | head -1
   4 change 4
 
-Many releases within a second: the web server misses none, and the page's tag changes with each, so no browser keeps an old page.
+Many releases within a second: the web server misses none, and the page's tag changes with each, so no browser keeps an old page. The
+file's time goes on by two seconds at each, whatever the clock says.
 
+  $ touch -d @2000000000 repo/.hg/replicated-watermark
   $ for i in 1 2 3 4 5; do
   >   release repo $i
+  >   "$PYTHON" -c 'import os; print(int(os.stat("repo/.hg/replicated-watermark").st_mtime))'
   >   get --headeronly '' etag > tag.$i
   >   get 'json-log' | grep -c '"desc"'
   > done
+  2000000002
   1
+  2000000004
   2
+  2000000006
   3
+  2000000008
   4
+  2000000010
   5
   $ cat tag.* | grep -i etag | sort -u | wc -l
   5
