@@ -523,7 +523,7 @@ class Aggregation:
 
     def _waits_for_predecessor(self, repository: Repository, held: Held, now: float) -> bool:
         event = held.event
-        if event.type not in (Type.CREATED, Type.RENAMED):
+        if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
             return False
         others = [self.repositories[name] for name in self._paths.get(event.path, ()) if name != repository.id]
         found = {other.occupies(event.path, event.generation) for other in others}

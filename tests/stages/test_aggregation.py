@@ -677,6 +677,21 @@ def test_what_an_adopted_history_replaced_holds_no_successor() -> None:
     assert (hands.state(new).noticed, hands.state(successor).noticed) == (1, 1)
 
 
+def test_a_successor_whose_history_is_adopted_before_its_creation_was_released_waits_too() -> None:
+    hands, former = Hands("alpha"), Chain("x")
+    old, new = Chain("x", generation=2), Chain("x", generation=2, incarnation=2)
+    new.repository = old.repository
+    hands.event(*former.take(1), former.next(Type.DELETED), old.next())
+    hands.event(adopted(new))
+    hands.ack(new.ack("alpha", 1, 0))
+    hands.commit()
+    assert hands.state(new).released == 0
+    hands.ack(former.ack("alpha", 2))
+    hands.commit()
+    hands.commit()
+    assert (hands.state(former).noticed, hands.state(new).released) == (2, 1)
+
+
 def test_names_that_are_swapped_are_told_in_the_order_of_the_renames() -> None:
     hands, first, second = Hands("alpha"), Chain("x"), Chain("z")
     hands.event(*first.take(1), *second.take(1))
