@@ -260,6 +260,50 @@ def test_a_deletion_whose_ack_a_kill_prevented_is_acked_after_the_restart(bench:
     assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
 
 
+def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_acked_after_the_restart(
+    bench: Bench,
+) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    bench.read(deleted)
+    gone = level(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, level=gone, folder="/x", serving=1)
+    acks = dict(bench.sender.acks)
+    assert (acks[chain.repository].applied, acks[chain.repository].serving) == (2, 1)
+    bench.start({0: 2})
+    bench.mirror.adopt(Found(folder="/aside", level=gone, serving=1, is_aside=True), None)
+    bench.mirror.settle(acks)
+    assert bench.sender.acks[chain.repository].serving == 2
+
+
+def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(bench: Bench) -> None:
+    events = Chain("r").take(6)
+    bench.read(*events)
+    first = bench.pool.given[-1]
+    bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))
+    bench.offset = 0
+    bench.read(*events)
+    done = len(first.busy.items)
+    bench.answer(first, done=done, level=level(events[done - 1]), folder="/x", serving=0)
+    bench.passes(1)
+    assert bench.mirror._backlog.positions() == {0: 0}
+    second = bench.pool.given[-1]
+    bench.answer(second, done=len(second.busy.items), level=level(events[-1]), folder="/x", serving=0)
+    assert bench.mirror._backlog.positions() == {0: 6}
+    assert not bench.notes.detached()
+
+
+def test_acks_that_the_log_lost_are_written_again(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    bench.sender.acks.clear()
+    bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))
+    assert bench.sender.acks[event.repository].applied == 1
+
+
 def test_the_deletion_of_a_repository_that_never_was_here_is_acked(bench: Bench) -> None:
     chain = Chain("r")
     _, deleted = chain.next(), chain.next(Type.DELETED)

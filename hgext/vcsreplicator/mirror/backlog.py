@@ -38,6 +38,14 @@ class Backlog:
         """The log does not hold what comes before this offset any more, or was made anew: reading goes on there."""
         self._next[partition] = offset
 
+    def queued_from(self, partition: int, offset: int) -> list[str]:
+        """The repositories of which events at this offset or after it wait and hold the position."""
+        return [
+            repository
+            for repository, queue in self._queues.items()
+            if any(tracked and item.partition == partition and item.offset >= offset for item, tracked in queue)
+        ]
+
     def peek(self, repository: str, *, events: int, size: int) -> tuple[Item, ...]:
         """The oldest queued events of a repository: at least one if there is any, then as many as fit."""
         taken: list[Item] = []

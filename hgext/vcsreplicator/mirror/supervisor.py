@@ -82,10 +82,24 @@ class Supervisor(Intake):
             case Ends():
                 self._find_silent_gaps(arrived)
             case Skipped():
-                for (_, partition), offset in arrived.positions.items():
-                    self._backlog.skip(partition, offset)
+                self._read_elsewhere(arrived.positions)
             case Broken():
                 raise arrived.error
+
+    def _read_elsewhere(self, positions: Mapping[tuple[str, int], int]) -> None:
+        """Goes on at these positions. What waits and will be read again is dropped, and every ack is written again.
+
+        A log that goes back to former positions lost records: perhaps the newest acks, too.
+        """
+        for (_, partition), offset in positions.items():
+            for repository in self._backlog.queued_from(partition, offset):
+                self._backlog.drop(repository)
+                if (following := self._all.get(repository)) is not None:
+                    following.dropped += 1
+            self._backlog.skip(partition, offset)
+        for following in self._all.values():
+            following.sent = None
+            self._ack(following)
 
     @contextlib.contextmanager
     def _sparing(self, repository: str | None) -> Iterator[None]:
@@ -371,7 +385,7 @@ class Supervisor(Intake):
         for repository, last in self._aside.items():
             told = acks.get(repository)
             of_it = told is not None and told.incarnation in ("", last.incarnation)
-            if told is not None and of_it and (told.applied < last.seq or told.detached is not None):
+            if told is not None and of_it and (min(told.applied, told.serving) < last.seq or told.detached is not None):
                 self._tell_gone(last)
         for note in self._notes.detached():
             if note.repository in self._aside:
