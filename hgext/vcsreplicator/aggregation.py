@@ -39,7 +39,7 @@ from .roster import Mirror, Request, Roster
 from .streams import streams
 
 DEPARTURE_PATIENCE = 60.0
-"""Seconds for which a repository waits for the departure of the one before it at its path, of which no event has come."""
+"""Seconds without any event of the repository before it at its path that a successor waits for its departure."""
 
 
 class Outcome(enum.StrEnum):
@@ -437,6 +437,7 @@ class Aggregation:
         repository.state = follow(repository.state, event, arrival, self.roster.version)
         self._note_paths(repository.state)
         repository.add(Held.arrived(event, record, now))
+        repository.newest_at = now
         self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
         self._touched[repository.id] = repository
         if self._joining and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
@@ -526,9 +527,12 @@ class Aggregation:
         if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
             return False
         others = [self.repositories[name] for name in self._paths.get(event.path, ()) if name != repository.id]
-        found = {other.occupies(event.path, event.generation) for other in others}
-        is_awaited = None in found and now - held.since < DEPARTURE_PATIENCE
-        return True in found or is_awaited
+        for other in others:
+            is_there = other.occupies(event.path, event.generation)
+            quiet_since = max(held.since, other.newest_at)
+            if is_there or (is_there is None and now - quiet_since < DEPARTURE_PATIENCE):
+                return True
+        return False
 
     def _note_paths(self, state: State) -> None:
         """Which repositories may have to leave a path before another is announced there."""

@@ -99,7 +99,7 @@ class Repository:
 
     `newer` counts the records since the first event of a newer version: kept in the log for whoever understands it.
     `is_recovered`: the stored state was lost, this one was made of notices. `is_incomplete`: events that wait for their notice are
-    missing in the queue.
+    missing in the queue. `newest_at` is when its newest event came, by the aggregator's clock; 0 if that was before its start.
     """
 
     __slots__ = (
@@ -111,6 +111,7 @@ class Repository:
         "is_recovered",
         "is_stored_newer",
         "newer",
+        "newest_at",
         "queue",
         "released",
         "state",
@@ -123,6 +124,7 @@ class Repository:
         self.queue: deque[Held] = deque()
         self.released = 0
         self.newer = 0
+        self.newest_at = 0.0
         self.is_stored_newer = False
         self.is_recovered = False
         self.is_incomplete = False
@@ -303,13 +305,15 @@ class Repository:
             yield held
 
     def occupies(self, path: str, generation: int) -> bool | None:
-        """Whether notices are left of a time before that generation at the path; None: it never left there, as far as is known."""
+        """Whether notices are left of a time before that generation at the path; None: it never left, and nothing waits."""
         state = self.state
         if state is None:
             return False
         if any(stay.path == path and stay.generation < generation for stay in state.stays):
             return True
-        return None if state.path == path and state.generation < generation and not state.deleted else False
+        if state.path != path or state.generation >= generation or state.deleted:
+            return False
+        return True if self.queue or self.newer or self.is_stored_newer else None
 
     def release(self, held: Held, version: int) -> None:
         """Mirrors may serve this one."""

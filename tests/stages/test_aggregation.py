@@ -646,6 +646,23 @@ def test_a_successor_that_arrives_first_waits_for_the_deletion_but_not_for_ever(
     assert hands.state(successor).released == 1
 
 
+def test_a_successor_waits_on_while_events_of_the_one_before_it_still_come_or_wait() -> None:
+    hands, former, successor = Hands("alpha"), Chain("x"), Chain("x", generation=2)
+    hands.event(*former.take(1), *successor.take(1))
+    hands.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
+    hands.commit()
+    hands.now += 59
+    hands.event(*former.take(1))  # a backlog that is sent at last
+    hands.commit()
+    hands.now += 61
+    hands.commit()
+    assert hands.state(successor).released == 0  # its notice waits for a mirror
+    hands.ack(former.ack("alpha", 2))
+    hands.commit()
+    hands.commit()
+    assert (hands.state(former).noticed, hands.state(successor).released) == (2, 1)
+
+
 def test_a_repository_that_comes_back_waits_for_who_was_there_meanwhile_and_nobody_for_it() -> None:
     hands, first, second = Hands("alpha"), Chain("x"), Chain("x", generation=2)
     hands.event(*first.take(1), renamed(first, "y"))
