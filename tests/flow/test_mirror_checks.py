@@ -42,7 +42,7 @@ class One:
         self.author = bench.author("repo")
         for number in range(3):
             self.author.push(files(number))
-        self.folder = bench.where(self.author)
+        self.folder = bench.home(self.author)
         self.hands = Hands(settings, Repositories(prepare(), 4), SystemClock())
         self.repositories = Repositories(self.hands.repositories.ui, 4)  # the check's own, as in its process
         for number in range(3):
@@ -51,7 +51,14 @@ class One:
     def apply(self, number: int) -> None:
         frame = self.author.frames[number][1]
         item = Item(frame=decode(frame), partition=0, offset=number, size=len(frame))
-        task = Task(repository=self.author.repository, path="repo", folder=str(self.folder), items=(item,))
+        task = Task(
+            repository=self.author.repository,
+            path="repo",
+            folder=str(self.folder),
+            items=(item,),
+            released=number + 1,
+            incarnation=self.author.incarnation,
+        )
         assert self.hands.perform(task).trouble is None
 
     def abort(self) -> None:

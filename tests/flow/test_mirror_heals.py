@@ -378,13 +378,14 @@ def test_a_store_restored_from_yesterday_is_believed_and_caught_up(bench: Bench)
     push(bench, patient, neighbour)
     with bench.mirror():
         bench.wait_applied(patient, neighbour)
-    shutil.copytree(bench.where(patient) / ".hg", bench.folder / "yesterday", symlinks=True)
+    store = bench.where(patient) / ".hg"
+    shutil.copytree(store, bench.folder / "yesterday", symlinks=True)
     with bench.mirror():
         push(bench, patient, neighbour)
         push(bench, patient, neighbour)
         bench.wait_applied(patient, neighbour)
-    shutil.rmtree(bench.where(patient) / ".hg")
-    (bench.folder / "yesterday").rename(bench.where(patient) / ".hg")
+    shutil.rmtree(store)
+    (bench.folder / "yesterday").rename(store)
     with bench.mirror():
         bench.wait(lambda acks: acks[patient.repository].applied == 2, "the lower level")
         bench.wait_applied(patient, neighbour)

@@ -89,7 +89,7 @@ A mirror's worker keeps the caches of the view warm, whatever its own configurat
   $ "$PYTHON" warm.py
   66e02310782a
   $ ls repo/.hg/cache | grep replicated
-  branch2-replicatedbase
+  branch2-replicatedbase-topic
   tags2-replicatedserved
   $ get '?cmd=branchmap' | tail -1
   default 66e02310782a3590d8e0c36af8a2112d8a5638e5 (no-eol)

@@ -189,14 +189,14 @@ The fourth is released, then the fifth. The bookmark moves with the fifth.
   $ hg clone --stream --quiet http://localhost:$HGPORT/ by-stream-2; revisions by-stream-2 | head -1
   4 change 4
 
-Many releases within a second: the web server misses none, and the page's tag changes with each, so no browser keeps an old page. The
+Many releases within a second: the web server misses none, and the answer's tag changes with each, so no browser keeps an old page. The
 file's time goes on by two seconds at each, whatever the clock says.
 
   $ touch -d @2000000000 repo/.hg/replicated-watermark
   $ for i in 1 2 3 4 5; do
   >   release repo $i
   >   "$PYTHON" -c 'import os; print(int(os.stat("repo/.hg/replicated-watermark").st_mtime))'
-  >   get --headeronly '' etag > tag.$i
+  >   get --headeronly 'json-log' etag > tag.$i
   >   get 'json-log' | grep -c '"desc"'
   > done
   2000000002

@@ -39,7 +39,7 @@ def release(
         if shown.deleted and not keep:
             _take_away(here, repositories, settings, shown)
             return
-        if not shown.deleted:
+        if not shown.deleted or not os.path.lexists(os.path.join(settings.local(shown.path), ".hg")):
             go_home(here, repositories, settings, shown)
         repo = repositories.open(here.folder)
         watermark.write_watermark(
