@@ -301,7 +301,7 @@ def test_damage_heals_alone(bench: Bench, what: str, when: str) -> None:
             bench.wait_applied(neighbour)
             bench.release(patient)
             bench.wait_applied(patient)
-            eventually(lambda: equal(bench, patient), "the damage healed")
+            eventually(lambda: equal(bench, patient) and not bench.notes(), "the damage healed")
     if when == "while it is down":
         damage(bench, patient, what)
         with bench.mirror(check_interval=0.2):
@@ -309,7 +309,7 @@ def test_damage_heals_alone(bench: Bench, what: str, when: str) -> None:
             bench.wait_applied(neighbour)
             bench.release(patient)
             bench.wait_applied(patient)
-            eventually(lambda: equal(bench, patient), "the damage healed")
+            eventually(lambda: equal(bench, patient) and not bench.notes(), "the damage healed")
             bench.wait_applied(patient)
             bench.wait_served(patient)
     assert bench.notes() == []
