@@ -9,7 +9,7 @@ from mercurial import error, registrar
 from ..errors import ReplicationError
 from ..event import Heartbeat, Type
 from ..outbox import Needs
-from . import capture, hashes, lifecycle, master, settings
+from . import capture, hashes, lifecycle, master, overlay, settings
 from .text import path as path_text
 
 cmdtable: dict[Any, Any] = {}
@@ -127,6 +127,7 @@ def repohash(ui: Any, repo: Any, no_raw: bool = False) -> None:
 
 
 def _replicated(repo: Any) -> Any:
+    overlay.refuse(repo)
     if not getattr(repo, "announces_changes", False):
         message, hint = master.NOT_CONFIGURED
         raise error.Abort(message, hint=hint)

@@ -27,7 +27,7 @@ from ..event import Changes, Type
 from ..outbox import Level, Needs, Outbox, Store
 from ..relay_scan import find_repositories
 from ..relay_sending import Gone
-from . import bundles, capture, creation, intents, master, observe
+from . import bundles, capture, creation, intents, master, observe, overlay
 from .capture import Announcement
 from .intents import Intent
 from .settings import root_of
@@ -44,6 +44,7 @@ def announce(repo: Any, announcement: Announcement, *, told: bool = True) -> Non
 def strip(original: Callable[..., Any], ui: Any, repo: Any, nodelist: Any, *arguments: Any, **keywords: Any) -> Any:
     """Wraps `repair.strip` (`master-strip.t`)."""
     unfiltered = repo.unfiltered()
+    overlay.refuse(unfiltered)
     if not getattr(unfiltered, "announces_changes", False) or getattr(unfiltered, master.QUIET, False):
         return original(ui, repo, nodelist, *arguments, **keywords)
     if isinstance(nodelist, bytes):

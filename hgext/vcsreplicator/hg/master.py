@@ -12,7 +12,7 @@ from ..errors import MalformedEvent
 from ..event import Type
 from ..outbox import Outbox
 from ..relay_client import RelayLine
-from . import capture, creation, durability, intents, observe, requirement
+from . import capture, creation, durability, intents, observe, overlay, requirement
 from .capture import Capture
 from .settings import Acknowledge, Durability, Settings, root_of
 from .text import path as path_text
@@ -29,6 +29,9 @@ def set_up(repo: Any, settings: Settings) -> None:
         if b"/.hg/" not in repo.root + b"/":
             repo.ui.setconfig(b"hooks", b"pretxnopen.vcsreplicator", _refuse_outside, b"vcsreplicator")
             repo.ui.setconfig(b"hooks", b"prepushkey.vcsreplicator", _refuse_outside, b"vcsreplicator")
+        return
+    if overlay.is_overlay(repo):
+        repo.__class__ = overlay.read_only(repo.__class__)
         return
     repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
     repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
