@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.errors import MalformedEvent
-from hgext.vcsreplicator.path import Rules, check_path, check_rules
+from hgext.vcsreplicator.path import check_path
+from hgext.vcsreplicator.rules import Rules, check_rules
 
 
 class Policy(enum.StrEnum):

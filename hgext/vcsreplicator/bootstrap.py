@@ -31,9 +31,9 @@ from .log import EVENTS, Log
 from .mirror.service import alone
 from .mirror.settings import MirrorSettings
 from .mirror.task import Found, Outcome, Scan, Task
-from .path import Rules
 from .retry import Backoff
 from .roster import MirrorState, Verb
+from .rules import Rules
 from .status import Follower, Picture
 from .verify import carried, must_have
 

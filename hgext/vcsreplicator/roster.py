@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .errors import MalformedEvent
-from .path import Rules, check_rules
+from .rules import Rules, check_rules
 from .shape import Count, Time, to_json
 
 KEY = "roster"

@@ -24,8 +24,8 @@ from hgext.vcsreplicator.errors import Refused
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import ROSTER_REQUESTS
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import MirrorState, Verb
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.status import Follower
 from hgext.vcsreplicator.verify import VerifySettings, compare
 from testing.author import Author

@@ -19,9 +19,9 @@ from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import EVENTS, ROSTER, Message
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.pool import Lane, Pool, Worker
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror as Member
 from hgext.vcsreplicator.roster import MirrorState, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import to_json
 from testing.mirroring import Bench
 from testing.waiting import eventually

@@ -9,9 +9,9 @@ import pytest
 
 from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import ROSTER, Message
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror as Member
 from hgext.vcsreplicator.roster import MirrorState, Role, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import to_json
 from testing.author import Author
 from testing.mirroring import NAME, Bench

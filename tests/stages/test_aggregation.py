@@ -24,8 +24,8 @@ from hgext.vcsreplicator.log import (
     Record,
     check_message,
 )
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Request, Role, Roster, Verb
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import from_json, to_json
 from hgext.vcsreplicator.silence import Silence
 from testing.chains import Chain, pushed

@@ -22,8 +22,8 @@ from hgext.vcsreplicator.errors import Fenced, Unavailable
 from hgext.vcsreplicator.event import Event, Type
 from hgext.vcsreplicator.levels import State
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER_REQUESTS, STATE, Message, Record, topics
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Request, Role, Verb
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain, identifier
 from testing.checker import check, steps_of

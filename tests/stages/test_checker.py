@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror, MirrorState, Role, Roster
+from hgext.vcsreplicator.rules import Rules
 from testing.checker import Kind, Report, Step, check
 
 ALPHA, BETA = (Mirror(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta"))

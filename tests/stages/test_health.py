@@ -7,8 +7,8 @@ import pytest
 
 from hgext.vcsreplicator.health import HealthSettings, judge, late
 from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Beat, State
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror, MirrorState, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.silence import Silence
 from hgext.vcsreplicator.status import Picture
 

@@ -26,8 +26,8 @@ from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Sourc
 from hgext.vcsreplicator.mirror.sources import Sender as RealSender
 from hgext.vcsreplicator.mirror.supervisor import Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, Found, Outcome, Task, Trouble
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain
 from testing.clock import HandClock

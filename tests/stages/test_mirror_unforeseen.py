@@ -16,8 +16,8 @@ from hgext.vcsreplicator.mirror import metrics, supervisor
 from hgext.vcsreplicator.mirror.books import Books
 from hgext.vcsreplicator.mirror.service import _own_acks
 from hgext.vcsreplicator.mirror.task import Task, Trouble
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import from_json, plain, to_json
 from testing.chains import Chain
 from tests.stages.test_mirror_supervisor import Bench, state_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator import roster as rosters
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import Mirror, MirrorState, Refusal, Request, Role, Roster, Verb
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import from_json, to_json
 
 REPOSITORY = "a" * 32

@@ -8,8 +8,8 @@ import pytest
 from hgext.vcsreplicator import status
 from hgext.vcsreplicator.levels import AggregatorBeat, Beat, State
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, Message, topics
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Role, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import to_json
 from testing.chains import Chain
 from testing.clock import HandClock

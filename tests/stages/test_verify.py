@@ -14,8 +14,8 @@ from hgext.vcsreplicator.levels import State
 from hgext.vcsreplicator.log import ROSTER, STATE, Message, topics
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.task import Looked
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import to_json
 from testing.clock import HandClock
 from testing.memorylog import MemoryLog

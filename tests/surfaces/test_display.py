@@ -18,8 +18,8 @@ from hgext.vcsreplicator.cli.display import table, visible
 from hgext.vcsreplicator.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason, State
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Message, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.path import Rules
 from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import to_json
 from notifier.deliveries import Deliveries
 from notifier.subscription import Subscription

@@ -22,8 +22,8 @@ from ..config import Config
 from ..errors import Refused
 from ..log import Log
 from ..log.opening import open_log
-from ..path import Rules
 from ..roster import Request, Role, Verb
+from ..rules import Rules
 from .display import console, visible
 from .options import SECONDS, with_config
 from .requests import who

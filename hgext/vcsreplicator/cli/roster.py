@@ -21,8 +21,8 @@ from ..config import Config
 from ..errors import Refused
 from ..levels import State
 from ..log import ROSTER, ROSTER_REQUESTS, Log, Message
-from ..path import Rules
 from ..roster import Decision, Mirror, Request, Role, Roster, Verb
+from ..rules import Rules
 from ..shape import from_json, plain, to_json
 from ..status import Follower, Picture
 from .display import console, table

@@ -12,9 +12,9 @@ from ..errors import MalformedEvent, Rejected, UnknownEvent
 from ..event import check_place
 from ..levels import KEY_KEPT, AggregatorBeat, ErrorRecord, Reason, State
 from ..log import ERRORS, EVENTS, Message, Record
-from ..path import check_rules
 from ..roster import KEY as ROSTER_KEY
 from ..roster import Roster
+from ..rules import check_rules
 from ..shape import from_json, to_json
 from ..unforeseen import fault
 from . import metrics

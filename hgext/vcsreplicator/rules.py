@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Rules: which repositories a mirror carries, or a notifier may tell of, by their wire paths.
+
+Expressions are written by operators and arrive from the log. RE2 matches each in time linear in the path, whatever it looks like;
+Python's `re` may take longer than a service lives. A push never loads this module.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import re2
+
+from .errors import MalformedEvent
+from .path import MAX_PATH
+from .value import Value
+
+MEMORY = 1024 * 1024
+"""The most bytes that one compiled expression may take; one of this size takes some 10 ms to match the longest path."""
+
+
+class Rules(Value):
+    """Which repositories a mirror carries: `path:EXACT` or `re:REGULAR EXPRESSION` (matched at the start of the path).
+
+    Exact paths come first, include before exclude; then exclude expressions over include expressions. With no rules at all
+    everything is carried; with rules, what matches none is left out. A rule that `check_rules` refuses, in a roster of an
+    older release, leaves nothing out: notices rather wait for a mirror too many.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def carries(self, path: str) -> bool:
+        """Whether the repository at this wire path is carried; the one evaluator for mirror and aggregator."""
+        if not self.include and not self.exclude:
+            return True
+        exact = f"path:{path}"
+        if exact in self.include:
+            return True
+        if exact in self.exclude or _any_matches(self.exclude, path, refused=False):
+            return False
+        return _any_matches(self.include, path, refused=True)
+
+
+def check_rules(rules: Rules) -> Rules:
+    """The rules themselves if each can be evaluated; raises MalformedEvent naming the first that cannot."""
+    for rule in (*rules.include, *rules.exclude):
+        if problem := _compiled(rule)[1]:
+            raise MalformedEvent(f"rule {rule[:200]!r}: {problem}")
+    return rules
+
+
+def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
+    """Whether one of the expressions matches; `refused` is what a rule counts as that cannot be evaluated."""
+    text = path.encode(errors="replace")
+    for rule in rules:
+        expression, problem = _compiled(rule)
+        if refused if problem else expression is not None and expression.match(text):
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(rule: str) -> tuple[Any, str]:
+    """The compiled expression of a rule, None for an exact path; and why the rule is refused, or "" """
+    kind, _, pattern = rule.partition(":")
+    if kind not in ("path", "re") or not pattern:
+        return None, "expected path:EXACT or re:EXPRESSION"
+    if kind == "path":
+        return None, ""
+    if len(pattern) > MAX_PATH:
+        return None, f"expected an expression of at most {MAX_PATH} characters, got {len(pattern)}"
+    if re.search(r"\{,\d+\}", pattern):  # Python's {0,3}; RE2 takes it for text
+        return None, "expected {0,N} where the expression has {,N}"
+    try:
+        return re2.compile(_at_the_end(pattern).encode(), _options()), ""
+    except UnicodeEncodeError:
+        return None, "not a regular expression: it is no text"
+    except re2.error as error:
+        return None, f"not a regular expression of RE2: {_words(error)}"
+
+
+def _at_the_end(pattern: str) -> str:
+    r"""The pattern with RE2's word for the end of the text, `\z`, where Python's says `\Z`."""
+    return re.sub(r"\\(.)", lambda escape: r"\z" if escape[1] == "Z" else escape[0], pattern, flags=re.DOTALL)
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = MEMORY
+    return options
+
+
+_HINTS = {"invalid perl operator": "; it has neither lookahead nor lookbehind", "too large": "; write several rules"}
+
+
+def _words(error: Any) -> str:
+    """What RE2 says of an expression, with what it cannot do where that is likely to be meant."""
+    said = error.args[0].decode(errors="replace") if error.args else "no reason given"
+    return said + next((hint for word, hint in _HINTS.items() if word in said), "")
