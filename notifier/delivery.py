@@ -18,11 +18,11 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hgext.vcsreplicator.clock import DAY
 from hgext.vcsreplicator.retry import Backoff
 
 from .message import Message
 
-DAY = 86400.0
 RETRY = Backoff(first=0.2, longest=4.0)
 """With its jitter below five seconds: so soon after the other side is back, the first message goes."""
 

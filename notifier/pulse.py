@@ -23,12 +23,12 @@ from typing import Any
 import structlog
 from prometheus_client import Counter, Gauge
 
-from hgext.vcsreplicator.clock import Clock
+from hgext.vcsreplicator.clock import DAY, Clock
 from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.streams import Stream
 
 from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
-from .delivery import DAY, PATIENCE, Delivery, Patience, check_number
+from .delivery import PATIENCE, Delivery, Patience, check_number
 from .destination import DOCUMENTED, Destination, Outcome
 from .message import Message
 from .pulse_message import body, payload, routing_key, shortened

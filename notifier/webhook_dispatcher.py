@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -24,9 +23,7 @@ from .deliveries import Deliveries, DeliveryState, Ended, Outgoing, StoredSubscr
 from .fairness import FIRST, REPEAT, Item, Member, Queues
 from .subscription import Subscription
 from .webhook_request import Answer, Sender, Verdict
-
-if TYPE_CHECKING:
-    from .webhook import WebhookSettings
+from .webhook_settings import DeliverySettings
 
 BLINK = 0.2
 PURGE_EVERY = 60.0
@@ -46,7 +43,7 @@ log_line = structlog.get_logger()
 class Dispatcher(threading.Thread):
     """Begins what is due, records what ended, follows what operators change."""
 
-    def __init__(self, name: str, settings: "WebhookSettings", clock: Clock) -> None:
+    def __init__(self, name: str, settings: DeliverySettings, clock: Clock) -> None:
         super().__init__(name=f"webhook-{name}", daemon=True)
         self.destination, self.settings, self.clock = name, settings, clock
         self.sender = Sender(networks=settings.networks(), allow_http=settings.allow_http, ca_file=settings.ca_file)

@@ -14,7 +14,7 @@ from mercurial import encoding
 from .answers import Pushed, path
 from .entry import Push
 from .lookup import Found, Lookup
-from .web import address
+from .webreply import address
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

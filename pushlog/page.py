@@ -19,6 +19,7 @@ from .answers import Pushed
 from .entry import Push
 from .lookup import Found, Lookup
 from .pushed import local
+from .webreply import next_url
 
 SUMMARY_LENGTH = 200
 ROLLED_UP_FROM = 20  # a push with more changesets shows the rest on demand
@@ -61,8 +62,6 @@ def add_templates(templates: Any) -> None:
 
 
 def values(web: Any, lookup: Lookup, found: Found) -> dict[str, Any]:
-    from .web import next_url
-
     asked = found.query
     pages = _pages(asked.page, lookup.count(found)) if asked.is_paged else []
     return {

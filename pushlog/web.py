@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mercurial import templater as templates_of_mercurial
-from mercurial import util
 from mercurial.hgweb import hgweb_mod_inner, hgwebdir_mod_inner, webcommands, webutil
 
-from . import children, escaping, pushed, seams
+from . import children, escaping, feed, page, pushed, seams
 from .lookup import Found, Lookup
+from .webreply import forget_tag, link_next, send
 
 _NO_PAGES = (b"archive", b"pushes", b"pushlog", b"pushlogstyle", b"rawfile", b"static")  # whatever the style
-_STARTS = ("startdate", "fromchange", "startID", "afterID")
 _BATCH = 2000  # pushes, or their changesets, whose short form is made at once
 
 
@@ -115,8 +114,6 @@ def pushlog(web: Any) -> Iterable[bytes]:
 
     Pushes as an Atom feed, one entry per changeset; the parameters of ``json-pushes`` apply.
     """
-    from . import feed
-
     lookup = Lookup(web)
     lookup.version()
     found = lookup.find()
@@ -133,8 +130,6 @@ def pushloghtml(web: Any) -> Iterable[bytes]:
 
     Pushes as a page to read and search; the parameters of ``json-pushes`` apply.
     """
-    from . import page
-
     lookup = Lookup(web, is_form=True)
     lookup.version()
     found = lookup.find()
@@ -150,60 +145,5 @@ def pushlogstyle(web: Any) -> Iterable[bytes]:
 
     The style sheet of ``pushloghtml``.
     """
-    from . import page
-
     web.res.headers[b"Content-Type"] = b"text/css; charset=UTF-8"
     return send(web, iter([page.style_sheet()]))
-
-
-def send(web: Any, body: Iterator[bytes]) -> Iterable[bytes]:
-    """Stream ``body`` in pieces of some size."""
-    if web.req.method != b"HEAD":
-        web.res.setbodygen(_gathered(body))
-    return web.res.sendresponse()
-
-
-def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    gathered, size = [], 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += len(piece)
-        if size > 32768:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    yield b"".join(gathered)
-
-
-def forget_tag(web: Any, lookup: Lookup) -> None:
-    """No entity tag where the answer depends on the time of asking, too."""
-    if {"startdate", "enddate"} & lookup.parameters.keys():
-        del web.res.headers[b"ETag"]
-
-
-def link_next(web: Any, found: Found, command: bytes) -> None:
-    """Say in a header where an answer that was cut goes on."""
-    if found.next_id is not None:
-        web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found, command)
-
-
-def address(web: Any) -> bytes:
-    """The repository's URL, ending in a slash; whatever its path or the server's name hold, a URL and nothing else."""
-    host = util.urlreq.quote(web.req.advertisedbaseurl, safe=b":/[]")
-    return b"%s%s/" % (host, util.urlreq.quote(web.req.apppath))
-
-
-def next_url(web: Any, found: Found, command: bytes) -> bytes:
-    """This request's URL, going on behind `next_id`; from a date on in the same window, for dates need not grow with the ids."""
-    parameters = [
-        (name, value)
-        for name, values in web.req.qsparams.asdictoflists().items()
-        for value in values
-        if name.decode("latin-1") not in (*_STARTS, "node", "cmd", "style")
-    ]
-    start = found.query.start
-    if start is not None and start.kind == "date":
-        parameters += [(b"startdate", b"%d" % start.value), (b"afterID", b"%d" % found.next_id)]
-    else:
-        parameters.append((b"startID", b"%d" % found.next_id))
-    words = b"&".join(b"%s=%s" % (util.urlreq.quote(n), util.urlreq.quote(v)) for n, v in parameters)
-    return b"%s%s?%s" % (address(web), command, words)

@@ -36,7 +36,6 @@ from .alarms import BROKEN, LOST, NEWER, Alarm, alarms, survey
 from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
 from .levels import AggregatorBeat, Notice, State
-from .limits import within
 from .log import (
     ACKS,
     EVENTS,
@@ -56,7 +55,7 @@ from .outgoing import Batch
 from .poison import Poison, Poisoned
 from .retry import RECONNECT
 from .roster import Roster
-from .shape import from_json, to_json
+from .shape import from_json, to_json, within
 from .silence import Silence
 
 GROUP = IDENTITY = "aggregator"

@@ -26,7 +26,6 @@ from . import crew
 from .clock import Clock, SystemClock
 from .errors import Refused
 from .levels import Reason, State
-from .limits import within
 from .log import EVENTS, Log
 from .mirror.service import alone
 from .mirror.settings import MirrorSettings
@@ -34,6 +33,7 @@ from .mirror.task import Found, Outcome, Scan, Task
 from .retry import Backoff
 from .roster import MirrorState, Verb
 from .rules import Rules
+from .shape import within
 from .status import Follower, Picture
 from .verify import carried, must_have
 

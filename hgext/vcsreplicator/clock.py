@@ -4,6 +4,8 @@
 import time
 from typing import Protocol
 
+DAY = 86400.0  # seconds
+
 
 class Clock(Protocol):
     """Where a stage gets its time from; tests move theirs by hand."""

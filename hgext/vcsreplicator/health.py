@@ -10,11 +10,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from .clock import Clock, SystemClock
+from .clock import DAY, Clock, SystemClock
 from .errors import Expired, Unavailable
-from .limits import DAY, within
 from .log import Log
 from .roster import MirrorState
+from .shape import within
 from .silence import Silence
 from .status import AGGREGATOR, Follower, Picture
 

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import structlog
 
 from .blobs import BlobStore, open_blobs
-from .clock import Clock, SystemClock
+from .clock import DAY, Clock, SystemClock
 from .errors import BadConfig, ReplicationError, Unavailable
-from .limits import DAY, within
 from .log import Log
 from .outbox import Outbox, Store
 from .path import check_prefix
@@ -30,6 +29,7 @@ from .relay_scan import find_repositories
 from .relay_sending import Bundles, Sender
 from .relay_server import Server
 from .relay_work import Work
+from .shape import within
 
 log = structlog.get_logger()
 

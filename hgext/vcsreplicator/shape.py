@@ -25,6 +25,7 @@ from .errors import MalformedEvent
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
 
+GIB = 1024**3
 MAX_TEXT = 4 * 1024 * 1024
 LARGEST = 2**63 - 1
 """The largest whole number, and without its sign the smallest."""
@@ -261,3 +262,11 @@ def _as_it_is(hint: Any) -> type | None:
 
 def _may_be_none(hint: Any) -> bool:
     return types.NoneType in typing.get_args(hint)
+
+
+def within(settings: Any, **limits: tuple[float, float]) -> None:
+    """Raises ValueError naming the first member that is not between its limits, both included."""
+    for name, (least, most) in limits.items():
+        value = getattr(settings, name)
+        if not least <= value <= most:
+            raise ValueError(f"{name}: expected a number from {least:.12g} to {most:.12g}, got {value}")

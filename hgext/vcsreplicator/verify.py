@@ -15,14 +15,14 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from . import crew
-from .clock import Clock, SystemClock
+from .clock import DAY, Clock, SystemClock
 from .comparison import Outcome, Verdict, judge
 from .errors import Unavailable
 from .levels import State
-from .limits import DAY, within
 from .log import Log
 from .mirror.settings import MirrorSettings
 from .mirror.task import Look, Looked
+from .shape import within
 from .status import Follower, Picture
 
 COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome", ["mirror", "outcome"])

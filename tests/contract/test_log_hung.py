@@ -83,7 +83,7 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
 
         def attempt() -> None:
             assert isinstance(log, KafkaLog)
-            log.drop_admin()
+            log.broker.drop_admin()
             log.ends(NOTICES)
 
         def found_out() -> bool:

@@ -20,8 +20,7 @@ from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
 from hgext.vcsreplicator.errors import BadConfig, Rewound, Unavailable
-from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, Message, Reader, topics
-from hgext.vcsreplicator.log import kafka as kafka_log
+from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, Message, Reader, kafka_broker, topics
 from hgext.vcsreplicator.log.kafka import KafkaLog
 from hgext.vcsreplicator.log.kafka_clients import wait
 from hgext.vcsreplicator.log.kafka_options import parse
@@ -266,11 +265,11 @@ def attempts(url: str) -> Iterator[Callable[[], object]]:
     """What each kind of client is opened for, on a log that was reached before."""
     log = KafkaLog(parse(url))
     yield lambda: log.partitions(ERRORS)
-    log._partitions.update({EVENTS: 1, NOTICES: 1})
+    log.broker._partitions.update({EVENTS: 1, NOTICES: 1})
     reader = log.reader({(EVENTS, 0): 0})
     yield lambda: reader.poll(0.01)
     yield lambda: log.append([Message(topic=NOTICES, key="x", value=b"1")])
-    yield lambda: log.new_producer(transactional_id="single")
+    yield lambda: log.broker.new_producer(transactional_id="single")
 
 
 @pytest.mark.parametrize("way", ["away", "mute", "mute over TLS"])
@@ -328,7 +327,7 @@ def test_positions_that_a_broker_left_hanging_are_readable_again(
         leave_hanging(transactor, {TopicPartition(EVENTS, 0): OffsetAndMetadata(7, "", -1)})
         transactor.close()
         with monkeypatch.context() as impatient:
-            impatient.setattr(kafka_log, "COORDINATOR_PATIENCE", 0.5)
+            impatient.setattr(kafka_broker, "COORDINATOR_PATIENCE", 0.5)
             with pytest.raises(Unavailable, match="UnstableOffsetCommit"):
                 log.stored("single", EVENTS)
         if again == "renewed":

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.clock import DAY
 from hgext.vcsreplicator.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.log import DAY, EVENTS, LATEST, NOTICES, STATE, Message, Record, Topic
+from hgext.vcsreplicator.log import EVENTS, LATEST, NOTICES, STATE, Message, Record, Topic
 from hgext.vcsreplicator.log import doorbell as bells
 from hgext.vcsreplicator.log.filesystem import kind_of, refuse_network
 from hgext.vcsreplicator.log.sqlite import STEP, TOMBSTONES_KEPT, SqliteLog

@@ -17,7 +17,7 @@ from testing.services.cache import CHECKOUT
 OURS = "hgext.vcsreplicator"
 WORDS, LOG, STAGES, BORDER, SURFACES = range(5)
 LAYERS = {
-    "errors value event wire digest path rules retry clock shape levels streams limits passing silence unforeseen secrecy "
+    "errors value event wire digest path rules retry clock shape levels streams passing silence unforeseen secrecy "
     "version": WORDS,
     "log": LOG,
     "outbox forks losses blobs relay relay_client relay_fork relay_loss relay_scan relay_sending relay_server relay_work "
@@ -31,7 +31,7 @@ LAYER_OF = {name: layer for names, layer in LAYERS.items() for name in names.spl
 CLIENTS = {
     "kafka": {
         f"{OURS}.log.kafka{part}"
-        for part in ("", "_clients", "_connections", "_options", "_reader", "_records", "_transactor")
+        for part in ("", "_broker", "_clients", "_connections", "_options", "_reader", "_records", "_transactor")
     },
     "kombu": {"notifier.amqp", "notifier.listener"},
     "amqp": {"notifier.amqp", "notifier.listener"},

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from ..clock import DAY
 from ..config import DEFAULT_FILE, Config, load
 from ..errors import BadConfig
-from ..limits import DAY
 from ..log import Log
 from ..log.opening import open_log
 

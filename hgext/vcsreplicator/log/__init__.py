@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from ..clock import DAY
 from ..errors import Rejected
 
 Positions = Mapping[int, int]
@@ -44,7 +45,6 @@ class Topic:
     retention: float | None = None
 
 
-DAY = 86400.0
 EVENTS, ACKS, PENDING, STATE, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS = TOPIC_NAMES = (
     "events",
     "acks",

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
@@ -13,11 +12,9 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from ..errors import Expired, ReplicationError, Rewound
 from . import Record
+from .kafka_broker import Broker
 from .kafka_clients import connect, rim
 from .kafka_records import Unpacked, record_of
-
-if TYPE_CHECKING:
-    from .kafka import KafkaLog
 
 SLICE = (
     0.2  # seconds a poll may stay in the client, which cannot be woken; shorter ones cost an idle service 3 % of a core
@@ -30,10 +27,10 @@ TopicPartitionKey = tuple[str, int]
 class KafkaReader:
     """A consumer without a group; its positions are ours, so a new consumer goes on exactly where the old one stopped."""
 
-    def __init__(self, log: "KafkaLog", positions: Mapping[TopicPartitionKey, int]) -> None:
-        self._log = log
-        self._names = {log.partition(*key): key for key in positions}
-        self._next = {log.partition(*key): at for key, at in positions.items()}
+    def __init__(self, broker: Broker, positions: Mapping[TopicPartitionKey, int]) -> None:
+        self._broker = broker
+        self._names = {broker.partition(*key): key for key in positions}
+        self._next = {broker.partition(*key): at for key, at in positions.items()}
         self._paused: set[TopicPartition] = set()
         self._consumer: KafkaConsumer | None = None
         self._marks: dict[TopicPartition, ConsumerRecord] = {}
@@ -67,13 +64,13 @@ class KafkaReader:
         return {key: self._position(partition) for partition, key in self._names.items()}
 
     def pause(self, partitions: Sequence[TopicPartitionKey]) -> None:
-        changed = [self._log.partition(*key) for key in partitions]
+        changed = [self._broker.partition(*key) for key in partitions]
         self._paused.update(changed)
         if self._consumer is not None:
             self._consumer.pause(*changed)
 
     def resume(self, partitions: Sequence[TopicPartitionKey]) -> None:
-        changed = [self._log.partition(*key) for key in partitions]
+        changed = [self._broker.partition(*key) for key in partitions]
         self._paused.difference_update(changed)
         if self._consumer is not None:
             self._consumer.resume(*changed)
@@ -85,11 +82,11 @@ class KafkaReader:
         self._drop()
 
     def _read(self, seconds: float, limit: int) -> list[Record]:
-        with rim(self._log.options, "read"):
+        with rim(self._broker.options, "read"):
             try:
                 return self._fetch(seconds, limit)
             except kafka_errors.LogTruncationError as error:
-                raise Rewound(f"{self._log.options.url}: the log lost records: {error}") from error
+                raise Rewound(f"{self._broker.options.url}: the log lost records: {error}") from error
             except kafka_errors.OffsetOutOfRangeError as error:
                 if self._consumer is None:
                     raise
@@ -98,7 +95,7 @@ class KafkaReader:
                     return []
                 early = [partition for partition, at in self._next.items() if at < beginnings[partition]]
                 kind = Expired if early else Rewound
-                raise kind(f"{self._log.options.url}: the position is gone: {error}") from error
+                raise kind(f"{self._broker.options.url}: the position is gone: {error}") from error
 
     def _forget_marks(self, consumer: KafkaConsumer, beginnings: Mapping[TopicPartition, int]) -> bool:
         """Go on without those that retention took; whether there were any."""
@@ -137,7 +134,7 @@ class KafkaReader:
         for topic in {partition.topic for partition in self._names}:
             id_ = consumer._manager.cluster.topic_id(topic)
             if id_ is not None and self._topics.setdefault(topic, id_) != id_:
-                raise Rewound(f"{self._log.options.url}: topic {topic} was made anew")
+                raise Rewound(f"{self._broker.options.url}: topic {topic} was made anew")
 
     def _unread(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
         """The batch without the record that was only read again. Raises Rewound if that is another one now."""
@@ -149,7 +146,7 @@ class KafkaReader:
             return batch
         if (first.offset, first.timestamp, first.key) != (mark.offset, mark.timestamp, mark.key):
             raise Rewound(
-                f"{self._log.options.url}: topic {partition.topic}, partition {partition.partition}: another record than "
+                f"{self._broker.options.url}: topic {partition.topic}, partition {partition.partition}: another record than "
                 f"before is at {mark.offset}: the log lost records and has new ones"
             )
         return batch[1:]
@@ -186,7 +183,7 @@ class KafkaReader:
 
     def _connect(self) -> KafkaConsumer:
         consumer: KafkaConsumer = connect(
-            self._log.options,
+            self._broker.options,
             KafkaConsumer,
             group_id=None,
             enable_auto_commit=False,

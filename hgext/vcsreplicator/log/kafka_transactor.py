@@ -4,7 +4,7 @@
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
@@ -12,13 +12,10 @@ from kafka.structs import OffsetAndMetadata
 
 from ..errors import Fenced, ReplicationError, Unavailable
 from . import Message, check_message
+from .kafka_broker import OWNERS, Broker
 from .kafka_clients import close_producer, rim, wait, warm
 
-if TYPE_CHECKING:
-    from .kafka import KafkaLog
-
 COMMIT_PATIENCE = 8.0  # seconds until the end of a transaction counts as unclear; a service must stop within ten
-OWNERS = "transactors"  # a topic without records; transactors note there, as positions, who came last
 
 TopicPartitionKey = tuple[str, int]
 
@@ -27,13 +24,13 @@ class KafkaTransactor:
     """Fenced by Kafka, and by a note of who came last: the broker also fences one whose transaction took too long, which only
     has to begin anew. The note is written first, so nobody is fenced without one."""
 
-    def __init__(self, log: "KafkaLog", identity: str) -> None:
-        self._log, self._identity = log, identity
+    def __init__(self, broker: Broker, identity: str) -> None:
+        self._broker, self._identity = broker, identity
         self._instance = uuid.uuid4().hex
-        log.create_owners()
+        broker.create_owners()
         epoch, _ = self._last_owner()
         note = OffsetAndMetadata(epoch + 1, self._instance, -1)
-        log.store(self._group, {(OWNERS, 0): note})
+        broker.store(self._group, {(OWNERS, 0): note})
         self._producer: KafkaProducer | None = None
         self._begin()
 
@@ -51,17 +48,19 @@ class KafkaTransactor:
     ) -> None:
         for message in messages:
             check_message(message)
-        plan = [self._log.plan(message) for message in messages]
+        plan = [self._broker.plan(message) for message in messages]
         for key in positions or {}:
-            self._log.check_partition(*key)
-        offsets = {self._log.partition(*key): OffsetAndMetadata(at, "", -1) for key, at in (positions or {}).items()}
+            self._broker.check_partition(*key)
+        offsets = {self._broker.partition(*key): OffsetAndMetadata(at, "", -1) for key, at in (positions or {}).items()}
         if self._producer is None:
             self._refuse_newer()
-            raise Unavailable(f"{self._log.options.url}: {self._identity}: its last transaction is unclear; renew it")
+            raise Unavailable(
+                f"{self._broker.options.url}: {self._identity}: its last transaction is unclear; renew it"
+            )
         if not plan and not offsets:
             return self._refuse_newer()
         try:
-            with rim(self._log.options, f"commit as {self._identity}"):
+            with rim(self._broker.options, f"commit as {self._identity}"):
                 self._transact(self._producer, plan, offsets, group)
         except ReplicationError as error:
             self.close()
@@ -80,9 +79,9 @@ class KafkaTransactor:
         return f"transactor-{self._identity}"
 
     def _begin(self) -> None:
-        self._producer = self._log.new_producer(transactional_id=self._log.full(self._identity))
+        self._producer = self._broker.new_producer(transactional_id=self._broker.full(self._identity))
         try:
-            with rim(self._log.options, f"become {self._identity}"):
+            with rim(self._broker.options, f"become {self._identity}"):
                 self._producer.init_transactions()
                 self._end_hanging(self._producer)
         except ReplicationError:
@@ -97,8 +96,8 @@ class KafkaTransactor:
         abort: none of them holds, and what they were of is read again.
         """
         deadline = time.monotonic() + COMMIT_PATIENCE
-        any_position = {self._log.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
-        group = self._log.full(self._identity)
+        any_position = {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
+        group = self._broker.full(self._identity)
         producer.begin_transaction()
         wait(producer, lambda manager: manager.send_offsets_to_transaction(any_position, group), deadline)
         wait(producer, lambda manager: manager.begin_abort(), deadline)
@@ -115,15 +114,15 @@ class KafkaTransactor:
         producer.begin_transaction()
         futures = [producer.send(**arguments) for arguments in plan]
         if group is not None and offsets:
-            full = self._log.full(group)
+            full = self._broker.full(group)
             wait(producer, lambda manager: manager.send_offsets_to_transaction(offsets, full), deadline)
         for future in futures:
             future.get(timeout=max(0.001, deadline - time.monotonic()))
         wait(producer, lambda manager: manager.begin_commit(), deadline)
 
     def _last_owner(self) -> tuple[int, str]:
-        group, partition = self._log.full(self._group), self._log.partition(OWNERS, 0)
-        found = self._log.ask("who came last", lambda admin: admin.list_group_offsets({group: [partition]}))
+        group, partition = self._broker.full(self._group), self._broker.partition(OWNERS, 0)
+        found = self._broker.ask("who came last", lambda admin: admin.list_group_offsets({group: [partition]}))
         note = found.get(group, {}).get(partition)
         return (0, "") if note is None or note.offset < 0 else (note.offset, note.metadata or "")
 

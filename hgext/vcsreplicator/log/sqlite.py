@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ..clock import Clock, SystemClock
+from ..clock import DAY, Clock, SystemClock
 from ..errors import BadConfig, Fenced, Rejected, Unavailable
-from . import DAY, Message, Positions, Reader, Record, Topic, Transactor, check_message, partition_of
+from . import Message, Positions, Reader, Record, Topic, Transactor, check_message, partition_of
 from . import sqlite_statements as sql
 from .doorbell import ring
 from .filesystem import refuse_network
@@ -110,7 +110,7 @@ class SqliteLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         with self._reading() as connection:
             topics = {self._topic(connection, topic).id for topic, _ in positions}
-        return SqliteReader(self, self.streams(positions), positions, topics)
+        return SqliteReader(positions, connect=self.connect, find_streams=self.streams, bells=self.bells, topics=topics)
 
     def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The row ids of these partitions in the file of now: in another file they may differ."""

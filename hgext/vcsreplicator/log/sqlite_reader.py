@@ -3,17 +3,15 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from ..errors import Expired, Rewound, Unavailable
 from . import LATEST, Record
 from . import sqlite_statements as sql
 from .doorbell import Bell
 from .sqlite_connection import Connection
-
-if TYPE_CHECKING:
-    from .sqlite import SqliteLog
 
 FALLBACK_POLL = 0.5  # seconds until a reader looks again though no bell rang
 POLL_BYTES = 32 * 1024 * 1024  # what one poll returns at most, however many records were asked for
@@ -24,17 +22,23 @@ Mark = tuple[Any, ...]
 
 
 class SqliteReader:
-    """Reads by a connection of its own, in snapshots that end before `poll` returns."""
+    """Reads by a connection of its own, in snapshots that end before `poll` returns.
+
+    `find_streams` tells the row ids of partitions, which differ in a file that was made anew.
+    """
 
     def __init__(
         self,
-        log: "SqliteLog",
-        streams: Mapping[TopicPartition, int],
         positions: Mapping[TopicPartition, int],
+        *,
+        connect: Callable[[], Connection],
+        find_streams: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
+        bells: Path,
         topics: set[int],
     ) -> None:
-        self._log = log
-        self._streams = dict(streams)
+        self._connect = connect
+        self._find_streams = find_streams
+        self._streams = find_streams(positions)
         self._positions = dict(positions)
         self._paused: set[TopicPartition] = set()
         self._connection: Connection | None = None
@@ -42,11 +46,9 @@ class SqliteReader:
         self._rewound: Rewound | None = None
         self._turn = 0
         try:
-            self._bell = Bell(log.bells, topics)
+            self._bell = Bell(bells, topics)
         except OSError as error:
-            raise Unavailable(
-                f"{log.bells}: cannot listen there: {error}; check the folder's owner and mode"
-            ) from error
+            raise Unavailable(f"{bells}: cannot listen there: {error}; check the folder's owner and mode") from error
 
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         deadline = time.monotonic() + timeout
@@ -104,8 +106,8 @@ class SqliteReader:
     def _connected(self) -> Connection:
         if self._connection is not None and not self._connection.current():
             self._disconnect()
-            self._streams = self._log.streams(self._streams)
-        self._connection = self._connection or self._log.connect()
+            self._streams = self._find_streams(self._streams)
+        self._connection = self._connection or self._connect()
         return self._connection
 
     def _end(self, connection: Connection, key: TopicPartition) -> int:
