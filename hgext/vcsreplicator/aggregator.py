@@ -361,7 +361,7 @@ def _load(log: Log, limit: int, poison: Poison | None) -> Aggregation:
     """Everything the log knows but for the levels."""
     positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
     whole = {partition for partition, at in log.beginnings(EVENTS).items() if positions[EVENTS, partition] <= at}
-    core = Aggregation(_load_roster(log), positions, limit=limit, poison=poison, whole=whole)
+    core = Aggregation(load_roster(log), positions, limit=limit, poison=poison, whole=whole)
     is_known = False
     for record in _whole(log, (STATE, PENDING), {}):
         is_known = is_known or (record.topic == STATE and record.key == IDENTITY)
@@ -411,7 +411,8 @@ def _start(log: Log, topic: str) -> dict[TopicPartition, int]:
     return start
 
 
-def _load_roster(log: Log) -> Roster:
+def load_roster(log: Log) -> Roster:
+    """The newest roster in the log; raises BadConfig if it cannot be read."""
     roster = Roster()
     for record in _whole(log, (ROSTER,), {}):
         if record.key == rosters.KEY and record.value is not None:

@@ -45,10 +45,14 @@ class Rules(Value):
 
 def check_rules(rules: Rules) -> Rules:
     """The rules themselves if each can be evaluated; raises MalformedEvent naming the first that cannot."""
-    for rule in (*rules.include, *rules.exclude):
-        if problem := _compiled(rule)[1]:
-            raise MalformedEvent(f"rule {rule[:200]!r}: {problem}")
+    for rule, problem in refused((*rules.include, *rules.exclude)).items():
+        raise MalformedEvent(f"rule {rule[:200]!r}: {problem}")
     return rules
+
+
+def refused(rules: Sequence[str]) -> dict[str, str]:
+    """The rules that cannot be evaluated, each with the reason."""
+    return {rule: problem for rule in rules if (problem := _compiled(rule)[1])}
 
 
 def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:

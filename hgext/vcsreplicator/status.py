@@ -4,6 +4,7 @@
 Compacted topics are read whole once and then followed, so a watched picture costs what has changed.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from .clock import Clock, SystemClock
 from .errors import MalformedEvent
 from .levels import Ack, AggregatorBeat, Beat, State
 from .log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Record
+from .rules import refused
 from .shape import from_json, plain
 
 Key = TypeVar("Key")
@@ -274,6 +276,7 @@ def findings(
             found.append(Finding(level=1, text=text))
         found += _lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
     found += _ungated(picture, now)
+    found += _refused_rules(picture)
     found += _destinations(picture, now, destinations, warn, critical)
     for ack in picture.detached():
         state = picture.states.get(ack.repository)
@@ -312,6 +315,30 @@ def _ungated(picture: Picture, now: float) -> list[Finding]:
             level=2, text=f"notices are held of {_paths(alone)}: no mirror gates them; see: vcsreplicator roster list"
         )
     ]
+
+
+def _refused_rules(picture: Picture) -> list[Finding]:
+    """Rules that an older release let in and that cannot be evaluated, with what mends them."""
+    found = []
+    for mirror in picture.roster.mirrors if picture.roster else ():
+        bad = (
+            {}
+            if mirror.state is rosters.MirrorState.REMOVED
+            else refused((*mirror.rules.include, *mirror.rules.exclude))
+        )
+        for rule, problem in bad.items():
+            text = f"mirror {mirror.name}: rule {rule[:200]!r} leaves nothing out, because it cannot be evaluated: {problem}"
+            found.append(Finding(level=1, text=f"{text}; give it other rules: {_mending(mirror, bad)}"))
+    return found
+
+
+def _mending(mirror: rosters.Mirror, bad: Collection[str]) -> str:
+    """The command that sets this mirror's rules, with RULE in place of each that is bad."""
+    words = ["vcsreplicator", "roster", "rules", mirror.name]
+    for option, rules in (("--include", mirror.rules.include), ("--exclude", mirror.rules.exclude)):
+        for rule in rules:
+            words += [option, "RULE" if rule in bad else shlex.quote(rule)]
+    return " ".join([*words, "--yes"])
 
 
 def _destinations(

@@ -92,6 +92,20 @@ def test_what_a_mirror_does_not_carry_is_none_of_its_lag(installation: Installat
     assert installation.picture().behind("alpha") == 0
 
 
+def test_a_rule_of_an_older_release_that_cannot_be_evaluated_is_named_with_what_to_type(
+    installation: Installation,
+) -> None:
+    installation.ack(3)
+    rules = Rules(include=("re:(?!private/)", "re:users/.*$"), exclude=("path:a b",))
+    gone = Mirror(name="gone", state=MirrorState.REMOVED, rules=rules)
+    installation.write(ROSTER, KEY, Roster(mirrors=(replace(ALPHA, rules=rules), gone)))
+    [(level, text)] = installation.found()
+    assert level == 1
+    assert text.startswith("mirror alpha: rule 're:(?!private/)' leaves nothing out, because it cannot be evaluated: ")
+    command = "vcsreplicator roster rules alpha --include RULE --include 're:users/.*$' --exclude 'path:a b' --yes"
+    assert text.endswith(f"; give it other rules: {command}")
+
+
 def test_a_mirror_that_does_not_get_on_is_named(installation: Installation) -> None:
     assert installation.found(after=59.0) == []
     [(level, text)] = installation.found(after=2.0)

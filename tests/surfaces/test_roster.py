@@ -14,8 +14,10 @@ from click.testing import CliRunner, Result
 from hgext.vcsreplicator.aggregator import AggregatorSettings, run
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.errors import Refused
-from hgext.vcsreplicator.log import ACKS, Message, topics
+from hgext.vcsreplicator.log import ACKS, ROSTER, Message, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import to_json
 from testing.aggregating import all_noticed, send
 from testing.chains import Chain
@@ -29,7 +31,7 @@ class Installation:
 
     def __init__(self, folder: Path) -> None:
         self.config = folder / "vcsreplicator.toml"
-        self.config.write_text(f'log = "sqlite://{folder}/log.db"\n')
+        self.config.write_text(f'log = "sqlite://{folder}/log.db"\n[aggregator]\nbeat = 0.1\n')
         self.log = open_log(f"sqlite://{folder}/log.db")
         self.log.create(topics())
         self.chain = Chain("group/one")
@@ -37,16 +39,25 @@ class Installation:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        ready, settings = threading.Event(), AggregatorSettings()
+        ready, settings = threading.Event(), AggregatorSettings(beat=0.1)
         self._thread = threading.Thread(target=lambda: run(settings, self.log, stop=self._stop, ready=ready.set))
         self._thread.start()
         assert ready.wait(SOON)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._stop.set()
         if self._thread:
             self._thread.join(SOON)
+        self._stop.clear()
+
+    def close(self) -> None:
+        self.stop()
         self.log.close()
+
+    def write_roster(self, *rules: str) -> None:
+        """The roster as an older release may have left it: alpha includes by these rules."""
+        alpha = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=rules))
+        self.log.append([Message(topic=ROSTER, key=KEY, value=to_json(Roster(version=7, mirrors=(alpha,))))])
 
     def cli(self, *words: str) -> Result:
         return CliRunner().invoke(program, ["roster", *words, "--config", str(self.config)])
@@ -149,3 +160,60 @@ def test_an_allowed_empty_roster_is_shown(installation: Installation) -> None:
     assert "notices are held" in installation.done("list")
     assert "notices go out" in installation.done("allow-empty", "yes", "--yes")
     assert "notices go out" in installation.done("list")
+
+
+BAD = "re:(?!private/)"
+
+
+def test_a_bad_rule_of_an_older_release_stops_nothing_and_is_mended_by_request(installation: Installation) -> None:
+    installation.write_roster(BAD)
+    installation.start()
+    installation.push(2)
+    installation.ack("alpha", 2)
+    eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
+    installation.done("rules", "alpha", "--exclude", "re:private/", "--include", "re:.*", "--yes")
+    assert "-re:private/" in installation.done("list")
+
+
+def test_the_roster_is_mended_while_nothing_runs_and_the_next_aggregator_goes_by_it(installation: Installation) -> None:
+    installation.write_roster(BAD)
+    installation.push(1)
+    assert "add --yes to do it" in installation.refused("rules", "alpha", "--include", "path:elsewhere", "--offline")
+    words = ("rules", "alpha", "--include", "path:elsewhere", "--yes", "--offline", "--reason", "mended")
+    assert "roster version 8: alpha is active" in installation.done(*words)
+    assert "+path:elsewhere" in installation.done("list")
+    assert "mended" in installation.done("list", "--decisions")
+    installation.done("allow-empty", "yes", "--yes", "--offline")
+    installation.start()  # alpha, which never acked, gates nothing any more
+    eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
+
+
+def test_a_request_that_waits_does_not_undo_what_was_decided_offline_after_it(installation: Installation) -> None:
+    installation.write_roster(BAD)
+    installation.refused("rules", "alpha", "--include", "re:older", "--yes", "--wait", "0")
+    installation.log.append([Message(topic="roster-requests", key="x", value=b"no request")])
+    installation.done("rules", "alpha", "--include", "re:newer", "--yes", "--offline")
+    installation.start()
+    installation.done("deactivate", "alpha", "--yes")  # decided after what waited
+    assert "+re:newer" in installation.done("list")
+    roster = json.loads(installation.done("list", "--json"))
+    told = [(decision["request"]["verb"], decision.get("refusal")) for decision in roster["recent"]]
+    assert [verb for verb, _ in told] == ["rules", "rules", "deactivate"]
+    assert "was decided offline before it" in told[0][1]
+    assert told[1:] == [("rules", None), ("deactivate", None)]
+
+
+def test_nothing_is_decided_offline_while_an_aggregator_runs(installation: Installation) -> None:
+    installation.write_roster()
+    installation.start()
+    assert "an aggregator runs" in installation.refused("deactivate", "alpha", "--yes", "--offline")
+    installation.done("deactivate", "alpha", "--yes")  # it was not fenced
+    installation.stop()
+    assert "alpha is active" in installation.done("activate", "alpha", "--offline")
+
+
+def test_what_needs_an_aggregator_is_refused_offline_and_changes_nothing(installation: Installation) -> None:
+    installation.write_roster()
+    assert "only an aggregator can do that" in installation.refused("add", "beta", "--offline")
+    assert "beta" not in installation.done("list")
+    assert installation.log.ends("roster-requests") == {0: 0}

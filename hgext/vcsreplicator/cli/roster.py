@@ -31,6 +31,7 @@ from .requests import when, who
 
 RULE = "path:EXACT or re:EXPRESSION"
 TURN = 0.2  # seconds until somebody who wants to stop is noticed
+BEATS = 2.5  # of an aggregator that would have given a sign of life, if it ran
 
 
 @click.group()
@@ -49,16 +50,19 @@ def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--wait", default=10.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the aggregator's word."
     )
+    @click.option("--offline", is_flag=True, help="While no aggregator runs: decide it here.")
     @with_config
     @functools.wraps(function)
-    def wrapped(config: Config, *arguments: Any, reason: str, wait: float, yes: bool = True, **options: Any) -> None:
+    def wrapped(
+        config: Config, *arguments: Any, reason: str, wait: float, offline: bool, yes: bool = True, **options: Any
+    ) -> None:
         with log_of(config) as log:
             picture = _picture(log)
             request = function(picture, reason, *arguments, **options)
             _check(picture, request)
             if not yes:
                 raise Refused(f"{_effect(picture, request)}; add --yes to do it")
-            _tell(ask(log, request, wait))
+            _tell(_offline(config, log, request) if offline else ask(log, request, wait))
 
     return wrapped
 
@@ -217,6 +221,14 @@ def _gates(picture: Picture, name: str | None, state: State) -> bool:
 def _serving(picture: Picture, name: str | None, state: State) -> int:
     ack = picture.acks.get((name or "", state.repository))
     return ack.serving if ack and ack.incarnation == state.incarnation else 0
+
+
+def _offline(config: Config, log: Log, request: Request) -> tuple[Decision, Roster]:
+    from ..aggregator import AggregatorSettings
+    from ..roster_offline import check_silence, decide_offline
+
+    check_silence(log, BEATS * config.settings(AggregatorSettings, "aggregator").beat)
+    return decide_offline(log, request)
 
 
 def ask(log: Log, request: Request, patience: float, stop: threading.Event | None = None) -> tuple[Decision, Roster]:
