@@ -8,8 +8,9 @@ Another extension may limit what web pages and wire commands show by giving the 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mercurial import error
@@ -62,12 +63,23 @@ def pushes(repo: Any, first_id: int) -> Iterator[tuple[int, bytes, int, list[byt
         first_id = page[-1].id + 1
 
 
-def push_of_node(repo: Any, node: bytes) -> tuple[int, bytes, int, list[bytes]] | None:
-    """The row of the push that brought this changeset (40 hex digits), None if it was never pushed."""
-    with Pushlog(repo).view() as connection:
-        number = database.push_id_of(connection, node.decode("ascii"))
-        push = None if number is None else database.push(connection, number)
-    return None if push is None else _row(push)
+@contextlib.contextmanager
+def reading(repo: Any) -> Iterator[Callable[[bytes], tuple[int, bytes, int, list[bytes]] | None]]:
+    """Within, a function gives the row of the push that brought a changeset (40 hex digits), None if it was never pushed.
+
+    All answers are of one moment. Aborts with one line if the pushlog cannot be read. Keep it short, as `Pushlog.view` says.
+    """
+    try:
+        with Pushlog(repo).view() as connection:
+
+            def push_of_node(node: bytes) -> tuple[int, bytes, int, list[bytes]] | None:
+                number = database.push_id_of(connection, node.decode("ascii"))
+                push = None if number is None else database.push(connection, number)
+                return None if push is None else _row(push)
+
+            yield push_of_node
+    except sqlite3.Error as problem:
+        raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
 
 
 def last_push_id(repo: Any) -> int:

@@ -139,3 +139,35 @@ def test_mirrors_take_them_and_receivers_hear_of_each(tmp_path: Path) -> None:
         assert "diverged" not in told.stdout, told.stdout
         for name in ("alpha", "beta"):
             assert "diverged" not in cluster.output(f"mirror-{name}")
+
+
+def bookmark(master: Master, name: str) -> None:
+    """The next change of a repository that concerns no changesets, hence not the pushlog."""
+    master.operate("-R", str(master.root / name), "bookmark", "-r", "0", "after")
+
+
+def test_a_repository_that_does_not_publish_is_left_to_the_master(master: Master, log: Log) -> None:
+    master.create("one")
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write("[phases]\npublish = no\n")
+    master.commit("one", "a")
+    master.push("one")
+    for text in "bc":
+        master.commit("one", text)
+        blind_push(master, "one")
+    bookmark(master, "one")
+    assert [event.type for event in events(log)["one"]] == ["created", "changed", "sync", "changed"]
+
+
+def test_pushes_in_a_pushlog_that_cannot_be_read_are_left_to_the_master(master: Master, log: Log) -> None:
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    for text in "bc":
+        master.commit("one", text)
+        blind_push(master, "one")
+    folder = master.root / "one" / ".hg"
+    (folder / "pushlog2.db").write_bytes(b"this is no database" * 1000)
+    (folder / "store" / "pushlog.log").unlink()
+    bookmark(master, "one")
+    assert [event.type for event in events(log)["one"]] == ["created", "changed", "sync", "changed"]

@@ -11,11 +11,12 @@ output reaches the pusher (`master-relay.t`).
 """
 
 import base64
+import contextlib
 import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -289,10 +290,18 @@ def push_entry(repo: Any, tr: Any) -> PushEntry | None:
     return None if entry is None else PushEntry(id=entry[0], user=utf8(entry[1]), date=entry[2])
 
 
-def pushed(repo: Any, node: str) -> Any:
-    """The pushlog's (id, user, date, nodes) of the push that brought a changeset; None if it knows none."""
+@contextlib.contextmanager
+def reading_pushes(repo: Any) -> Iterator[Callable[[bytes], Any]]:
+    """Within, a function gives the pushlog's (id, user, date, nodes) of the push that brought a changeset, None if it knows none.
+
+    The pushlog is opened once for all of them; raises Abort if it cannot be read.
+    """
     pushlog = _pushlog()
-    return pushlog.push_of_node(repo, node.encode()) if pushlog else None
+    if pushlog is None:
+        yield lambda _node: None
+        return
+    with pushlog.reading(repo) as push_of_node:
+        yield push_of_node
 
 
 def public_markers(repo: Any, markers: list[Any]) -> tuple[Marker, ...]:
@@ -300,25 +309,25 @@ def public_markers(repo: Any, markers: list[Any]) -> tuple[Marker, ...]:
     if not markers:
         return ()
     repo.invalidatevolatilesets()
-    known = _Known(repo)
-    return tuple(
-        Marker(
-            precursor=known.node(precursor),
-            successors=tuple(known.node(node) for node in successors),
-            user=utf8(dict(metadata).get(b"user")),
-            time=float(date[0]),
+    with reading_pushes(repo) as push_of:
+        known = _Known(repo, push_of)
+        return tuple(
+            Marker(
+                precursor=known.node(precursor),
+                successors=tuple(known.node(node) for node in successors),
+                user=utf8(dict(metadata).get(b"user")),
+                time=float(date[0]),
+            )
+            for precursor, successors, _flags, metadata, date, _parents in markers
         )
-        for precursor, successors, _flags, metadata, date, _parents in markers
-    )
 
 
 class _Known:
     """What the repository knows of changesets that markers name; looks at each once."""
 
-    def __init__(self, repo: Any) -> None:
-        self._repo = repo
+    def __init__(self, repo: Any, push_of: Callable[[bytes], Any]) -> None:
+        self._repo, self._push_of = repo, push_of
         self._served = repo.filtered(b"served").changelog
-        self._pushlog = _pushlog()
         self._seen: dict[bytes, MarkerNode] = {}
 
     def node(self, node: bytes) -> MarkerNode:
@@ -331,7 +340,7 @@ class _Known:
         rev = self._repo.changelog.index.get_rev(node)
         if rev is None:
             return MarkerNode(node=name, known=False, visible=None, desc=None, push=None)
-        row = self._pushlog.push_of_node(self._repo, hex(node)) if self._pushlog else None
+        row = self._push_of(hex(node))
         return MarkerNode(
             node=name,
             known=True,
@@ -364,8 +373,13 @@ def fitting(entry: Entry) -> Entry:
 
 def refuse_large(changes: Changes, *, hint: bytes) -> None:
     """Raises Abort for changes that no event can hold, before anything is done."""
-    if len(to_json(changes)) > EVENT_LIMIT - EVENT_REST:
+    if not fits(changes):
         raise _too_large(changes, hint)
+
+
+def fits(changes: Changes) -> bool:
+    """Whether an event can hold these changes."""
+    return len(to_json(changes)) <= EVENT_LIMIT - EVENT_REST
 
 
 def _too_large(changes: Changes, hint: bytes) -> error.Abort:

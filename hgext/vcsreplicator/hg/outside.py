@@ -3,13 +3,19 @@
 
 What the pushlog knows of them is told push by push, as if it had been seen: changesets, heads and the phases that they have
 now. Then comes one `sync`, for bookmarks, markers, phases of what was there before, and what no push brought; mirrors look at the
-master for that. If what the newest event left is not the beginning of what is there (a strip, a restored store), only the
-`sync` comes.
+master for that. Only the `sync` comes
+
+- if what the newest event left is not the beginning of what is there (a strip, a restored store);
+- of a repository that is not publishing: what phases its changesets had when they came is not known, and a mirror that was told
+  others could not do what it is told;
+- of more than `MANY` changesets, and of a push that no event can hold, for all this is done while a pusher waits;
+- if the pushlog cannot be read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from mercurial import error
 from mercurial.node import bin, hex
 
 from ..event import NULL_NODE, PushEntry, Tip, Type
@@ -17,22 +23,38 @@ from ..outbox import Needs
 from . import capture, observe
 from .capture import Announcement
 
+# Changesets that are told push by push.
+MANY = 5_000
+
 
 def announcements(repo: Any, before: Tip, now: Tip) -> list[Announcement]:
     """What is to be told of a repository that was at `before` when its newest event was written, and is at `now`."""
     detail = {"reason": "outside", "bootstrap": "false"}
     sync = Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail)
-    return [*_pushes(repo.unfiltered(), before, now), sync]
+    return [*_told(repo.unfiltered(), before, now), sync]
 
 
-def _pushes(repo: Any, before: Tip, now: Tip) -> Iterator[Announcement]:
+def _told(repo: Any, before: Tip, now: Tip) -> list[Announcement]:
+    """The pushes, if all of them can be told; none of any otherwise."""
+    if not before.length < now.length <= before.length + MANY or _node(repo, before.length - 1) != before.node:
+        return []
+    if not repo.publishing():
+        return []
+    try:
+        with capture.reading_pushes(repo) as push_of:
+            found = list(_pushes(repo, before, now, push_of))
+    except error.Abort as problem:
+        repo.ui.log(b"vcsreplicator", b"pushes from outside are not told one by one: %s\n", problem.message)
+        return []
+    return found if all(capture.fits(announced.changes) for announced in found) else []
+
+
+def _pushes(repo: Any, before: Tip, now: Tip, push_of: Callable[[bytes], Any]) -> Iterator[Announcement]:
     """Of each push that the pushlog knows; what nobody pushed goes before the push that came behind it."""
-    if now.length <= before.length or _node(repo, before.length - 1) != before.node:
-        return
     first = start = before.length
     last_id = 0
     while start < now.length:
-        row = capture.pushed(repo, _node(repo, start))
+        row = push_of(_node(repo, start).encode())
         if row is None:
             start += 1
             continue
