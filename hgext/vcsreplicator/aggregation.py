@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from . import roster as rosters
 from . import shape, wire
-from .arrival import TAKEN, Arrival, follow, forked, judge, recovered
+from .arrival import TAKEN, Arrival, adopts, follow, forked, judge, recovered
 from .errors import MalformedEvent, Rejected, UnknownEvent
 from .event import Event, Type, is_identifier
 from .held import Held, Repository, Standing
@@ -88,6 +88,8 @@ class Aggregation:
         self._paths: dict[str, set[str]] = {}
         self._successors: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
+        self._kept: set[tuple[int, int]] = set()
+        self._unsettled: dict[str, Record] = {}
         self._joining = Joining()
         self._is_loaded = False
         self._output = Outgoing(passed=dict(positions))
@@ -105,6 +107,7 @@ class Aggregation:
         partition, newer, offset = place.rpartition(":")
         if newer:
             self._stored_newer.append(_kept(repository, int(partition), int(offset), value))
+            self._kept.add((int(partition), int(offset)))
             return
         found = self._repository(repository)
         found.add(Held.stored(int(place), value))
@@ -133,13 +136,33 @@ class Aggregation:
         self._note_paths(repository.state)
         self._touched[event.repository] = self._output.dirty[event.repository] = repository
 
-    def reread(self, now: float) -> bool:
-        """Takes what an older aggregator kept, until a batch is full; whether some is left, to be taken before any `event`."""
-        while self._stored_newer and not self.full:
-            if not self._take_newer(self._stored_newer[-1], now):
-                break
+    def take_kept(self, now: float) -> Outcome:
+        """Takes what an older aggregator kept, until a batch is full; all of it before any `event`.
+
+        Unfinished: call it again once the batch is written. Missing: once the partition `kept_in` is read again.
+        """
+        while self._stored_newer:
+            outcome = Outcome.UNFINISHED if self.full else self._take_newer(self._stored_newer[-1], now)
+            if outcome in (Outcome.UNFINISHED, Outcome.MISSING):
+                return outcome
             self._stored_newer.pop()
-        return bool(self._stored_newer)
+        return Outcome.TAKEN
+
+    @property
+    def kept_in(self) -> int:
+        """The partition of what `take_kept` takes next."""
+        return self._stored_newer[-1].partition
+
+    def begin_again(self, partition: int) -> None:
+        """The partition is read from its beginning up to its position, by `passed`; what is not found there is lost."""
+        self.whole.add(partition)
+
+    def end_again(self, partition: int, now: float) -> None:
+        """All of the partition up to its position was read again."""
+        for name, record in list(self._unsettled.items()):
+            if record.partition == partition:
+                del self._unsettled[name]
+                self._fork(self.repositories[name], wire.decode(record.value or b"").event, record, now)
 
     # Input
 
@@ -165,13 +188,14 @@ class Aggregation:
     def passed(self, record: Record, now: float) -> Outcome:
         """Takes a record of `events` that lies before the position, should anything of it be missing; as with `event`.
 
-        What cannot be read was recorded when it was passed.
+        What cannot be read was recorded when it was passed. A fork counts at `end_again`, unless an adoption follows it.
         """
         repository = self.repositories.get(record.key or "")
-        if repository is not None and repository.newer:
+        if repository is not None and repository.is_behind_newer(record):
+            self._keep(repository, record)
             return Outcome.HELD
         try:
-            return self._guarded(self._read, record, now)
+            return self._guarded(self._read_again, record, now)
         except UnknownEvent:
             if is_identifier(record.key or ""):
                 self._keep(self._repository(record.key or ""), record)
@@ -334,7 +358,7 @@ class Aggregation:
     @property
     def held(self) -> int:
         """Events without a notice."""
-        return sum(len(repository.queue) + repository.newer for repository in self.repositories.values())
+        return sum(len(repository.queue) + len(repository.newer) for repository in self.repositories.values())
 
     def gating(self, repository: Repository) -> tuple[Mirror, ...]:
         """The mirrors that this repository's notices wait for, by the path it has now."""
@@ -371,12 +395,15 @@ class Aggregation:
             found = self.repositories[name] = Repository(name)
         return found
 
-    def _read(self, record: Record, now: float) -> Outcome:
+    def _read_again(self, record: Record, now: float) -> Outcome:
+        return self._read(record, now, is_again=True)
+
+    def _read(self, record: Record, now: float, *, is_again: bool = False) -> Outcome:
         frame = wire.decode(record.value or b"")
         if frame.header.event is None:
             return Outcome.NOTHING
         self._output.moved = True
-        outcome = self._arrive(frame.event, record, now)
+        outcome = self._arrive(frame.event, record, now, is_again=is_again)
         if outcome is Outcome.TAKEN:
             self._output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
         return outcome
@@ -388,43 +415,47 @@ class Aggregation:
 
     def _keep(self, repository: Repository, record: Record) -> None:
         """For whoever understands it; those behind it wait as well, because their order and their chain depend on it."""
-        repository.newer += 1
-        self._output.keep(record)
+        place = (record.partition, record.offset)
+        repository.hold_newer(record)
+        if place not in self._kept:
+            self._kept.add(place)
+            self._output.keep(record)
 
-    def _take_newer(self, record: Record, now: float) -> bool:
-        """What an older aggregator kept; once more if it is still not understood, or stands behind one that is not.
-
-        False if it is unfinished.
-        """
+    def _take_newer(self, record: Record, now: float) -> Outcome:
+        """What an older aggregator kept; it stays there if it is still not understood, or stands behind one that is not."""
         repository = self._repository(record.key or "")
         if repository.newer:
-            repository.newer += 1
-            return True
+            self._keep(repository, record)
+            return Outcome.HELD
         try:
-            if self._guarded(self._read, record, now) is Outcome.UNFINISHED:
-                return False
+            outcome = self._guarded(self._read, record, now)
         except UnknownEvent:
-            repository.newer += 1
-            return True
+            self._keep(repository, record)
+            return Outcome.UNKNOWN
         except Rejected as error:
-            self._refuse(record, error, now)
-        self._output.give_up(record)
-        return True
+            outcome = self._refuse(record, error, now)
+        if outcome not in (Outcome.UNFINISHED, Outcome.MISSING):
+            self._kept.discard((record.partition, record.offset))
+            self._output.give_up(record)
+        return outcome
 
-    def _arrive(self, event: Event, record: Record, now: float) -> Outcome:
+    def _arrive(self, event: Event, record: Record, now: float, *, is_again: bool) -> Outcome:
         if record.key != event.repository:
             raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
         repository = self._repository(event.repository)
-        arrival = judge(repository.state, event, repository.known)
+        is_unsettled = repository.id in self._unsettled
+        arrival = judge(repository.state, event, repository.known, is_forked=is_unsettled)
+        if is_unsettled and adopts(repository.state, event, arrival):
+            del self._unsettled[repository.id]
         if arrival is Arrival.REPEAT:
             return self._fill(repository, event, record, now) if repository.lacks(event) else Outcome.REPEAT
         if arrival is Arrival.GAP and record.partition not in self.whole:
             return Outcome.MISSING
         if arrival not in TAKEN:
-            assert repository.state is not None
-            repository.state = forked(repository.state, event)
-            self._output.dirty[repository.id] = repository
-            self._output.reject(record, _fork_text(event, repository.state), now, repository=repository.id)
+            if is_again:
+                self._unsettled[repository.id] = record
+            else:
+                self._fork(repository, event, record, now)
             return Outcome.REJECTED
         if arrival is Arrival.GAP:
             text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
@@ -443,6 +474,15 @@ class Aggregation:
         if self._joining and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
             self._joining.survey(self.roster, self.repositories)
         return Outcome.TAKEN
+
+    def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
+        """Marks the repository; recorded before, it is not again."""
+        assert repository.state is not None
+        if repository.state.fork == event.id:
+            return
+        repository.state = forked(repository.state, event)
+        self._output.dirty[repository.id] = repository
+        self._output.reject(record, _fork_text(event, repository.state), now, repository=repository.id)
 
     def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> Outcome:
         """An event that waits for its notice, but was lost from `pending`, is there again."""

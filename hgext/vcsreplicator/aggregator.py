@@ -165,8 +165,7 @@ class Session:
             began = clock.monotonic()
             self.core = _load(log, settings.batch, poison)
             acks = self._load_acks(log)
-            while self.core.reread(clock.now()):
-                self.commit()
+            self._take_kept()
             self._complete()
             self._reader = log.reader({**self.core.positions, **acks})
             took = round(clock.monotonic() - began, 3)
@@ -245,11 +244,18 @@ class Session:
     def _partition(self, repository: str) -> int:
         return partition_of(repository, self._log.partitions(EVENTS))
 
+    def _take_kept(self) -> None:
+        """What an older aggregator kept for one that understands it."""
+        while (outcome := self.core.take_kept(self._clock.now())) in (Outcome.UNFINISHED, Outcome.MISSING):
+            if outcome is Outcome.MISSING:
+                self._read_again(self.core.kept_in)
+            self.commit()
+
     def _read_again(self, partition: int) -> None:
         """Everything the partition has before the position; once in a session, because then nothing of it is missing."""
         core, place = self.core, (EVENTS, partition)
         end, start = core.positions[place], self._log.beginnings(EVENTS)[partition]
-        core.whole.add(partition)
+        core.begin_again(partition)
         log_line.warning("events are read again", partition=partition, count=end - start)
         reader = self._log.reader({place: start})
         try:
@@ -260,6 +266,7 @@ class Session:
                 self._beat(self._clock.monotonic())
         finally:
             reader.close()
+        core.end_again(partition, self._clock.now())
 
     def _take_again(self, record: Record) -> None:
         while self.core.passed(record, self._clock.now()) is Outcome.UNFINISHED:

@@ -89,7 +89,7 @@ def survey(core: Aggregation) -> Waiting:
     broken = []
     for repository in core.repositories.values():
         if repository.id in core.poison.repositories:
-            broken.append(len(repository.queue) + repository.newer)
+            broken.append(len(repository.queue) + len(repository.newer))
             continue
         gating = core.gating(repository)
         if repository.queue and not gating and not core.roster.allow_empty:
@@ -100,7 +100,7 @@ def survey(core: Aggregation) -> Waiting:
             mirrors[mirror.name].lag += sum(held.seq > applied for held in repository.queue)
             mirrors[mirror.name].held += sum(held.seq > serving for held in repository.queue)
     newer = [
-        repository.newer + (len(repository.queue) if repository.is_stored_newer else 0)
+        len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0)
         for repository in core.repositories.values()
         if repository.newer or repository.is_stored_newer
     ]

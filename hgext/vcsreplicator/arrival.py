@@ -27,11 +27,11 @@ class Arrival(enum.StrEnum):
 TAKEN = frozenset({Arrival.FIRST, Arrival.NEXT, Arrival.GAP, Arrival.ADOPTED})
 
 
-def judge(state: State | None, event: Event, known: Callable[[int], str | None]) -> Arrival:
+def judge(state: State | None, event: Event, known: Callable[[int], str | None], *, is_forked: bool = False) -> Arrival:
     """What the event is; `known` gives the id of an earlier event by its sequence, None if it is forgotten.
 
-    A gap is taken only while no fork was seen: behind a fork nobody knows whose history it is. An earlier sequence whose id is
-    forgotten counts as a repeat.
+    A gap is taken only while no fork was seen, by the state or, with `is_forked`, since: behind a fork it is unknown whose history
+    it is. An earlier sequence whose id is forgotten counts as a repeat.
     """
     if state is None:
         return Arrival.FIRST if event.seq == 1 else Arrival.GAP
@@ -41,7 +41,14 @@ def judge(state: State | None, event: Event, known: Callable[[int], str | None])
         return Arrival.REPEAT if known(event.seq) in (event.id, None) else Arrival.FORK
     if event.seq == state.seq + 1:
         return Arrival.NEXT if event.previous == state.event else Arrival.FORK
-    return Arrival.FORK if state.fork else Arrival.GAP
+    return Arrival.FORK if state.fork or is_forked else Arrival.GAP
+
+
+def adopts(state: State | None, event: Event, arrival: Arrival) -> bool:
+    """Whether the event adopts a history, or did so with the present one: what did not fit before it is settled."""
+    if state is None or arrival is Arrival.ADOPTED:
+        return arrival is Arrival.ADOPTED
+    return event.seq == 1 and event.incarnation == state.incarnation and bool(state.retired)
 
 
 def _other_incarnation(state: State, event: Event) -> Arrival:

@@ -97,13 +97,14 @@ class Standing(enum.StrEnum):
 class Repository:
     """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released.
 
-    `newer` counts the records since the first event of a newer version: kept in the log for whoever understands it.
+    `newer` are the offsets of the records since the first event of a newer version, which the log keeps as they came.
     `is_recovered`: the stored state was lost, this one was made of notices. `is_incomplete`: events that wait for their notice are
     missing in the queue. `newest_at` is when its newest event came, by the aggregator's clock; 0 if that was before its start.
     """
 
     __slots__ = (
         "_gating",
+        "_newer_from",
         "_standings",
         "acks",
         "id",
@@ -123,7 +124,8 @@ class Repository:
         self.acks: dict[str, Ack] = {}
         self.queue: deque[Held] = deque()
         self.released = 0
-        self.newer = 0
+        self.newer: set[int] = set()
+        self._newer_from = -1
         self.newest_at = 0.0
         self.is_stored_newer = False
         self.is_recovered = False
@@ -161,6 +163,15 @@ class Repository:
         behind = self._held(event.seq + 1)
         fits = behind is None or not behind.known() or behind.event.previous == event.id
         return fits and after in (None, event.id)
+
+    def hold_newer(self, record: Record) -> None:
+        """Takes a record of a newer version, or one behind it."""
+        self._newer_from = min(self._newer_from, record.offset) if self.newer else record.offset
+        self.newer.add(record.offset)
+
+    def is_behind_newer(self, record: Record) -> bool:
+        """Whether the record is the first of a newer version, or stands behind it."""
+        return bool(self.newer) and record.offset >= self._newer_from
 
     def fill(self, held: Held) -> None:
         """Takes one that `lacks` named."""
@@ -268,7 +279,7 @@ class Repository:
         state = self.state
         if state is not None and ack.incarnation in state.retired:
             return Standing.FORMER
-        if state is None or ack.incarnation != state.incarnation or ack.applied > state.seq + self.newer:
+        if state is None or ack.incarnation != state.incarnation or ack.applied > state.seq + len(self.newer):
             return Standing.AHEAD
         if ack.applied == state.seq:
             known: tuple[str, str] | None = (state.event, state.digest)
@@ -282,9 +293,17 @@ class Repository:
         return self.acks.get(mirror) if self.standing(mirror) is Standing.COUNTS else None
 
     def is_level(self, mirror: str, released: int) -> bool:
-        """Whether the mirror serves what was released, or was filled beyond it and serves it with whatever is released next."""
+        """Whether the mirror serves what was released, or was filled beyond it and serves it with whatever is released next.
+
+        One that is ahead of the log, which may have lost what the mirror has, must serve it now: what follows may never come.
+        """
         ack = self.ack(mirror)
-        return released <= (min(ack.applied, max(ack.serving, ack.applied - 1)) if ack else 0)
+        if ack is not None:
+            return released <= min(ack.applied, max(ack.serving, ack.applied - 1))
+        if self.state is None or self.standing(mirror) is not Standing.AHEAD:
+            return released <= 0
+        ahead = self.acks[mirror]
+        return released <= (min(ahead.applied, ahead.serving) if ahead.incarnation == self.state.incarnation else 0)
 
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[Held]:
         """What can be released now, in order; each is released before the next is asked for.
