@@ -230,8 +230,19 @@ class Aggregation:
     def is_ahead(self, mirror: str, name: str, applied: int) -> bool:
         """Whether event `applied` of the repository, which the mirror says to have, is still not known."""
         repository = self.repositories[name]
-        known = repository.state.seq if repository.state else 0
-        return repository.standing(mirror) is Standing.AHEAD and applied > known
+        return repository.standing(mirror) is Standing.AHEAD and applied > _last(repository)
+
+    def missing(self, levels: Mapping[tuple[str, str], int]) -> dict[str, int]:
+        """How many events of each repository the log lacks, by those of these levels that are still ahead of it."""
+        found: dict[str, int] = {}
+        for (mirror, name), applied in levels.items():
+            if name in self.repositories and self.is_ahead(mirror, name, applied):
+                found[name] = max(found.get(name, 0), applied - _last(self.repositories[name]))
+        return found
+
+    def path(self, name: str) -> str:
+        """The path of a repository, its id if none is known."""
+        return _path(self.repositories[name]) if name in self.repositories else name
 
     def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
         """Sets a level aside of which the whole log knows no event."""

@@ -32,7 +32,7 @@ from .aggregator_metrics import (
     VERSION,
     WAITING,
 )
-from .alarms import BROKEN, LOST, NEWER, Alarm, alarms, survey
+from .alarms import BROKEN, LOST, MISSING, NEWER, Alarm, alarms, survey
 from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
 from .levels import AggregatorBeat, Notice, State
@@ -328,7 +328,7 @@ class Session:
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             core.renew()
-        told = tuple(alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST))
+        told = tuple(alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING))
         beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held, alarms=told)
         self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
         HELD.set(core.held)
@@ -336,7 +336,8 @@ class Session:
         waiting = survey(core)
         for mirror, numbers in waiting.mirrors.items():
             WAITING.labels(mirror=mirror).set(numbers.held)
-        self._found = alarms(core, waiting, self._silence, now, self._settings.silence)
+        missing = core.missing(self._doubted)
+        self._found = alarms(core, waiting, self._silence, now, self._settings.silence, missing)
         self._watch(self._found, now)
         return True
 
@@ -349,7 +350,9 @@ class Session:
         for alarm in found:
             told = self._alarms.get(alarm)
             if told is None or now - told >= 10 * self._settings.silence:
-                log_line.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers)
+                log_line.error(
+                    alarm.kind, mirror=alarm.mirror, **alarm.numbers, **({"paths": alarm.paths} if alarm.paths else {})
+                )
                 self._alarms[alarm] = now
         for alarm in self._alarms.keys() - set(found):
             log_line.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)

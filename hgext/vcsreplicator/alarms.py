@@ -13,6 +13,15 @@ NO_GATING = "no gating mirror"
 NEWER = "events of a newer version"
 BROKEN = "decisions failed"
 LOST = "events lost"
+MISSING = "events missing in the log"
+STEPS = {
+    LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
+    MISSING: "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep",
+}
+"""What an operator can do about an alarm, where the name does not say it."""
+
+NAMED = 3
+"""So many repositories are told by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +29,21 @@ class Alarm:
     """One alarm; equal while the same thing goes on, whatever its numbers are.
 
     Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
-    it. All others: `held` events, or `lost` ones, of how many `repositories`.
+    it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; some of these are named by `paths`.
     """
 
     kind: str
     mirror: str | None = None
     numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
+    paths: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def text(self) -> str:
         """In one line, for whoever has no log lines at hand."""
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
-        return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}"
+        where = f" ({', '.join(self.paths)})" if self.paths else ""
+        step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
+        return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}{where}{step}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,8 +69,18 @@ class Waiting:
     broken: Sequence[int] = ()
 
 
-def alarms(core: Aggregation, waiting: Waiting, silence: Silence, now: float, patience: float) -> tuple[Alarm, ...]:
-    """All that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent."""
+def alarms(
+    core: Aggregation,
+    waiting: Waiting,
+    silence: Silence,
+    now: float,
+    patience: float,
+    missing: Mapping[str, int] | None = None,
+) -> tuple[Alarm, ...]:
+    """All that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent.
+
+    `missing` says of repositories how many events mirrors have that the log does not.
+    """
     found = []
     for mirror in core.roster.mirrors:
         if mirror.state not in (MirrorState.ACTIVE, MirrorState.JOINING):
@@ -77,9 +99,17 @@ def alarms(core: Aggregation, waiting: Waiting, silence: Silence, now: float, pa
         found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
     if waiting.broken:
         found.append(Alarm(kind=BROKEN, numbers={"held": sum(waiting.broken), "repositories": len(waiting.broken)}))
-    if core.lost:
-        found.append(Alarm(kind=LOST, numbers={"lost": sum(core.lost.values()), "repositories": len(core.lost)}))
+    found += _by_repository(core, LOST, "lost", core.lost)
+    found += _by_repository(core, MISSING, "missing", missing or {})
     return tuple(found)
+
+
+def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
+    """The alarm about so many events of each of these repositories, if there are any."""
+    if not counts:
+        return []
+    paths = tuple(sorted(core.path(name) for name in counts)[:NAMED])
+    return [Alarm(kind=kind, numbers={what: sum(counts.values()), "repositories": len(counts)}, paths=paths)]
 
 
 def survey(core: Aggregation) -> Waiting:

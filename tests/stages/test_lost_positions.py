@@ -234,6 +234,30 @@ def test_a_level_that_is_invented_makes_the_log_read_again_once_and_is_set_aside
     assert noticed(log, chain) == [1, 2]
 
 
+def test_events_that_mirrors_have_and_the_log_lacks_are_an_alarm_until_they_are_sent_again() -> None:
+    clock, log = memory()
+    chain = Chain("one")
+    events = chain.take(3)
+    send(log, events[:1])
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+
+        def told() -> tuple[str, ...]:
+            for _ in range(4):
+                clock.advance(5.0)
+                session.step(0.0)
+            beats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
+            return from_json(AggregatorBeat, beats[-1] or b"").alarms
+
+        assert told() == ()
+        acknowledge(log, chain)
+        [alarm] = told()
+        assert alarm.startswith("events missing in the log: 2 missing, 1 repositories (one); ")
+        send(log, events[1:2])
+        assert "1 missing" in told()[0]
+        send(log, events[2:])
+        assert told() == ()
+
+
 def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = memory()
     monkeypatch.setattr(Session, "_read_again", lambda *_: pytest.fail("read again"))
