@@ -12,7 +12,8 @@ Rules of this file:
   is known counts as soon as that is known.
 - What changes URL or visibility is released when everything before it in its repository is announced. A repository's creation at a
   path, or its rename to it, is released when the notices of those that lived there before are written, the one of their
-  departure included; of one that leaves without any event, after DEPARTURE_PATIENCE.
+  departure included; of one that leaves without any event, after DEPARTURE_PATIENCE
+  (`succession`).
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - No mirror gates: nothing is released, unless the roster allows it.
 - Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that nobody foresaw:
@@ -37,9 +38,7 @@ from .outgoing import MESSAGE_BYTES, Batch, Outgoing
 from .poison import Poison, blaming, place_of
 from .roster import Mirror, Request, Roster
 from .streams import streams
-
-DEPARTURE_PATIENCE = 60.0
-"""Seconds without any event of the repository before it at its path that a successor waits for its departure."""
+from .succession import Succession
 
 
 class Outcome(enum.StrEnum):
@@ -85,7 +84,7 @@ class Aggregation:
         self.repositories: dict[str, Repository] = {}
         self._touched: dict[str, Repository] = {}
         self._line: dict[str, Repository] = {}
-        self._paths: dict[str, set[str]] = {}
+        self.succession = Succession(self.repositories)
         self._successors: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
         self._kept: set[tuple[int, int]] = set()
@@ -99,7 +98,7 @@ class Aggregation:
     def load_state(self, state: State) -> None:
         """Takes a stored state; all of them before anything is decided."""
         self._repository(state.repository).state = state
-        self._note_paths(state)
+        self.succession.note(state)
 
     def load_pending(self, key: str, value: bytes) -> None:
         """Takes a record of `pending`, whatever the order; read later. Raises ValueError if the key is none of ours."""
@@ -133,7 +132,7 @@ class Aggregation:
         if repository.state is not None and not repository.is_recovered:
             return
         repository.state, repository.is_recovered = recovered(repository.state, notice), True
-        self._note_paths(repository.state)
+        self.succession.note(repository.state)
         self._touched[event.repository] = self._output.dirty[event.repository] = repository
 
     def take_kept(self, now: float) -> Outcome:
@@ -477,7 +476,7 @@ class Aggregation:
         if arrival is Arrival.ADOPTED and not self._retire(repository, event, now):
             return Outcome.UNFINISHED
         repository.state = follow(repository.state, event, arrival, self.roster.version)
-        self._note_paths(repository.state)
+        self.succession.note(repository.state)
         repository.add(Held.arrived(event, record, now))
         repository.newest_at = now
         self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
@@ -559,7 +558,7 @@ class Aggregation:
         gating = repository.gating(self.roster)
         while True:
             for held in repository.releasable(gating, allow_empty=allow):
-                if self._waits_for_predecessor(repository, held, now):
+                if self.succession.must_wait(repository, held, now):
                     self._successors[repository.id] = repository
                     break
                 repository.release(held, version)
@@ -572,23 +571,6 @@ class Aggregation:
                 self._announce(repository, held, proof, now)
             if output.notices == before:
                 return True
-
-    def _waits_for_predecessor(self, repository: Repository, held: Held, now: float) -> bool:
-        event = held.event
-        if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
-            return False
-        others = [self.repositories[name] for name in self._paths.get(event.path, ()) if name != repository.id]
-        for other in others:
-            is_there = other.occupies(event.path, event.generation)
-            quiet_since = max(held.since, other.newest_at)
-            if is_there or (is_there is None and now - quiet_since < DEPARTURE_PATIENCE):
-                return True
-        return False
-
-    def _note_paths(self, state: State) -> None:
-        """Which repositories may have to leave a path before another is announced there."""
-        for path in (state.path, *(stay.path for stay in state.stays)):
-            self._paths.setdefault(path, set()).add(state.repository)
 
     def _announce(self, repository: Repository, held: Held, proof: tuple[MirrorProof, ...], now: float) -> None:
         event, state = held.event, repository.state

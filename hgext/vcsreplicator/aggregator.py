@@ -32,7 +32,7 @@ from .aggregator_metrics import (
     VERSION,
     WAITING,
 )
-from .alarms import BROKEN, LOST, MISSING, NEWER, Alarm, alarms, survey
+from .alarms import BROKEN, LOST, MISSING, NEWER, SUCCESSOR, Alarm, alarms, survey
 from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
 from .levels import AggregatorBeat, Notice, State
@@ -328,7 +328,7 @@ class Session:
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             core.renew()
-        told = tuple(alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING))
+        told = tuple(alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR))
         beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held, alarms=told)
         self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
         HELD.set(core.held)
@@ -350,13 +350,17 @@ class Session:
         for alarm in found:
             told = self._alarms.get(alarm)
             if told is None or now - told >= 10 * self._settings.silence:
-                log_line.error(
-                    alarm.kind, mirror=alarm.mirror, **alarm.numbers, **({"paths": alarm.paths} if alarm.paths else {})
-                )
+                log_line.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers, **_named(alarm))
                 self._alarms[alarm] = now
         for alarm in self._alarms.keys() - set(found):
             log_line.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
             del self._alarms[alarm]
+
+
+def _named(alarm: Alarm) -> dict[str, object]:
+    """The members of its log line that name repositories."""
+    named = {"paths": alarm.paths, "repository": alarm.repository, "what": alarm.story}
+    return {name: value for name, value in named.items() if value}
 
 
 def _count(batch: Batch) -> None:

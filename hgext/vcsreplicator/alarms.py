@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What holds notices back and needs a human: silent mirrors, repositories that no mirror gates, events of a newer version. Pure."""
+"""What holds notices back and needs a human: silent mirrors, repositories that no mirror gates or that wait for others. Pure."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .aggregation import Aggregation
+from .held import Repository
 from .roster import MirrorState
 from .silence import Silence
 
@@ -14,6 +16,7 @@ NEWER = "events of a newer version"
 BROKEN = "decisions failed"
 LOST = "events lost"
 MISSING = "events missing in the log"
+SUCCESSOR = "successor waits"
 STEPS = {
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep",
@@ -23,23 +26,31 @@ STEPS = {
 NAMED = 3
 """So many repositories are told by name."""
 
+SUCCESSORS = 10
+"""Successors that get an alarm of their own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
     """One alarm; equal while the same thing goes on, whatever its numbers are.
 
     Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
-    it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; some of these are named by `paths`.
+    it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; some of these are named by `paths`. A
+    repository that waits for the one before it at its path has an alarm of its own, which `story` tells.
     """
 
     kind: str
     mirror: str | None = None
+    repository: str | None = None
+    story: str | None = field(default=None, compare=False)
     numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
     paths: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def text(self) -> str:
         """In one line, for whoever has no log lines at hand."""
+        if self.story is not None:
+            return f"{self.kind}: {self.story}"
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
@@ -101,7 +112,48 @@ def alarms(
         found.append(Alarm(kind=BROKEN, numbers={"held": sum(waiting.broken), "repositories": len(waiting.broken)}))
     found += _by_repository(core, LOST, "lost", core.lost)
     found += _by_repository(core, MISSING, "missing", missing or {})
-    return tuple(found)
+    return (*found, *_successors(core, silence, now, patience))
+
+
+def _successors(core: Aggregation, silence: Silence, now: float, patience: float) -> Iterator[Alarm]:
+    """Who waits for whom at a path: at once if only an operator can end it, after `patience` if mirrors may."""
+    told = []
+    for wait in core.succession.waits():
+        whom = wait.successor.id, "waits"
+        silence.heard(whom, wait.since, now)
+        is_due = silence.seconds(whom, now) >= patience
+        causes = [(other, cause) for other in wait.predecessors if (cause := _cause(core, other, is_due=is_due))]
+        if causes:
+            told.append((wait, causes))
+    for wait, causes in told[:SUCCESSORS]:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wait.since))
+        reasons = "; ".join(f"{_name(other)}, {cause}" for other, cause in causes)
+        story = f"{wait.path} ({wait.successor.id}) waits since {since} UTC for all notices of {reasons}"
+        yield Alarm(kind=SUCCESSOR, repository=wait.successor.id, story=story)
+    if len(told) > SUCCESSORS:
+        yield Alarm(kind=SUCCESSOR, story=f"{len(told) - SUCCESSORS} more")
+
+
+def _cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
+    """Why the repository's own notices do not come, and what ends that; None if they still may by themselves."""
+    broken = core.poison.repositories.get(other.id)
+    if broken is not None:
+        return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"
+    if other.newer or other.is_stored_newer:
+        return "which has events of a newer version: upgrade the aggregator"
+    if other.queue and not other.gating(core.roster) and not core.roster.allow_empty:
+        return (
+            f"which no mirror gates: `vcsreplicator roster activate MIRROR --repository {other.id}`, "
+            "or `vcsreplicator roster allow-empty yes --yes`"
+        )
+    mirrors = other.lagging(core.roster)
+    if is_due and mirrors:
+        return f"which mirrors lack ({', '.join(mirrors)}): `vcsreplicator roster deactivate MIRROR --repository {other.id} --yes`"
+    return None
+
+
+def _name(repository: Repository) -> str:
+    return f"{repository.state.path} ({repository.id})" if repository.state else repository.id
 
 
 def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:

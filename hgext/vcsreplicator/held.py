@@ -323,6 +323,18 @@ class Repository:
                 return
             yield held
 
+    def next_to_release(self) -> Held | None:
+        """What is released next."""
+        return self.queue[self.released] if self.released < len(self.queue) else None
+
+    def lagging(self, roster: Roster) -> tuple[str, ...]:
+        """The mirrors that the oldest notice waits for."""
+        if not self.queue:
+            return ()
+        held = self.queue[0]
+        acks = ((mirror.name, self.ack(mirror.name)) for mirror in _gating_at(held, self.gating(roster)))
+        return tuple(name for name, ack in acks if ack is None or ack.serving < held.seq)
+
     def occupies(self, path: str, generation: int) -> bool | None:
         """Whether notices are left of a time before that generation at the path; None: it never left, and nothing waits."""
         state = self.state
