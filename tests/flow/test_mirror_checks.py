@@ -70,7 +70,11 @@ class One:
             tr.abort()
 
     def check(self) -> Checked:
-        return check(self.repositories, Check(repository=self.author.repository, folder=str(self.folder), seq=3))
+        return check(
+            self.repositories,
+            self.hands.settings,
+            Check(repository=self.author.repository, folder=str(self.folder), seq=3),
+        )
 
 
 def commit(repo: Any, content: dict[str, bytes]) -> None:

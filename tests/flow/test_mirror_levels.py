@@ -87,5 +87,5 @@ def test_reading_through_tells_a_level_that_is_lower_than_it_was(one: OneReposit
     folder = str(one.bench.where(one.author))
     for seq, lower in ((3, None), (4, outcome.level)):
         wanted = Check(repository=one.author.repository, folder=folder, seq=seq)
-        checked = check(one.hands.repositories, wanted)
+        checked = check(one.hands.repositories, one.hands.settings, wanted)
         assert (checked.problem, checked.lower) == (None, lower)

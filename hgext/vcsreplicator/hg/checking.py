@@ -2,26 +2,44 @@
 """A repository read through: every revision of every file against its hash, without a lock, while events are applied."""
 
 import os
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mercurial import verify
 
+from ..mirror.settings import MirrorSettings
 from ..mirror.task import Check, Checked
 from . import replicated
+from .here import Halted, Here
 from .memory import OUT_OF_MEMORY
 from .repository import Repositories
 from .text import text
 
 
-def check(repositories: Repositories, wanted: Check) -> Checked:
-    """What is wrong with the repository; undecided, and nothing else, if it changed while it was read."""
+def check(repositories: Repositories, settings: MirrorSettings, wanted: Check) -> Checked:
+    """What is wrong with the repository, wherever it is by now; undecided, and nothing else, if it changed while it was read."""
+    here = Here(folder=wanted.folder)
+    try:
+        here.look(settings, wanted.repository)
+        if here.folder is None:  # or it was moved from where was not looked yet to where was
+            here.folder = wanted.folder
+            here.look(settings, wanted.repository)
+    except Halted as damaged:
+        return Checked(repository=wanted.repository, problem=str(damaged))
+    if here.folder is None:
+        return Checked(repository=wanted.repository, problem="it is not here any more")
+    return _check(repositories, replace(wanted, folder=here.folder))
+
+
+def _check(repositories: Repositories, wanted: Check) -> Checked:
     lower = problem = None
-    is_spent = False
+    is_spent = is_other = False
     before = _moment(wanted.folder)
     try:
         repo = repositories.open(wanted.folder)
         repo.invalidateall()
         level = replicated.read(repo)
+        is_other = level is not None and level.repository != wanted.repository
         lower = level if level is not None and level.seq < wanted.seq else None
         problem = _problem(repo)
     except MemoryError:
@@ -33,7 +51,7 @@ def check(repositories: Repositories, wanted: Check) -> Checked:
     if is_spent:
         return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
     after = _moment(wanted.folder)
-    if after != before or after.is_changing:
+    if after != before or after.is_changing or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
     return Checked(repository=wanted.repository, problem=problem, lower=lower)
 

@@ -6,6 +6,7 @@ master: the old one stays in service until the new one is whole, and is kept asi
 with which the next attempt goes on; a kill around the exchange may leave the old one there, with which none does.
 """
 
+import contextlib
 import os
 import urllib.parse
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from ..comparison import differences
 from ..errors import Diverged, Unavailable
 from ..mirror.level import Level, with_former
 from ..mirror.settings import MirrorSettings
-from . import fingerprint, place, replicated, snapshot, watermark
+from . import fingerprint, place, replicated, scan, snapshot, watermark
 from .repository import Repositories, locked
 
 COMPARE_ATTEMPTS = 3
@@ -37,6 +38,9 @@ def bring_up(repo: Any, url: str, repository: str, settings: MirrorSettings, now
     """Brings a sound repository to the master's level where it stands; raises Diverged if only a new copy helps."""
     _expect(repository, master_repository(repo.ui, url, settings), url)
     with locked(repo):
+        level = replicated.read(repo)
+        if level is None or level.repository != repository:
+            raise place.Busy(f"{os.fsdecode(repo.root)}: the repository left at the same moment")
         return snapshot.take(repo, url, now=now, timeout=settings.master_timeout)
 
 
@@ -62,24 +66,35 @@ def copy_beside(
         repositories.close(made)
 
 
-def swap(
-    repositories: Repositories, made: str, folder: str, former: Level | None, settings: MirrorSettings, repository: str
-) -> None:
-    """Puts the copy in place. What it replaces is kept aside; what that one served goes on being served, if it is still true."""
-    repo = repositories.open(made)
-    if former is not None:
-        level = replicated.read(repo)
-        assert level is not None
-        if with_former(level, former) != level:
-            with locked(repo):
-                replicated.record(repo, with_former(level, former))
-        _serve_on(repo, folder, former.incarnation == level.incarnation)
-    _keep_hgrc(repo, folder)
-    repositories.close(made)
-    repositories.close(folder)
-    with open(os.path.join(made, _EXCHANGED), "wb"):
-        place.exchange(made, _base(settings, folder), folder)
+def swap(repositories: Repositories, made: str, folder: str, settings: MirrorSettings, repository: str) -> None:
+    """Puts the copy in place. What it replaces is kept aside; what that one served goes on being served, if it is still true.
+
+    Raises place.Busy if another repository is in the folder by now: the copy took its time, and others went on.
+    """
+    with _held_if_there(folder) as held:
+        found = scan.look(folder)
+        former = None if found is None else found.level
+        if former is not None and former.repository != repository:
+            raise place.Busy(f"{folder}: another repository moved there meanwhile")
+        repo = repositories.open(made)
+        if former is not None:
+            level = replicated.read(repo)
+            assert level is not None
+            if with_former(level, former) != level:
+                with locked(repo):
+                    replicated.record(repo, with_former(level, former))
+            _serve_on(repo, folder, former.incarnation == level.incarnation)
+        _keep_hgrc(repo, folder)
+        repositories.close(made)
+        repositories.close(folder)
+        with open(os.path.join(made, _EXCHANGED), "wb"):
+            place.exchange(made, _base(settings, folder), folder, held)
     _keep_aside(repositories, made, settings, repository)
+
+
+def _held_if_there(folder: str) -> contextlib.AbstractContextManager[place.Held | None]:
+    is_there = os.path.lexists(os.path.join(folder, ".hg"))
+    return place.hold(folder) if is_there else contextlib.nullcontext()
 
 
 def master_repository(ui: Any, url: str, settings: MirrorSettings) -> str:
@@ -93,7 +108,8 @@ def _keep_aside(repositories: Repositories, made: str, settings: MirrorSettings,
         return
     repositories.close(made)
     if os.path.lexists(os.path.join(made, ".hg")):
-        place.set_aside(settings.folder, settings.folder, made, f"{repository}-healed")
+        with place.hold(made) as held:
+            place.set_aside(settings.folder, settings.folder, held, f"{repository}-healed")
     place.empty(made)
 
 

@@ -4,18 +4,109 @@
 Everything happens on one file system by renames of the `.hg` folder, so that repositories below a repository's folder stay. What
 is being made is in `staging`, what is whole and not released yet, or in the way of another, is in `waiting`, what was deleted or
 replaced is in `aside`, there with its folder called `hg`: no web server takes it for a repository.
+
+Repositories make room for each other, so a folder can hold another one at any moment. Rule of this file: a `.hg` is moved by
+the process that holds its lock (`hold`) and has looked, since it has it, which repository that is. The lock goes with the `.hg`.
 """
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from mercurial import error, lock, vfs
 
 from ..errors import Rejected
 
 STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
 _EXCHANGE = 2
 _AT_FDCWD = -100
+
+
+class Busy(Exception):
+    """Another process moved something into a folder, or out of it, a moment ago: look again."""
+
+
+class Held:
+    """A `.hg` whose working-copy lock this process has: no worker writes into it, and no other process moves it."""
+
+    def __init__(self, folder: str, wlock: Any) -> None:
+        self.folder = folder
+        self._name = ".hg"
+        self._wlock = wlock
+
+    def carry(self, target: str, name: str = ".hg") -> None:
+        """Moves it into the existing folder `target`; killed behind that, it has the lock of a dead process, which is none.
+
+        Raises Busy if another one is there by now, error.LockHeld if somebody writes into the store.
+        """
+        old, new = os.path.join(self.folder, self._name), os.path.join(target, name)
+        with self._store_locked(old) as store:
+            with _told_as_busy(target):
+                os.rename(old, new)
+            self._went(target, name, store)
+
+    def exchange(self, made: str) -> None:
+        """Puts the `.hg` in `made` in its place, in one step; it is in `made` then."""
+        with self._store_locked(os.path.join(self.folder, self._name)) as store:
+            _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
+            self._went(made, ".hg", store)
+
+    def _went(self, folder: str, name: str, store: Any) -> None:
+        self.folder, self._name = folder, name
+        place = os.path.join(folder, name)
+        if self._wlock is not None:
+            self._wlock.vfs = _vfs(place)
+        if store is not None:
+            store.vfs = _vfs(os.path.join(place, "store"))
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _store_locked(old: str) -> Iterator[Any]:
+        store = os.path.join(old, "store")
+        if not os.path.isdir(store):  # damaged: nobody can write there
+            yield None
+            return
+        with lock.lock(_vfs(store), b"lock", timeout=0, desc=os.fsencode(old)) as held:
+            yield held
+
+
+@contextlib.contextmanager
+def hold(folder: str) -> Iterator[Held]:
+    """The repository in the folder, which nobody else moves or writes into meanwhile; look which one it is.
+
+    Does not wait: raises error.LockHeld, or Busy if there is none.
+    """
+    place = os.path.join(folder, ".hg")
+    if os.path.lexists(place) and not os.path.isdir(place):  # damaged
+        yield Held(folder, None)
+        return
+    try:
+        held = lock.lock(_vfs(place), b"wlock", timeout=0, desc=os.fsencode(folder))
+    except error.LockUnavailable as problem:
+        if problem.errno == errno.ENOENT:
+            raise Busy(f"{folder}: the repository left at the same moment") from problem
+        raise
+    with held:
+        yield Held(folder, held)
+
+
+@contextlib.contextmanager
+def _told_as_busy(target: str) -> Iterator[None]:
+    """A folder that is taken, or was removed as an empty one, while something is moved there."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise Busy(f"{target}: another repository moves there, or left, at the same moment") from problem
+        raise
+
+
+def _vfs(folder: str) -> Any:
+    return vfs.vfs(os.fsencode(folder))
 
 
 def check_inside(root: str, folder: str) -> str:
@@ -61,47 +152,55 @@ def install(made: str, root: str, folder: str) -> None:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def exchange(made: str, root: str, folder: str) -> None:
-    """Puts the repository made in `made` in the place of the one in `folder`, in one step; the old one is then in `made`."""
+def exchange(made: str, root: str, folder: str, held: Held | None) -> None:
+    """Puts the repository made in `made` in the place of the one `held` in `folder`, in one step; the old one is then in `made`.
+
+    Without one it is moved there; raises Busy if another is there by now.
+    """
     check_inside(root, folder)
-    new, old = os.path.join(made, ".hg"), os.path.join(folder, ".hg")
-    if not os.path.lexists(old):
-        os.makedirs(folder, exist_ok=True)
-        os.rename(new, old)
+    if held is not None:
+        held.exchange(made)
         return
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _EXCHANGE) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), folder)
+    os.makedirs(folder, exist_ok=True)
+    with _told_as_busy(folder):
+        os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
 
 
-def move(root: str, old: str, new: str) -> None:
-    """Moves the repository from one folder to another inside the root."""
+def move(root: str, held: Held, new: str) -> None:
+    """Moves the repository to another folder inside the root."""
     check_inside(root, new)
+    old = held.folder
     os.makedirs(new, exist_ok=True)
-    os.rename(os.path.join(old, ".hg"), os.path.join(new, ".hg"))
+    held.carry(new)
     prune(root, old)
 
 
-def hide(state: str, root: str, folder: str, repository: str) -> str:
+def hide(state: str, root: str, held: Held, repository: str) -> str:
     """Takes the repository's URL for the moment; where it waits for another."""
-    waiting = waiting_of(state, repository)
+    waiting, old = waiting_of(state, repository), held.folder
     os.makedirs(waiting, exist_ok=True)
-    os.rename(os.path.join(folder, ".hg"), os.path.join(waiting, ".hg"))
-    prune(root, folder)
+    held.carry(waiting)
+    prune(root, old)
     return waiting
 
 
-def set_aside(state: str, root: str, folder: str, name: str) -> str:
+def set_aside(state: str, root: str, held: Held, name: str) -> str:
     """Takes the repository away from where it is served, and returns where it is kept."""
-    place = os.path.join(state, ASIDE, name)
+    place, old = os.path.join(state, ASIDE, name), held.folder
     count = 0
     while os.path.lexists(kept := place if not count else f"{place}.{count}"):
         count += 1
     os.makedirs(kept)
-    os.rename(os.path.join(folder, ".hg"), os.path.join(kept, "hg"))
-    prune(root, folder)
+    held.carry(kept, "hg")
+    prune(root, old)
     return kept
+
+
+def _exchange(new: str, old: str) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), old)
 
 
 def prune(root: str, folder: str) -> None:

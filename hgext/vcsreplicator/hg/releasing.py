@@ -5,7 +5,8 @@ An event that was applied shows nothing yet. Its release writes the configuratio
 a deleted one aside, and writes the watermark, in this order. Killed between two of them, the watermark still names the
 former release, so all of it is done again, and what is done already is found so.
 
-What stands in the way of a repository that is released waits without a URL for its own release, which moves it on.
+What stands in the way of a repository that is released waits without a URL for its own release, which moves it on. Two workers
+may release at one path at the same moment: each writes and moves only what it holds (`place.hold`), having looked what it is.
 """
 
 import os
@@ -18,7 +19,7 @@ from ..mirror.settings import MirrorSettings
 from . import place, replicated, scan, watermark
 from .allowed import put
 from .here import Halted, Here
-from .repository import Repositories, locked
+from .repository import Repositories
 
 
 def release(
@@ -28,7 +29,23 @@ def release(
     level = here.level
     if level is None or here.folder is None or min(released, level.seq) <= here.serving:
         return
-    repo = repositories.open(here.folder)
+    with here.held() as held:
+        _show(here, held, repositories, settings, released=released, keep=keep, now=now)
+
+
+def _show(
+    here: Here,
+    held: place.Held,
+    repositories: Repositories,
+    settings: MirrorSettings,
+    *,
+    released: int,
+    keep: bool,
+    now: float,
+) -> None:
+    level = here.level
+    assert level is not None
+    repo = repositories.open(held.folder)
     repo.invalidate()
     found = replicated.find(repo, released)
     if found is not None and found[0].seq > here.serving and _can_show(repo, level, found[0]):
@@ -37,11 +54,11 @@ def release(
         if hgrc is not None:
             put(repo, hgrc)
         if shown.deleted and not keep:
-            _take_away(here, repositories, settings, shown)
+            _take_away(here, held, repositories, settings, shown)
             return
         if not shown.deleted or not os.path.lexists(os.path.join(settings.local(shown.path), ".hg")):
-            go_home(here, repositories, settings, shown)
-        repo = repositories.open(here.folder)
+            go_home(here, held, repositories, settings, shown)
+        repo = repositories.open(held.folder)
         watermark.write_watermark(
             repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push, moved=moved
         )
@@ -51,23 +68,23 @@ def release(
         here.floor = next(can, level.seq + 1)
 
 
-def go_home(here: Here, repositories: Repositories, settings: MirrorSettings, shown: Level) -> None:
+def go_home(here: Here, held: place.Held, repositories: Repositories, settings: MirrorSettings, shown: Level) -> None:
     """Moves the repository to the path of what is released; raises Halted if an operator must say who lives there.
 
     If a newer repository lives there by now, this one has no URL: it is late, and what is released since leads elsewhere.
     """
     target = settings.local(shown.path)
-    if here.folder is None or here.folder == target:
+    if held.folder == target:
         return
     place.check_inside(settings.root, target)
     has_room = _make_room(repositories, settings, shown, target)
-    repositories.close(here.folder)
+    repositories.close(held.folder)
     repositories.close(target)
     if has_room:
-        place.move(settings.root, here.folder, target)
-        here.folder = target
-    elif here.folder != place.waiting_of(settings.folder, shown.repository):
-        here.folder = place.hide(settings.folder, settings.root, here.folder, shown.repository)
+        place.move(settings.root, held, target)
+    elif held.folder != place.waiting_of(settings.folder, shown.repository):
+        place.hide(settings.folder, settings.root, held, shown.repository)
+    here.folder = held.folder
 
 
 def refuse_conflict(settings: MirrorSettings, repository: str, path: str, generation: int) -> None:
@@ -84,25 +101,35 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
 
 
 def _make_room(repositories: Repositories, settings: MirrorSettings, shown: Level, target: str) -> bool:
-    """Whether the folder is free now for the repository that is released there."""
+    """Whether the folder is free now for the repository that is released there.
+
+    What is in the way keeps its lock until it is elsewhere: its own worker either has finished before, or finds it moved.
+    """
     if not os.path.lexists(os.path.join(target, ".hg")):
         return True
-    found = scan.look(target)
+    if not _may_displace(settings, shown, target):
+        return False
     repositories.close(target)
-    occupant = found.level if found else None
-    if occupant is None:  # damaged, or never replicated: kept, but not here
-        place.set_aside(settings.folder, settings.root, target, f"{shown.repository}-before")
-        return True
-    match claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target)):
-        case Claim.WAIT:
+    with place.hold(target) as held:
+        found = scan.look(target)
+        if not _may_displace(settings, shown, target):
             return False
-        case Claim.REFUSED:
-            raise _taken(shown.path, occupant)
-    with locked(repositories.open(target)):
-        pass  # no other worker is in the middle of something there
-    repositories.close(target)
-    place.hide(settings.folder, settings.root, target, occupant.repository)
+        if found is None or found.level is None:  # damaged, or never replicated: kept, but not here
+            place.set_aside(settings.folder, settings.root, held, f"{shown.repository}-before")
+        else:
+            place.hide(settings.folder, settings.root, held, found.level.repository)
     return True
+
+
+def _may_displace(settings: MirrorSettings, shown: Level, target: str) -> bool:
+    """Whether what is in the folder makes room for what is released there, rather than the other way; raises Halted if neither."""
+    found = scan.look(target)
+    if found is None or (occupant := found.level) is None:
+        return True
+    decision = claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target))
+    if decision is Claim.REFUSED:
+        raise _taken(shown.path, occupant)
+    return decision is Claim.DISPLACE
 
 
 def _is_leaving(settings: MirrorSettings, occupant: Level, target: str) -> bool:
@@ -115,10 +142,11 @@ def _taken(path: str, occupant: Level) -> Halted:
     return Halted(Reason.REFUSED, f"path {path!r} is taken by repository {occupant.repository}")
 
 
-def _take_away(here: Here, repositories: Repositories, settings: MirrorSettings, level: Level) -> None:
-    assert here.folder is not None
-    repositories.close(here.folder)
-    place.set_aside(settings.folder, settings.root, here.folder, f"{level.repository}-deleted")
+def _take_away(
+    here: Here, held: place.Held, repositories: Repositories, settings: MirrorSettings, level: Level
+) -> None:
+    repositories.close(held.folder)
+    place.set_aside(settings.folder, settings.root, held, f"{level.repository}-deleted")
     here.gone, here.level, here.folder = level, None, None
 
 

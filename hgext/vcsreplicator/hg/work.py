@@ -149,11 +149,16 @@ class Hands:
         else:
             made, level = healing.copy_beside(self.repositories, url, task.repository, settings, self._clock.now)
             refuse_conflict(settings, task.repository, level.path, level.generation)
-            here.folder = here.folder or next(filter(_is_damaged, filter(None, (task.folder, home))), None)
-            target = here.folder or place.waiting_of(settings.folder, task.repository)
-            healing.swap(self.repositories, made, target, here.level, settings, task.repository)
-            here.folder = target
+            here.folder = self._seat(here, task)
+            healing.swap(self.repositories, made, here.folder, settings, task.repository)
             here.look(settings, task.repository)
+
+    def _seat(self, here: Here, task: Task) -> str:
+        """Where a copy belongs now: the repository may have been moved while it was made. Damage at its place is it."""
+        waiting = place.waiting_of(self.settings.folder, task.repository)
+        places = [*filter(None, (here.folder, task.folder)), waiting, self.settings.local(task.path)]
+        ours = (each for each in places if _is_of(task.repository, each))
+        return next(ours, None) or next(filter(_is_damaged, places), waiting)
 
     def _must_ask_master(self, repo: Any, item: Item) -> bool:
         """Whether an event tells of changes without bringing them."""
@@ -192,7 +197,10 @@ class Hands:
                 is_ours = found.level.repository == task.repository
             if is_ours and os.path.lexists(os.path.join(folder, ".hg")):
                 self.repositories.close(folder)
-                place.set_aside(self.settings.folder, self.settings.root, folder, f"{task.repository}-left")
+                with place.hold(folder) as held:
+                    if scan.look(folder) != found:
+                        raise place.Busy(f"{folder}: another repository moved there at the same moment")
+                    place.set_aside(self.settings.folder, self.settings.root, held, f"{task.repository}-left")
         begun = place.staging_of(self.settings.folder, task.repository)
         self.repositories.close(begun)
         place.empty(begun)
@@ -224,6 +232,8 @@ def trouble(problem: Exception) -> Trouble:
     match problem:
         case Halted():
             return Trouble(reason=problem.reason, note=note, passing=problem.reason is Reason.LOCKED)
+        case place.Busy():
+            return Trouble(reason=Reason.LOCKED, note=note, passing=True)
         case error.LockHeld():
             return Trouble(reason=Reason.LOCKED, note=f"locked by {os.fsdecode(problem.locker or b'?')}", passing=True)
         case Unavailable():
@@ -241,6 +251,12 @@ def trouble(problem: Exception) -> Trouble:
         case MalformedEvent() | ReplicationError():
             return Trouble(reason=Reason.CORRUPT, note=note)
     return Trouble(reason=Reason.CORRUPT, note=f"{type(problem).__name__}: {note}")
+
+
+def _is_of(repository: str, folder: str) -> bool:
+    """Whether the repository is there, sound as far as its level says."""
+    found = scan.look(folder)
+    return found is not None and found.level is not None and found.level.repository == repository
 
 
 def _is_damaged(folder: str) -> bool:

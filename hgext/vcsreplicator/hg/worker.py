@@ -63,7 +63,7 @@ def main() -> None:
             case Look():
                 answer = look(task, settings)
             case Check():
-                answer = check(hands.repositories, task)
+                answer = check(hands.repositories, settings, task)
             case Sweep():
                 place.remove_old(settings.folder, task.before)
                 answer = task

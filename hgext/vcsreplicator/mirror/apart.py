@@ -4,6 +4,7 @@
 A note about the repository is durable before anything that it says is relied on.
 """
 
+import heapq
 import random
 from dataclasses import replace
 
@@ -22,6 +23,9 @@ from .sources import Ends, Lost, Read, Source
 from .task import Task, Trouble
 
 CATCHING_UP_LIMIT = 8
+RELEASE_AGAIN = 1.0
+"""Seconds after which a release is tried again that another process was in the way of, where nothing else is tried."""
+
 _PASSING = Backoff(first=0.02, longest=1.0)
 log = structlog.get_logger()
 
@@ -36,6 +40,8 @@ class Apart(Books):
         ):  # a release; its trouble is told, and tried again with the rest
             following.is_stuck = True
             if following.note is not None and following.note.reason in NEEDS_OPERATOR:
+                if trouble.passing:
+                    heapq.heappush(self._alarms, (now + RELEASE_AGAIN, following.id))
                 return None
         if len(task.items) > 1 and not done and not following.single and following.phase is not Phase.WAITING:
             following.single = True
@@ -98,6 +104,9 @@ class Apart(Books):
     def _alarm(self, repository: str) -> None:
         """The time to rest is over, unless it was made longer meanwhile, or something else began."""
         following = self._all.get(repository)
+        if following is not None and following.is_stuck and not following.resting:
+            following.is_stuck = False
+            self._queue(following)
         if following is None or not following.resting or self._clock.monotonic() < following.until:
             return
         following.resting = False
