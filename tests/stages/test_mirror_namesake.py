@@ -37,8 +37,8 @@ def settings(tmp_path: Path) -> MirrorSettings:
     return MirrorSettings(name="alpha", root=str(tmp_path / "root"), beat_interval=0.05)
 
 
-def beat(log: Log, instance: str) -> bytes:
-    value = to_json(Beat(mirror="alpha", time=100.0, positions={}, version="1", instance=instance))
+def beat(log: Log, instance: str, time: float = 100.0) -> bytes:
+    value = to_json(Beat(mirror="alpha", time=time, positions={}, version="1", instance=instance))
     log.append([Message(topic=ACKS, key="alpha", value=value)])
     return value
 
@@ -46,13 +46,13 @@ def beat(log: Log, instance: str) -> bytes:
 class Alive:
     """Another mirror of the name, which gives beats until the test ends."""
 
-    def __init__(self, log: Log) -> None:
-        self._log, self._stop = log, threading.Event()
+    def __init__(self, log: Log, clock: float = 100.0) -> None:
+        self._log, self._clock, self._stop = log, clock, threading.Event()
         self._thread = threading.Thread(target=self._live)
 
     def _live(self) -> None:
         while not self._stop.wait(0.01):
-            beat(self._log, OTHER)
+            beat(self._log, OTHER, self._clock)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -101,9 +101,20 @@ def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
     log: Log, settings: MirrorSettings
 ) -> None:
     last = beat(log, OTHER)
-    Namesakes(settings, OURS, log, BEYOND).wait(last, 101.0, threading.Event())  # silent: its place is free
+    Namesakes(settings, OURS, log, BEYOND).wait(last, threading.Event())  # silent: its place is free
     with Alive(log), pytest.raises(BadConfig, match="works on there"):
-        Namesakes(settings, OURS, log, 10**9).wait(last, 101.0, threading.Event())
+        Namesakes(settings, OURS, log, 10**9).wait(last, threading.Event())
+
+
+@pytest.mark.parametrize("clock", [0.0, 1e9, 4e9])
+def test_a_namesake_is_found_whatever_the_clock_of_its_machine_says(
+    log: Log, settings: MirrorSettings, clock: float
+) -> None:
+    last = beat(log, OTHER, clock)
+    position = log.ends(ACKS)[0]
+    Namesakes(settings, OURS, log, position).wait(last, threading.Event())  # silent: its place is free
+    with Alive(log, clock), pytest.raises(BadConfig, match="works on there"):
+        Namesakes(settings, OURS, log, position).wait(last, threading.Event())
 
 
 @pytest.mark.parametrize("error", [Expired("taken by retention"), Rewound("restored from a copy")])

@@ -15,7 +15,7 @@ import structlog
 from hgext.vcsreplicator import wire
 from hgext.vcsreplicator.errors import Rewound, Unavailable
 from hgext.vcsreplicator.event import Event, Type
-from hgext.vcsreplicator.levels import Ack, Reason, State
+from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Reason, State
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record, check_message, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.level import Level, before_first
@@ -26,7 +26,7 @@ from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Sourc
 from hgext.vcsreplicator.mirror.sources import Sender as RealSender
 from hgext.vcsreplicator.mirror.supervisor import Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, Found, Outcome, Task, Trouble
-from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster, gating
 from hgext.vcsreplicator.rules import Rules
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain
@@ -491,6 +491,70 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     bench.mirror.take(Answered(worker=worker, answer=answer))
     ack = bench.sender.acks[events[0].repository]
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
+
+
+@pytest.mark.parametrize("when", ["while it runs", "at the start"])
+def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_leaves_nothing_out(
+    bench: Bench, when: str
+) -> None:
+    wanted, refused, left_out = (Chain(path).next() for path in ("wanted/r", "refused/r", "private/r"))
+    old = r"re:refused/(?=r)"  # RE2 has no lookahead
+    rules = Rules(include=("re:wanted/", old), exclude=("re:private/", "re:(.)\\1"))
+    value = to_json(Roster(version=2, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules),)))
+    with structlog.testing.capture_logs() as logs:
+        if when == "at the start":
+            bench.mirror.take_roster(value)
+        else:
+            bench.records(bench.record(ROSTER, KEY, value))
+    named = [entry["rule"] for entry in logs if entry["log_level"] == "error"]
+    assert named == [old, "re:(.)\\1"]
+    bench.read(wanted, refused, left_out)
+    assert {worker.busy.repository for worker in bench.pool.given} == {wanted.repository, refused.repository}
+    assert gating(from_json(Roster, value), refused.repository, refused.path) == ("alpha",)
+    assert gating(from_json(Roster, value), left_out.repository, left_out.path) == ()
+    mended = replace(rules, include=("re:wanted/",), exclude=("re:private/",))
+    value = to_json(Roster(version=3, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=mended),)))
+    bench.records(bench.record(ROSTER, KEY, value))
+    assert not bench.mirror._carries(refused.path)
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
+def test_web_servers_learn_when_this_machine_heard_the_aggregator_whatever_its_clock_says(
+    bench: Bench, skew: float
+) -> None:
+    file = Path(bench.settings.folder) / "fresh"
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    def said(at: float) -> bytes:
+        return to_json(AggregatorBeat(time=at + skew, roster=1, held=0))
+
+    def heard(value: bytes) -> float | None:
+        bench.records(bench.record(STATE, "aggregator", value))
+        return file.stat().st_mtime
+
+    began = bench.clock.now()
+    bench.mirror.take_state("aggregator", said(began - 7200.0))  # it may be dead since
+    assert not file.exists()
+    first = heard(said(began + 1.0))
+    assert first == bench.clock.now()
+    bench.clock.advance(20.0)
+    assert heard(said(began + 1.0)) == first  # read again
+    assert heard(said(began + 20.0)) == first + 20.0
+
+
+@pytest.mark.parametrize("whose", ["another's", "overtaken"])
+def test_a_level_that_a_check_read_is_believed_only_if_it_is_the_repositorys_and_lower(
+    bench: Bench, whose: str
+) -> None:
+    ours, other = Chain("p"), Chain("p", generation=2)
+    for event in ours.take(3):
+        bench.read(event)
+        bench.applied(event)
+    told = bench.sender.acks[ours.repository]
+    lower = level(other.next()) if whose == "another's" else level(ours.events[2])
+    bench.mirror._checked(Checked(repository=ours.repository, problem=None, lower=lower))
+    assert bench.sender.acks[ours.repository] == told
+    assert (told.applied, told.detached) == (3, None)
 
 
 def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after_the_others_and_none_waits_for_it(

@@ -16,9 +16,8 @@ from hgext.vcsreplicator.mirror import metrics, supervisor
 from hgext.vcsreplicator.mirror.books import Books
 from hgext.vcsreplicator.mirror.service import _own_acks
 from hgext.vcsreplicator.mirror.task import Task, Trouble
-from hgext.vcsreplicator.roster import KEY, Mirror, MirrorState, Roster
-from hgext.vcsreplicator.rules import Rules
-from hgext.vcsreplicator.shape import from_json, plain, to_json
+from hgext.vcsreplicator.roster import KEY, Roster
+from hgext.vcsreplicator.shape import from_json, plain
 from testing.chains import Chain
 from tests.stages.test_mirror_supervisor import Bench, state_of
 
@@ -58,16 +57,7 @@ HOSTILE = {
     "a number without end": (STATE, "aggregator", b'{"time":1e999,"roster":1,"held":0}'),
     "a number of 400 digits": (STATE, "aggregator", b'{"time":' + b"9" * 400 + b',"roster":1,"held":0}'),
     "a time beyond the clock": (STATE, "aggregator", b'{"time":1e300,"roster":1,"held":0}'),
-    "a rule that is no expression": (
-        ROSTER,
-        KEY,
-        to_json(
-            Roster(
-                version=9,
-                mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("re:(",))),),
-            )
-        ),
-    ),
+    "a rule that is no text": (ROSTER, KEY, changed(Roster(version=9), mirrors=[{"name": "alpha", "rules": 1}])),
     "an event of 400 digits": (EVENTS, "f" * 32, b"VCR1\x00\x00\x01\x9f" + b'{"event":{"seq":' + b"9" * 400),
 }
 

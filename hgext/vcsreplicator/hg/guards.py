@@ -106,12 +106,15 @@ def _wire_view(orig: Any, repo: Any, accesshidden: bool) -> bytes:
 
 
 def _is_stale(ui: Any) -> bool:
-    """Whether the file that the mirror's service renews (`refuse-when-stale`) is too old; never without that setting."""
+    """Whether the file that the mirror's service renews (`refuse-when-stale`) is too old; never without that setting.
+
+    Or too new: then the clock of this machine was set back, and how old it is cannot be known before it is renewed.
+    """
     file = ui.configpath(b"vcsreplicator", b"refuse-when-stale")
     if not file:
         return False
     try:
-        return time.time() - os.stat(file).st_mtime > STALE_AFTER
+        return abs(time.time() - os.stat(file).st_mtime) > STALE_AFTER
     except OSError:
         return True
 

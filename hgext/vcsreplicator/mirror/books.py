@@ -13,7 +13,7 @@ import structlog
 from ..clock import Clock
 from ..errors import MalformedEvent, Rejected, Unavailable
 from ..event import Event
-from ..levels import Ack, Reason, State
+from ..levels import Ack, AggregatorBeat, Reason, State
 from ..log import Log, Record, partition_of
 from ..path import twin
 from ..retry import Backoff
@@ -59,7 +59,7 @@ class Books:
         self.pool = Pool(settings, self.inbox.put)
         self.reader: Source | None = None
         self.instance = ""
-        self._aggregator_beat = 0.0
+        self._aggregator_beat: AggregatorBeat | None = None
         self._settings, self._log, self._notes, self._clock = settings, events, notes, clock
         self._partitions = len(positions)
         self._backlog = Backlog(positions)

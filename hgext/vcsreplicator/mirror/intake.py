@@ -14,7 +14,7 @@ from ..levels import KEY_KEPT, AggregatorBeat, ErrorRecord, Reason, State
 from ..log import ERRORS, EVENTS, Message, Record
 from ..roster import KEY as ROSTER_KEY
 from ..roster import Roster
-from ..rules import check_rules
+from ..rules import refused
 from ..shape import from_json, to_json
 from ..unforeseen import fault
 from . import metrics
@@ -108,8 +108,11 @@ class Intake(Apart):
             self._detach(known, reason, str(error), offset=record.offset)
 
     def take_state(self, key: str | None, value: bytes | None) -> None:
-        """What `state` holds for a key at the start; what cannot be handled is passed over."""
-        self._pass_over("state", key, lambda: self._state(key, value))
+        """What `state` holds for a key at the start; what cannot be handled is passed over.
+
+        The aggregator's beat there may be of any age: only another one is a sign of life.
+        """
+        self._pass_over("state", key, lambda: self._state(key, value, is_new=False))
 
     def _pass_over(self, topic: str, key: str | None, take: Callable[[], None]) -> None:
         try:
@@ -119,14 +122,15 @@ class Intake(Apart):
                 raise
             log.error("record not understood", topic=topic, key=key, reason=str(error)[:300])
 
-    def _state(self, key: str | None, value: bytes | None) -> None:
+    def _state(self, key: str | None, value: bytes | None, *, is_new: bool = True) -> None:
         """What the aggregator holds true of a repository, or its sign of life. Raises MalformedEvent."""
         if key is None or value is None:
             return
         if key == "aggregator":
-            self._aggregator_beat = from_json(AggregatorBeat, value).time
-            metrics.AGGREGATOR_BEAT.set(self._aggregator_beat)
-            self._renew()
+            beat = from_json(AggregatorBeat, value)
+            if is_new and beat != self._aggregator_beat:
+                self._renew()
+            self._aggregator_beat = beat
             return
         state = from_json(State, value)
         check_place(state.repository, state.path)
@@ -135,11 +139,12 @@ class Intake(Apart):
         self._learn(state)
 
     def _renew(self) -> None:
-        """The file by whose time web servers know the aggregator's last sign of life."""
-        file = Path(self._settings.folder) / FRESH
+        """The file by whose time web servers know when this machine heard the aggregator; clocks of machines are never compared."""
+        file, now = Path(self._settings.folder) / FRESH, self._clock.now()
+        metrics.AGGREGATOR_BEAT.set(now)
         try:
             file.touch()
-            os.utime(file, (self._aggregator_beat, self._aggregator_beat))
+            os.utime(file, (now, now))
         except OSError as error:
             log.error("file not renewed", file=str(file), reason=error.strerror)
 
@@ -173,17 +178,20 @@ class Intake(Apart):
     def _take_roster(self, value: bytes | None) -> None:
         """The roster says what this mirror carries; without one, or not being in it, it carries everything.
 
-        An older one than the last says nothing any more. Raises MalformedEvent, the last one then holds.
+        An older one than the last says nothing any more. Raises MalformedEvent, the last one then holds. A rule that cannot be
+        evaluated (one of an older release) leaves nothing out, as the aggregator sees it: what it gates is carried, or notices
+        would wait for ever.
         """
         roster = None if value is None else from_json(Roster, value)
-        if roster is not None and (ours := roster.mirror(self._settings.name)) is not None:
-            check_rules(ours.rules)
         if roster is None or roster.version < self._roster.version:
             return
         before, self._roster = self._member, roster
         now = self._member
         if now is None or before == now:
             return
+        if before is None or before.rules != now.rules:
+            for rule, problem in refused((*now.rules.include, *now.rules.exclude)).items():
+                log.error("rule refused, leaves nothing out", rule=rule[:200], reason=problem)
         if before is None or (before.rules, before.role) != (now.rules, now.role):
             for state in [*self._states.values()]:  # what this mirror shall have now, or not any more
                 self._learn(state)

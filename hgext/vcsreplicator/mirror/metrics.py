@@ -15,7 +15,9 @@ APART = Gauge(
 DETACHED_TOTAL = Counter("vcsreplicator_mirror_detachments", "Repositories set apart from the stream", ["reason"])
 DETACHED = Gauge("vcsreplicator_mirror_detached_repositories", "Repositories followed apart from the stream")
 BUFFERED = Gauge("vcsreplicator_mirror_buffered_bytes", "Events in memory")
-AGGREGATOR_BEAT = Gauge("vcsreplicator_mirror_aggregator_beat_seconds", "Time of the aggregator's last sign of life")
+AGGREGATOR_BEAT = Gauge(
+    "vcsreplicator_mirror_aggregator_beat_seconds", "Time by this machine when the aggregator was last heard"
+)
 
 
 def applied(before: Level | None, after: Level | None) -> None:

@@ -23,9 +23,6 @@ from ..shape import from_json
 from .settings import MirrorSettings
 from .sources import Broken
 
-FORGOTTEN = 60.0
-"""Seconds after which a beat says nothing any more."""
-
 _PATIENCE = 3  # beats
 _LOOK = 1.0  # seconds
 log = structlog.get_logger()
@@ -53,10 +50,13 @@ class Namesakes:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def wait(self, last: bytes | None, now: float, stop: threading.Event) -> None:
-        """Returns once nobody else has this name, or `stop` is set; raises BadConfig if somebody has. `last`: the newest beat."""
+    def wait(self, last: bytes | None, stop: threading.Event) -> None:
+        """Returns once no other mirror has this name, or `stop` is set; raises BadConfig if one has. `last`: the newest beat.
+
+        How old that one is only the clock of the machine that gave it could tell: whether another follows is waited for.
+        """
         former = self._other(last)
-        if former is None or now - former.time > FORGOTTEN:
+        if former is None:
             return
         log.warning("waits for a mirror of the same name to be silent", instance=former.instance)
         other, is_known = None, False

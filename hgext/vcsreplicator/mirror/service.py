@@ -65,7 +65,7 @@ def _follow(
         return
     instance = instance_of(Path(settings.folder))
     namesakes = Namesakes(settings, instance, events, told_before[1])
-    _patiently(stop, lambda: namesakes.wait(told_before[0].get(settings.name), clock.now(), stop))
+    _patiently(stop, lambda: namesakes.wait(told_before[0].get(settings.name), stop))
     acks = _own_acks(settings, told_before[0])
     supervisor = Supervisor(settings, events, notes, clock, positions)
     supervisor.instance = instance

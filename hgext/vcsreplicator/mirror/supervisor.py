@@ -227,7 +227,9 @@ class Supervisor(Intake):
             return
         if checked.problem is not None:
             self._detach(following, Reason.CORRUPT, checked.problem)
-        elif checked.lower is not None and following.level is not None and not following.running:
+        elif _is_lower(checked.lower, following) and not following.running:
+            assert following.level is not None
+            assert checked.lower is not None
             had, following.level = following.level.seq, checked.lower
             self._detach(following, Reason.GAP, f"had events up to {had}, has {checked.lower.seq} now", offset=0)
 
@@ -431,6 +433,12 @@ class Supervisor(Intake):
         self._tick()
         self.pool.close(1.0)
         self.sender.close(2.0)
+
+
+def _is_lower(found: Level | None, following: Following) -> bool:
+    """Whether a level that was read in the store is lower than what is known; what was applied meanwhile says otherwise."""
+    known = following.level
+    return found is not None and known is not None and found.repository == following.id and found.seq < known.seq
 
 
 def _absent(task: Task, outcome: Outcome, now: float) -> Level | None:
