@@ -164,7 +164,7 @@ def survive_kills(tmp_path, told, request):
             for each in folders:
                 shutil.rmtree(tmp_path / each)
                 shutil.copytree(tmp_path / "before" / each, tmp_path / each, symlinks=True)
-            was_killed = run_killed_at(step, work, is_watched)
+            was_killed = run_killed_at(step, work, is_watched)  # the only one that survives is the last
             with_reader = load(folder)
             if with_reader.svfs.exists(b"journal"):
                 recorded(storage.Pushlog(with_reader))
@@ -334,7 +334,8 @@ def test_killed_at_a_system_call(tmp_path, pushed, name, share, told):
     calls = struck.calls(repository)
     assert len(calls) > 10, "the command does not seem to write"
     kills = 0
-    for call in calls if share is None else random.Random(SEED).sample(calls, share):
+    chosen = calls if share is None else random.Random(SEED).sample(calls, share)
+    for call in chosen:
         kills += struck.meet(call) == -signal.SIGKILL
         with told_with_seed(f"{name}: killed at {call}"):
             reader = pushed(repository)
@@ -343,7 +344,7 @@ def test_killed_at_a_system_call(tmp_path, pushed, name, share, told):
                 reader.recover()
             assert_agrees(pushed(repository))
     told(f"{name}: killed at {kills} of {len(calls)} system calls")
-    assert kills
+    assert kills >= 0.9 * len(chosen), f"only {kills} of {len(chosen)} kills struck"  # two runs are not always alike
 
 
 @pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
