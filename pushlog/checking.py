@@ -37,7 +37,7 @@ def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
     """
     log = Pushlog(repo)
     log.create()
-    since = scmutil.revsingle(log.repo, options["since"]).rev() if options.get("since") else 0
+    since = _since(log.repo, options.get("since"))
     errors = 0
     for message, is_error in problems(log, since):
         ui.warn(message)
@@ -49,6 +49,14 @@ def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
         pushes = connection.execute("SELECT count(*) FROM pushlog").fetchone()[0]
     ui.status(b"pushlog contains all %d changesets across %d pushes\n" % (len(log.repo.changelog) - since, pushes))
     return 0
+
+
+def _since(repo: Any, name: bytes | None) -> int:
+    """The revision to begin with."""
+    revision = scmutil.revsingle(repo, name).rev() if name else 0
+    if revision is None:
+        raise error.InputError(_(b"--since: expected a changeset, got the working directory"))
+    return max(0, revision)
 
 
 def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:

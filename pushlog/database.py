@@ -395,6 +395,11 @@ def nodes_pushed_between(
     return (node for node, date in connection.execute(NODES_BY_DATE, (earliest, latest)) if matches(epoch(date)))
 
 
+def holds(number: int) -> bool:
+    """Whether SQLite can be asked for this number, as an id or as a date; it refuses larger ones with an OverflowError."""
+    return abs(number) <= LARGEST
+
+
 def is_node(value: object) -> bool:
     """Whether a node column holds the hash of a changeset, and not what an operator's tool put there."""
     return isinstance(value, str) and _NODE.fullmatch(value) is not None

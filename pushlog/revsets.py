@@ -45,8 +45,12 @@ def pushhead(repo: Any, subset: Any, x: Any) -> Any:
 def pushdate(repo: Any, subset: Any, x: Any) -> Any:
     """Changesets that were pushed within the interval, see :hg:`help dates`."""
     (interval,) = revsetlang.getargs(x, 1, 1, _(b"pushdate requires one argument"))
-    matches = dateutil.matchdate(revsetlang.getstring(interval, _(b"pushdate requires a string argument")))
-    earliest, latest = _bounds(matches)
+    text = revsetlang.getstring(interval, _(b"pushdate requires a string argument"))
+    try:
+        matches = dateutil.matchdate(text)
+    except OverflowError:
+        raise error.ParseError(_(b"pushdate: a number of days is too large")) from None
+    earliest, latest = (max(-database.LARGEST, min(end, database.LARGEST)) for end in _bounds(matches))
     log = Pushlog(repo)
     return _matching(
         log,
@@ -79,7 +83,7 @@ def pushid(repo: Any, subset: Any, x: Any) -> Any:
     (number,) = revsetlang.getargs(x, 1, 1, _(b"pushid requires one argument"))
     wanted = revsetlang.getinteger(number, _(b"pushid expects a number"))
     log = Pushlog(repo)
-    return _shown(log, subset, lambda connection: database.nodes(connection, wanted))
+    return _shown(log, subset, lambda connection: database.nodes(connection, wanted) if database.holds(wanted) else ())
 
 
 @predicate(b"pushrev(set)", safe=True, weight=10)

@@ -7,7 +7,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from mercurial import bundle2, error
+from mercurial import bundle2, error, initialization
+
+from . import seams
 
 _installed = False
 
@@ -17,10 +19,12 @@ def refuse_pushed() -> None:
     global _installed
     if _installed:
         return
+    initialization.init()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
+    streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}
+    if not streams:
+        raise seams.MissingSeam("mercurial.bundle2.parthandlermapping has no part that is a stream")
+    bundle2.parthandlermapping.update({name: _guarded(handler) for name, handler in streams.items()})
     _installed = True
-    for name, handler in bundle2.parthandlermapping.items():
-        if name.startswith(b"stream"):
-            bundle2.parthandlermapping[name] = _guarded(handler)
 
 
 def _guarded(handler: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -222,3 +222,14 @@ A repository that was there before its pushlog: one line says so, and how to che
   changeset does not exist in pushlog: * (glob)
   pushlog has errors
   [1]
+
+What is no changeset is none to begin with, and the null changeset is before all others.
+
+  $ hg -R old verifypushlog --since 'wdir()'
+  abort: --since: expected a changeset, got the working directory
+  [10]
+  $ hg -R old verifypushlog --since null
+  changesets from before the pushlog, in no push: revisions 0 to 2 (to check the others: hg verifypushlog --since 3)
+  changeset does not exist in pushlog: * (glob)
+  pushlog has errors
+  [1]

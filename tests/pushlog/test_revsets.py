@@ -2,6 +2,7 @@
 """Revsets over a long history: what they find, and how much of the pushlog they read for it."""
 
 import pytest
+from mercurial import error
 from mercurial.node import wdirrev
 
 from pushlog import database, revsets
@@ -71,3 +72,19 @@ def test_a_pushlog_that_cannot_be_read_is_told_when_a_lazy_set_is_asked(place, s
     (server.folder / ".hg" / "store" / "pushlog.log").unlink()
     with pytest.raises(Exception, match="cannot read the pushlog"):
         list(found)
+
+
+@pytest.mark.parametrize("number", [10**20, -(10**20), 1 << 63, int("9" * 400), (1 << 63) - 1])
+def test_a_number_beyond_what_sqlite_holds_is_an_unknown_push(long_history, number):
+    assert list(long_history.repository.revs(b"pushid(%s)", b"%d" % number)) == []
+
+
+@pytest.mark.parametrize("small", [0, revsets._SMALL])
+def test_a_number_of_days_beyond_what_sqlite_holds_is_all_of_time(long_history, monkeypatch, small):
+    monkeypatch.setattr(revsets, "_SMALL", small)
+    assert len(long_history.repository.revs(b"pushdate(%s) and 1:10", b"-" + b"9" * 30)) == 10
+
+
+def test_a_number_of_days_that_is_no_date_is_refused(long_history):
+    with pytest.raises(error.ParseError, match="too large"):
+        long_history.repository.revs(b"pushdate(%s)", b"-" + b"9" * 400)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A push cannot bring a whole store, in any process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# As a site's script would do it, with nothing else of Mercurial made ready.
+SCRIPT = """
+from types import SimpleNamespace
+from mercurial import extensions, ui as uimod
+ui = uimod.ui.load()
+extensions.loadall(ui)
+from mercurial import bundle2, error, initialization
+initialization.init()
+streams = [handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")]
+assert len(streams) == 2, streams
+for handler in streams:
+    try:
+        handler(SimpleNamespace(source=b"push"), None)
+    except error.Abort as problem:
+        print(problem.message.decode())
+"""
+
+
+@pytest.mark.parametrize("extension", ["pushlog", "vcsreplicator"])
+def test_streams_are_refused_in_a_program_that_only_loads_the_extensions(tmp_path: Path, extension: str) -> None:
+    (tmp_path / "hgrc").write_text(f"[extensions]\n{extension} =\n[vcsreplicator]\nrole = master\n")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "HGRCPATH": str(tmp_path / "hgrc")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.count("a push cannot bring a copy of a whole store") == 2, done.stderr
