@@ -31,10 +31,19 @@ def note_creation(original: Callable[..., Any], ui: Any, path: bytes, *arguments
     """
     configured = settings.role(ui)
     if configured is settings.Role.MASTER:
-        settings.read(ui).wire_path(os.fsdecode(os.path.realpath(path)))
+        _refuse_name(settings.read(ui), os.fsdecode(os.path.realpath(path)))
     result = original(ui, path, *arguments, **keywords)
     _created.add(os.path.realpath(path))
     return result
+
+
+def _refuse_name(configuration: settings.Settings, folder: str) -> None:
+    """Raises ConfigError or Abort for a folder that no mirror could have beside what it has."""
+    path = configuration.wire_path(folder)
+    if path is not None:
+        from . import twins  # which most processes of a master do not need
+
+        twins.refuse(path, folder, configuration.roots)
 
 
 def just_created(repo: Any) -> bool:

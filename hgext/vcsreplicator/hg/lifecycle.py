@@ -27,7 +27,7 @@ from ..event import Changes, Type
 from ..outbox import Level, Needs, Outbox, Store
 from ..relay_scan import find_repositories
 from ..relay_sending import Gone
-from . import bundles, capture, creation, intents, master, observe, overlay
+from . import bundles, capture, creation, intents, master, observe, overlay, twins
 from .capture import Announcement
 from .intents import Intent
 from .settings import root_of
@@ -128,6 +128,8 @@ def rename(repo: Any, target: str | None, settings: Any) -> str:
         raise error.Abort(f"this repository is {path} already".encode())
     if to != folder:
         _refuse_taken(to, root_of(settings, to))
+    twins.refuse(path, folder, settings.roots)
+    if to != folder:
         _refuse_immovable(folder, to, root)
     with repo.wlock(), repo.lock():
         if old == repo.replication_path:
@@ -164,6 +166,8 @@ def adopt(repo: Any) -> Level:
             announce(repo, Announcement(kind=Type.SYNC), told=False)
         else:
             copied = end.level.path != repo.replication_path
+            if copied:
+                twins.refuse(repo.replication_path, _folder(repo), repo.replication_roots)
             with box.sending(wait=True):
                 if copied or box.fork() is not None:
                     # These events are another's, or do not follow what the log has: what they did is in the new event.

@@ -96,6 +96,7 @@ def _with_capture(base: type, folder: str, path: str, settings: Settings) -> typ
         announces_changes = True
         replication_path = path
         replication_root = root_of(settings, folder)
+        replication_roots = settings.roots
 
         def transaction(self, desc: bytes, report: Any = None) -> Any:
             repo = self.unfiltered()
