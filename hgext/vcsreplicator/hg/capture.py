@@ -30,7 +30,7 @@ from .. import outbox
 from ..errors import MalformedEvent
 from ..event import Changes, Event, Marker, MarkerNode, PushEntry, Settings, Tip, Type
 from ..outbox import RECORD_LIMIT, End, Entry, Level, Needs, Outbox
-from ..shape import to_json
+from ..shape import EARLIEST, LARGEST, LATEST, to_json
 from ..value import Value
 from . import durability, observe
 from .allowed import allowed
@@ -286,8 +286,14 @@ def settings_of(repo: Any) -> Settings:
 def push_entry(repo: Any, tr: Any) -> PushEntry | None:
     """The pushlog's entry of this transaction, if it is a push and the pushlog is on."""
     pushlog = _pushlog()
-    entry = pushlog.entry_of_transaction(repo, tr) if pushlog else None
-    return None if entry is None else PushEntry(id=entry[0], user=utf8(entry[1]), date=entry[2])
+    return entry_of(pushlog.entry_of_transaction(repo, tr)) if pushlog else None
+
+
+def entry_of(row: Any) -> PushEntry | None:
+    """A row of the pushlog as events have it; None for one that no event can hold: its number or date is an edit of somebody's."""
+    if row is None or not 0 <= row[0] <= LARGEST or not EARLIEST <= row[2] <= LATEST:
+        return None
+    return PushEntry(id=row[0], user=utf8(row[1]), date=row[2])
 
 
 @contextlib.contextmanager
@@ -340,13 +346,12 @@ class _Known:
         rev = self._repo.changelog.index.get_rev(node)
         if rev is None:
             return MarkerNode(node=name, known=False, visible=None, desc=None, push=None)
-        row = self._push_of(hex(node))
         return MarkerNode(
             node=name,
             known=True,
             visible=self._served.hasnode(node),
             desc=text(self._repo[rev].description()),
-            push=PushEntry(id=row[0], user=utf8(row[1]), date=row[2]) if row else None,
+            push=entry_of(self._push_of(hex(node))),
         )
 
 

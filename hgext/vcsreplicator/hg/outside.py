@@ -58,14 +58,14 @@ def _pushes(repo: Any, before: Tip, now: Tip, push_of: Callable[[bytes], Any]) -
         if row is None:
             start += 1
             continue
-        pushid, user, date, nodes = row
+        push, nodes = capture.entry_of(row), row[3]
         end = start + len(nodes)
-        if pushid <= last_id or not _stand_there(repo, nodes, start, end):
-            return  # a push that was torn apart: its parts cannot be told as one
+        if push is None or push.id <= last_id or not _stand_there(repo, nodes, start, end):
+            return  # a push that was torn apart: its parts cannot be told as one; or one that no event can hold
         if first < start:
             yield _added(repo, first, start, None)
-        yield _added(repo, start, end, PushEntry(id=pushid, user=capture.utf8(user), date=date))
-        first, start, last_id = end, end, pushid
+        yield _added(repo, start, end, push)
+        first, start, last_id = end, end, push.id
 
 
 def _stand_there(repo: Any, nodes: list[bytes], start: int, end: int) -> bool:
