@@ -2,12 +2,15 @@
 """The golden repositories, an hgweb in this process to ask them, and small repositories that push and pull in this process."""
 
 import contextlib
+import hashlib
 import importlib.util
+import inspect
 import io
 import os
 import shutil
 import sqlite3
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,10 +21,12 @@ from mercurial.repo import factory
 
 from pushlog import checking, database, wire
 from pushlog.storage import Pushlog
+from testing.services.cache import cached
 
 initialization.init()
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+MAKER = GOLDEN / "make_repository.py"
 NEXT_ANSWER = b"0\n"  # over SSH the answer to the next call follows on the same channel
 HG = str(Path(sys.executable).with_name("hg"))
 
@@ -37,21 +42,30 @@ def environment(root):
     }
 
 
-@pytest.fixture(scope="session")
-def root(tmp_path_factory):
-    """The four golden repositories side by side; they share one history."""
-    root = tmp_path_factory.mktemp("golden")
-    (root / "hgrc").write_text("[extensions]\npushlog =\n")
-    (root / "web.conf").write_text(f"[paths]\n/ = {root}/*\n")
-    specification = importlib.util.spec_from_file_location("make_repository", GOLDEN / "make_repository.py")
+def make_golden(folder):
+    """Let the given script make the four golden repositories in the folder; a hundred starts of `hg`."""
+    specification = importlib.util.spec_from_file_location("make_repository", MAKER)
     maker = importlib.util.module_from_spec(specification)
     sys.modules["make_repository"] = maker
     specification.loader.exec_module(maker)
-    os.environ["HG"] = HG
-    nodes = list(maker.make_repository(root / "golden-none", pushlog="none").values())
+    with environment_variable("HG", HG):
+        nodes = list(maker.make_repository(folder / "golden-none", pushlog="none").values())
     for name, state in (("golden", "mixed"), ("golden-sound", "sound"), ("golden-broken", "broken")):
-        shutil.copytree(root / "golden-none", root / name)
-        maker.write_pushlog(root / name, nodes, state)
+        shutil.copytree(folder / "golden-none", folder / name)
+        maker.write_pushlog(folder / name, nodes, state)
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory):
+    """The four golden repositories side by side; they share one history.
+
+    They come from the cache, by the programs that make them: those make the same history each time.
+    """
+    made_by = hashlib.sha256(MAKER.read_bytes() + inspect.getsource(make_golden).encode()).hexdigest()[:12]
+    root = tmp_path_factory.mktemp("golden")
+    shutil.copytree(cached(f"golden-{made_by}-{version('mercurial')}", make_golden), root, dirs_exist_ok=True)
+    (root / "hgrc").write_text("[extensions]\npushlog =\n")
+    (root / "web.conf").write_text(f"[paths]\n/ = {root}/*\n")
     return root
 
 
