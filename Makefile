@@ -6,8 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# Most tests wait for processes: two at a time, whoever is done takes from the other.
-AT_ONCE := -n 2 --dist worksteal
+# Most tests wait for processes: three at a time for each core, long ones first, each worker takes the next when it is done.
+AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist load --maxschedchunk 1
 # A loaded machine gets a second look at tests of real processes, three in all; each is told, with how it failed at first.
 # Never a second look: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Real services for tests that ask for them by name: shared ones over the run, own ones to be destroyed.
 
-`kafka`, `rabbitmq` and `aws` start when the first test needs them and stop at the end. Tests share them, so each uses names of its
-own: `unique_name`, or `rabbitmq.vhost()`. A test that kills, pauses or restarts takes `own_service(Kafka)`.
+`kafka`, `rabbitmq` and `aws` start when the first test needs them and stop at the end. All tests of a run share them, also those
+of several workers (`pytest -n 6`), so each uses names of its own: `unique_name`, or `rabbitmq.vhost()`. A test that kills, pauses
+or restarts takes `own_service(Kafka)`.
 """
 
 import os
@@ -18,7 +19,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from testing.services.aws import Aws
-from testing.services.existing import Existing, shared_aws, shared_kafka, shared_rabbitmq
+from testing.services.existing import Existing, keeper, shared_aws, shared_kafka, shared_rabbitmq
 from testing.services.kafka import Kafka
 from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ
@@ -31,11 +32,25 @@ settings.load_profile("patient")
 SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}
 # What decides by itself, without another process or a clock: it fails for a reason.
 PURE = {"words", "stages", "house"}
+# The folders whose tests take seconds each, those with the longest first.
+LONG = ("flow", "hg", "contract", "pushlog", "notifier", "surfaces")
 AnyService = TypeVar("AnyService", bound=Service)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the services of a run with several workers, in the process that starts these."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        kept = ExitStack()
+        kept.enter_context(keeper())
+        config.add_cleanup(kept.close)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks whoever uses a service (`-m "not services"` runs the rest), and whoever gets no second look from `make test`."""
+    """Mark tests that use a service (`-m "not services"` runs the rest) or get no second look; long ones come first.
+
+    Several workers end together if what is left at the end is short.
+    """
+    items.sort(key=lambda item: next((rank for rank, name in enumerate(LONG) if name in item.path.parts), len(LONG)))
     for item in items:
         if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("services")

@@ -4,10 +4,13 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
@@ -16,8 +19,9 @@ from kombu import Connection
 
 from testing.services.aws import Aws
 from testing.services.cache import CHECKOUT, cached
-from testing.services.existing import Existing, shared_kafka
+from testing.services.existing import Existing, shared_aws, shared_kafka
 from testing.services.kafka import Kafka
+from testing.services.keeper import Keeper, ask
 from testing.services.process import Service, ServiceMissing, needed
 from testing.services.rabbitmq import RabbitMQ
 
@@ -136,6 +140,30 @@ def test_an_environment_variable_points_to_a_service_that_runs(monkeypatch: pyte
     with shared_kafka() as kafka:
         assert kafka == Existing(url="kafka://kafka.example:9092")
         assert kafka.bootstrap == "kafka.example:9092"
+
+
+def test_workers_of_one_run_share_one_service_that_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VCSREPLICATOR_TEST_AWS", raising=False)
+
+    def worker(_: int) -> str:
+        with shared_aws() as aws:
+            return aws.url
+
+    with Keeper({"aws": Aws}), ThreadPoolExecutor(3) as workers:
+        [url] = set(workers.map(worker, range(3)))
+        address = ("127.0.0.1", urlsplit(url).port)
+        socket.create_connection(address, 10).close()  # no worker ended it
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, 10)
+
+
+def test_a_worker_hears_why_a_service_of_its_run_does_not_start() -> None:
+    class Broken(Aws):
+        def command(self) -> list[str]:
+            return [sys.executable, "-c", "import sys; sys.exit('no such moon')"]
+
+    with Keeper({"aws": Broken}), pytest.raises(ServiceMissing, match="no such moon"):
+        ask("aws", "url")
 
 
 def test_a_download_that_fails_is_tried_again_from_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
