@@ -24,7 +24,7 @@ from mercurial.repo import factory
 from pushlog import journal
 
 from ..errors import BadConfig
-from . import visibility
+from . import requirement, visibility
 
 
 class _Nothing(io.BytesIO):
@@ -44,6 +44,7 @@ def prepare() -> Any:
     ui.fout = ui.ferr = _Nothing()
     extensions.loadall(ui)
     extensions.populateui(ui)
+    requirement.understand()
     visibility.register_views()  # to warm their caches; nothing is served from here, so there are no guards
     ui.setconfig(b"vcsreplicator", b"role", b"mirror", b"mirror")
     return ui
@@ -95,6 +96,7 @@ def locked(repo: Any) -> Iterator[None]:
         if repo.svfs.exists(b"journal"):
             repo.recover()
             repo.invalidateall()
+        requirement.keep(repo)
         yield
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An entry in `.hg/requires` that keeps a Mercurial without this extension out of a master's repositories: it would write past us.
+"""An entry in `.hg/requires` that keeps a Mercurial without this extension out: it would write past us, or show everything.
 
-Opt-in (`[vcsreplicator] lock = yes`), because it keeps readers without the extension out too. A repository gets the entry when a
-process of the master first opens it. It says nothing about the content, so it does not travel: clones and mirrors have none.
+Opt-in, because it keeps readers without the extension out too. On a master (`[vcsreplicator] lock = yes`) a repository gets the
+entry when a process first opens it. On a mirror (`lock = true` in `[mirror.NAME]`) the workers see to it, under the locks that they
+take anyway, and take it away where the setting is off. It says nothing about the content, so it does not travel.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from mercurial.repo import requirements
 from pushlog import seams
 
 LOCK = b"exp-vcsreplicator"
+MIRROR_LOCK = (b"vcsreplicator-mirror", b"lock")
+"""Section and key by which a worker knows its mirror's setting; without them entries stay as they are."""
 
 
 def register(*, locking: bool) -> None:
@@ -42,6 +45,13 @@ def lock_out(repo: Any) -> None:
             scmutil.writereporequirements(repo, repo.requirements | {LOCK})
     except (error.LockError, OSError):
         return
+
+
+def keep(repo: Any) -> None:
+    """Gives a mirror's repository the entry or takes it away, as the worker's setting says; the caller holds both locks."""
+    wanted = dict(repo.ui.configitems(MIRROR_LOCK[0])).get(MIRROR_LOCK[1])
+    if wanted is not None and (wanted == b"yes") != (LOCK in repo.requirements):
+        scmutil.writereporequirements(repo, repo.requirements ^ {LOCK})
 
 
 def let_in(repo: Any) -> None:

@@ -13,6 +13,7 @@ from ..errors import MalformedEvent
 from ..mirror.level import FILE, MAGIC, level_of
 from ..mirror.task import Found
 from .place import ASIDE, WAITING
+from .requirement import LOCK
 
 _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
 
@@ -41,6 +42,15 @@ def scan(root: str, state: str) -> Iterator[Found]:
         left.extend(_below(entries, state))
         if any(entry.name == ".hg" for entry in entries) and (found := look(folder)) is not None:
             yield found
+
+
+def is_locked(folder: str) -> bool:
+    """Whether a Mercurial without the extension is kept out."""
+    for name in ("requires", "store/requires"):
+        with contextlib.suppress(OSError), open(os.path.join(folder, ".hg", name), "rb") as file:
+            if LOCK in file.read().split():
+                return True
+    return False
 
 
 def _deleted(state: str) -> Iterator[Found]:

@@ -11,15 +11,19 @@ import contextlib
 import os
 import signal
 import sys
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from typing import Any
+
+from mercurial import error
 
 from ..clock import SystemClock
 from ..mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
-from . import memory, place, visibility
+from . import memory, place, replicated, requirement, visibility
 from .checking import check
 from .looking import look
 from .repository import Repositories, prepare
-from .scan import scan
+from .scan import is_locked, scan
 from .snapshot import MASTER_AUTH
 from .work import Hands
 
@@ -29,8 +33,18 @@ def warm(repositories: Repositories, wanted: Warm) -> Warm:
     with contextlib.suppress(Exception):
         repo = repositories.open(wanted.folder)
         repo.invalidate()
+        if wanted.relock:
+            _relock(repo, wanted.repository)
         visibility.warm(repo)
     return wanted
+
+
+def _relock(repo: Any, repository: str) -> None:
+    """Has the lock on the disk be as the setting says; where the repository is at work its next event does it."""
+    with contextlib.suppress(error.LockError), repo.wlock(wait=False), repo.lock(wait=False):
+        level = replicated.read(repo)
+        if level is not None and level.repository == repository:
+            requirement.keep(repo)
 
 
 def main() -> None:
@@ -47,6 +61,7 @@ def main() -> None:
     ui = prepare()
     if settings.master_auth is not None:
         ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
+    ui.setconfig(*requirement.MIRROR_LOCK, b"yes" if settings.lock else b"no", b"mirror")
     hands = Hands(settings, Repositories(ui, settings.open_repositories), SystemClock())
     answer: object = READY
     while True:
@@ -59,7 +74,7 @@ def main() -> None:
             case Task():
                 answer = hands.perform(task)
             case Scan():
-                answer = tuple(scan(settings.root, settings.folder))
+                answer = tuple(replace(f, is_locked=is_locked(f.folder)) for f in scan(settings.root, settings.folder))
             case Look():
                 answer = look(task, settings)
             case Check():

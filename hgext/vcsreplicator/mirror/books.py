@@ -82,6 +82,7 @@ class Books:
         self._unchecked: list[str] = []
         self._undecided: set[str] = set()
         self._cold: dict[str, None] = {}
+        self._relocked: set[str] = set()
         self._sweep_at = clock.monotonic() + settings.beat_interval
         self._check_at = clock.monotonic() + settings.check_interval
 

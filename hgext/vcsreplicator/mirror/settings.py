@@ -32,6 +32,7 @@ class MirrorSettings:
     `hung_after` is killed, any other one that has used no processor time for so long (so `hung_after` is longer than
     `master_timeout`). `batch_events` and `batch_bytes` bound what shares one Mercurial transaction.
 
+    With `lock` no Mercurial that lacks the extension opens this mirror's repositories, not even to read: `.hg/requires` says so.
     A `backup` ignores deletes, as does one that the roster calls so. Deleted repositories are kept `keep_deleted_days`.
     `master_timeout` bounds how long a master may be silent in the middle of an answer.
     """
@@ -60,6 +61,7 @@ class MirrorSettings:
     retry_longest: float = 60.0
     check_interval: float = 60.0
     backup: bool = False
+    lock: bool = False
     keep_deleted_days: float = 7.0
     master_timeout: float = 60.0
 

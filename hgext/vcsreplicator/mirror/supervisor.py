@@ -177,7 +177,9 @@ class Supervisor(Intake):
         del self._cold[repository]
         following = self._all.get(repository)
         if following is not None and following.folder is not None and not following.running:
-            self._give(worker, Warm(repository=repository, folder=following.folder))
+            relock = repository in self._relocked
+            self._relocked.discard(repository)
+            self._give(worker, Warm(repository=repository, folder=following.folder, relock=relock))
 
     def _task(self, following: Following) -> Task:
         events = 1 if following.single else self._settings.batch_events
@@ -377,6 +379,9 @@ class Supervisor(Intake):
         if following.level is not None and following.level.generation >= level.generation:
             return
         following.folder, following.level, following.serving = found.folder, level, found.serving
+        if found.is_locked not in (None, self._settings.lock):
+            self._cold[following.id] = None
+            self._relocked.add(following.id)
         following.sent = acked
         if acked is not None:
             following.served_at = acked.served_at

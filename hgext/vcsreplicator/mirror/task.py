@@ -66,13 +66,14 @@ class Task:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A repository on the mirror's disk: its level (None: damaged, see `problem`) and the sequence it shows. `is_aside`: it was
-    deleted, and is only kept."""
+    deleted, and is only kept. `is_locked` against a Mercurial without the extension; known only where all are looked for."""
 
     folder: str
     level: Level | None
     serving: int
     problem: str | None = None
     is_aside: bool = False
+    is_locked: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +117,11 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """Asks that the caches of what clients see be brought up to date; answered by itself."""
+    """Asks that the caches of what clients see, and with `relock` the lock on the disk, be as they should; answered by itself."""
 
     repository: str
     folder: str
+    relock: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
