@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The log in memory, for tests that need thousands of crashes: the contract of `hgext.vcsreplicator.log`, one process, no waiting.
 
-Beyond the contract, for tests: `fail_commits` makes the next transactions raise Unavailable, before or after they took effect.
+Beyond the contract, for tests: `fail_commits` makes the next transactions raise Unavailable, before or after they took effect;
+`copied` and `restore` put a topic back to what it was; `lose` takes its newest records.
 """
 
 import threading
@@ -13,6 +14,7 @@ from hgext.vcsreplicator.errors import BadConfig, Expired, Fenced, Rewound, Unav
 from hgext.vcsreplicator.log import Message, Positions, Record, Topic, partition_of
 
 TopicPartition = tuple[str, int]
+Copy = tuple[dict[TopicPartition, dict[int, Record]], dict[TopicPartition, int], dict[tuple[str, int, str | None], int]]
 
 
 class MemoryLog:
@@ -98,6 +100,31 @@ class MemoryLog:
         with self._changed:
             places = [place for place in self._records if place[0] == topic]
             return [record for place in places for record in self._records[place].values()]
+
+    def copied(self, topic: str) -> "Copy":
+        """What the topic holds now."""
+        with self._changed:
+            places = [(topic, partition) for partition in range(self.partitions(topic))]
+            newest = {key: at for key, at in self._newest.items() if key[0] == topic}
+            return {place: dict(self._records[place]) for place in places}, {p: self._ends[p] for p in places}, newest
+
+    def restore(self, topic: str, copy: "Copy") -> None:
+        """The topic is as it was when this was copied; what was stored elsewhere stays."""
+        records, ends, newest = copy
+        with self._changed:
+            for place, found in records.items():
+                self._records[place] = dict(found)
+            self._ends.update(ends)
+            self._newest = {key: at for key, at in self._newest.items() if key[0] != topic} | newest
+            self._changed.notify_all()
+
+    def lose(self, topic: str, partition: int, count: int) -> None:
+        """The newest records of a partition of a topic that is not compacted are gone."""
+        place = (topic, partition)
+        with self._changed:
+            self._ends[place] = max(0, self._ends[place] - count)
+            self._records[place] = {at: found for at, found in self._records[place].items() if at < self._ends[place]}
+            self._changed.notify_all()
 
     def commit(
         self,

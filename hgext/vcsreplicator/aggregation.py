@@ -23,11 +23,11 @@ Rules of this file:
 """
 
 import enum
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from . import roster as rosters
 from . import shape, wire
-from .arrival import TAKEN, Arrival, adopts, follow, forked, judge, recovered
+from .arrival import TAKEN, Arrival, adopts, follow, forked, is_older, judge, recovered
 from .errors import MalformedEvent, Rejected, UnknownEvent
 from .event import Event, Type, is_identifier
 from .held import Held, Repository, Standing
@@ -126,14 +126,19 @@ class Aggregation:
         self._is_loaded = True
         self._joining.survey(self.roster, self.repositories)
 
-    def recover(self, notice: Notice) -> None:
-        """Takes a notice of a repository whose state was lost, oldest first: what was announced, and last in each stream."""
-        event, repository = notice.event, self._repository(notice.event.repository)
-        if repository.state is not None and not repository.is_recovered:
-            return
+    def recover(self, notice: Notice) -> bool:
+        """Takes a notice, the oldest first, and says whether it tells anything new: of a repository whose state was lost or is older."""
+        repository = self._repository(notice.event.repository)
+        if not is_older(repository.state, notice):
+            return False
         repository.state, repository.is_recovered = recovered(repository.state, notice), True
         self.succession.note(repository.state)
-        self._touched[event.repository] = self._output.dirty[event.repository] = repository
+        self._touched[repository.id] = self._output.dirty[repository.id] = repository
+        return True
+
+    def write_again(self, names: Iterable[str]) -> None:
+        """The next batch holds the states of these repositories."""
+        self._output.dirty.update((name, self.repositories[name]) for name in names)
 
     def take_kept(self, now: float) -> Outcome:
         """Takes what an older aggregator kept, until a batch is full; all of it before any `event`.

@@ -51,7 +51,7 @@ from .log import (
     Transactor,
     partition_of,
 )
-from .outgoing import Batch
+from .outgoing import BATCH_STATES, Batch
 from .poison import Poison, Poisoned
 from .retry import RECONNECT
 from .roster import Roster
@@ -161,6 +161,7 @@ class Session:
         self._ahead: dict[tuple[str, str], int] = {}
         self._doubted: dict[tuple[str, str], int] = {}
         self._seen: dict[TopicPartition, int] = {}
+        self._state_end = self._state_due = self._state_written = 0
         try:
             began = clock.monotonic()
             self.core = _load(log, settings.batch, poison)
@@ -280,7 +281,9 @@ class Session:
             return
         batch = self.core.batch()
         began = self._clock.monotonic()
-        self._transactor.commit([*batch.messages, *more], group=GROUP, positions=batch.positions)
+        messages = [*batch.messages, *more]
+        self._transactor.commit(messages, group=GROUP, positions=batch.positions)
+        self._state_written += sum(message.topic == STATE for message in messages)
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
         _count(batch)
@@ -329,7 +332,9 @@ class Session:
             self._renewed = now
             core.renew()
         told = tuple(alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR))
-        beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held, alarms=told)
+        self._watch_state()
+        [notices] = self._log.ends(NOTICES).values()
+        beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held, alarms=told, notices=notices)
         self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
         HELD.set(core.held)
         VERSION.set(core.roster.version)
@@ -340,6 +345,24 @@ class Session:
         self._found = alarms(core, waiting, self._silence, now, self._settings.silence, missing)
         self._watch(self._found, now)
         return True
+
+    def _watch_state(self) -> None:
+        """Whether `state` still has what was written there; if not, which a restored broker can bring about, it is written again.
+
+        What was written up to the last look is expected now, because a log may show a transaction a moment after its commit.
+        """
+        [end] = self._log.ends(STATE).values()
+        due = self._state_due
+        self._state_due = self._state_end + self._state_written
+        self._state_end, self._state_written = end, 0
+        if end >= due:
+            return
+        self._state_due = 0
+        log_line.error("topic state lost records: all states are written again", count=due - end)
+        names = list(self.core.repositories)
+        for first in range(0, len(names), BATCH_STATES):
+            self.core.write_again(names[first : first + BATCH_STATES])
+            self.commit()
 
     def _hear(self, record: Record) -> None:
         """Whatever a mirror writes is a sign of its life."""
@@ -376,26 +399,42 @@ def _load(log: Log, limit: int, poison: Poison | None) -> Aggregation:
     positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
     whole = {partition for partition, at in log.beginnings(EVENTS).items() if positions[EVENTS, partition] <= at}
     core = Aggregation(load_roster(log), positions, limit=limit, poison=poison, whole=whole)
-    is_known = False
+    is_known, newest = False, None
     for record in _whole(log, (STATE, PENDING), {}):
         is_known = is_known or (record.topic == STATE and record.key == IDENTITY)
+        if record.topic == STATE and record.key == IDENTITY:
+            newest = _beat(record)
         _load_record(core, record)
     if not is_known and any(log.stored(GROUP, EVENTS).values()):
         log_line.error("topic state was lost: what notices tell of the repositories is taken instead")
-        _recover(core, log)
+        _recover(core, log, since=0)
+    elif newest is not None and newest.notices is not None:
+        older = _recover(core, log, since=newest.notices)
+        if older:
+            log_line.error("topic state went back: what notices tell is taken instead", repositories=older)
     return core
 
 
-def _recover(core: Aggregation, log: Log) -> None:
-    """What the topic `notices` tells of repositories that have no state."""
-    for record in _whole(log, (NOTICES,), {}, every=True):
+def _beat(record: Record) -> AggregatorBeat | None:
+    try:
+        return from_json(AggregatorBeat, record.value or b"")
+    except MalformedEvent as error:
+        log_line.error("stored record cannot be read", topic=record.topic, key=record.key, reason=str(error))
+        return None
+
+
+def _recover(core: Aggregation, log: Log, since: int) -> int:
+    """What the topic `notices` tells from this offset on of repositories whose state is lost or older; how many those are."""
+    found = set()
+    for record in _whole(log, (NOTICES,), {}, since=since):
         try:
             notice = from_json(Notice, record.value or b"")
         except MalformedEvent as error:
             log_line.error("notice cannot be read", offset=record.offset, reason=str(error))
             continue
-        if notice.replay is None:
-            core.recover(notice)
+        if notice.replay is None and core.recover(notice):
+            found.add(notice.event.repository)
+    return len(found)
 
 
 def _recorded(log: Log) -> dict[TopicPartition, int]:
@@ -450,19 +489,22 @@ def _load_record(core: Aggregation, record: Record) -> None:
 
 
 def _whole(
-    log: Log, names: Sequence[str], reached: dict[TopicPartition, int], *, every: bool = False
+    log: Log, names: Sequence[str], reached: dict[TopicPartition, int], *, since: int | None = None
 ) -> Iterator[Record]:
     """The newest record of each key of compacted topics, up to their present ends, which `reached` then holds.
 
-    With `every` all records, in their order.
+    With `since` all records from this offset on, in their order.
     """
     ends = {(topic, partition): end for topic in names for partition, end in log.ends(topic).items()}
-    reader = log.reader({(topic, partition): at for topic in names for partition, at in log.beginnings(topic).items()})
+    starts = {(topic, partition): at for topic in names for partition, at in log.beginnings(topic).items()}
+    if since is not None:
+        starts = {place: min(max(since, at), ends[place]) for place, at in starts.items()}
+    reader = log.reader(starts)
     newest: dict[tuple[str, str | None], Record] = {}
     try:
         while any(reader.positions()[place] < end for place, end in ends.items()):
             for record in reader.poll(POLL, limit=LOAD_LIMIT):
-                if every:
+                if since is not None:
                     yield record
                     continue
                 newest.pop((record.topic, record.key), None)

@@ -82,20 +82,31 @@ def follow(state: State | None, event: Event, arrival: Arrival, roster: int) -> 
     )
 
 
-def recovered(state: State | None, notice: Notice) -> State:
-    """The state as far as notices tell: after this one, when `state` was after the one before."""
+def is_older(state: State | None, notice: Notice) -> bool:
+    """Whether the state is from before this notice, which both were written in one transaction."""
     event = notice.event
-    adopted = state is not None and state.incarnation != event.incarnation
-    found = follow(state, event, Arrival.ADOPTED if adopted else Arrival.NEXT, notice.roster)
+    if state is None or event.incarnation != state.incarnation:
+        return state is None or event.incarnation not in state.retired
+    return event.seq > state.noticed
+
+
+def recovered(state: State | None, notice: Notice) -> State:
+    """The state as far as notices tell: after this one, when `state` was after one before."""
+    event = notice.event
+    if state is not None and state.incarnation == event.incarnation and event.seq <= state.seq:
+        found = state
+    else:
+        is_adopted = state is not None and state.incarnation != event.incarnation
+        found = follow(state, event, Arrival.ADOPTED if is_adopted else Arrival.NEXT, notice.roster)
     streams = {**(found.streams or {}), **dict.fromkeys(notice.previous, event.id)}
     return replace(
         found,
-        released=event.seq,
+        released=max(found.released, event.seq),
         noticed=event.seq,
         roster=notice.roster,
         base=notice.base or 0,
         streams=streams or None,
-        stays=(),
+        stays=tuple(stay for stay in found.stays if stay.until > event.seq),
     )
 
 

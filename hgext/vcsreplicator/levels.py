@@ -122,13 +122,15 @@ class State:
 class AggregatorBeat:
     """The aggregator's sign of life. Topic `state`, key `aggregator`; mirrors call themselves stale without one for 30 s.
 
-    `alarms` are those that an operator cannot see in any other record, each in one line.
+    `alarms` are those that an operator cannot see in any other record, each in one line. `notices` is how far that topic went
+    before: what stands there from this offset on may be newer than the states that were written before this sign of life.
     """
 
     time: Time
     roster: Count
     held: Count
     alarms: tuple[str, ...] = ()
+    notices: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
