@@ -127,7 +127,7 @@ class Aggregation:
         self._joining.survey(self.roster, self.repositories)
 
     def recover(self, notice: Notice) -> bool:
-        """Takes a notice, the oldest first, and says whether it tells anything new: of a repository whose state was lost or is older."""
+        """Takes a notice, the oldest first, and says whether it told anything new: of a state that was lost or is older."""
         repository = self._repository(notice.event.repository)
         if not is_older(repository.state, notice):
             return False

@@ -16,6 +16,7 @@ holds both.
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -53,6 +54,7 @@ from .log import (
 )
 from .outgoing import BATCH_STATES, Batch
 from .poison import Poison, Poisoned
+from .rereading import Rereading
 from .retry import RECONNECT
 from .roster import Roster
 from .shape import from_json, to_json, within
@@ -112,7 +114,7 @@ def run(
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
-            with Session(settings, log, transactor, clock, poison, silence) as session:
+            with Session(settings, log, transactor, clock, poison, silence, stop) as session:
                 if not announced:
                     ready()
                     announced = True
@@ -120,6 +122,8 @@ def run(
                     session.step(POLL)
                     failures = 0
                 session.commit()
+        except Stopping:
+            log_line.info("stopped while reading the log")
         except (Unavailable, Expired) as error:
             failures += 1
             log_line.warning("log unavailable", reason=str(error), failures=failures)
@@ -131,6 +135,10 @@ def run(
         finally:
             if transactor is not None:
                 transactor.close()
+
+
+class Stopping(Exception):
+    """The service shall stop while it reads the log; nothing is lost by that."""
 
 
 class Session:
@@ -149,10 +157,12 @@ class Session:
         clock: Clock,
         poison: Poison | None = None,
         silence: Silence | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         self._settings, self._transactor, self._clock = settings, transactor, clock
-        self._log = log
+        self._log, self._stop = log, stop or threading.Event()
         self._reader: Reader | None = None
+        self._parked: dict[int, list[Record]] = {}
         self._first = self._renewed = clock.monotonic()
         self._beaten = self._first - settings.beat
         self._silence = silence or Silence(self._first)
@@ -162,13 +172,17 @@ class Session:
         self._doubted: dict[tuple[str, str], int] = {}
         self._seen: dict[TopicPartition, int] = {}
         self._state_end = self._state_due = self._state_written = 0
+        self._closing = ExitStack()
         try:
             began = clock.monotonic()
-            self.core = _load(log, settings.batch, poison)
+            self.core = _load(log, settings.batch, poison, self._stop)
+            self._again = Rereading(log, self.core, self.commit)
+            self._closing.callback(self._again.close)
             acks = self._load_acks(log)
             self._take_kept()
             self._complete()
             self._reader = log.reader({**self.core.positions, **acks})
+            self._closing.callback(self._reader.close)
             took = round(clock.monotonic() - began, 3)
             log_line.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
         except BaseException:
@@ -183,13 +197,12 @@ class Session:
 
     def close(self) -> None:
         """Frees everything; what was not committed is forgotten, and read again by the next session."""
-        if self._reader is not None:
-            self._reader.close()
+        self._closing.close()
 
     def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
         """Every level in the log, and where to go on reading."""
         acks: dict[TopicPartition, int] = {}
-        for record in _whole(log, (ACKS,), acks):
+        for record in _whole(log, (ACKS,), acks, self._stop):
             self.core.ack(record, self._clock.now())
             self._hear(record)
             if self.core.full:
@@ -203,7 +216,9 @@ class Session:
         was_waiting = core.waiting
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
-        self._read(0.0 if core.undecided else timeout)
+        if self._again:
+            self._go_on_reading_again()
+        self._read(0.0 if core.undecided or self._again else timeout)
         core.decide(self._clock.now())
         if core.urgent or core.full or core.undecided:
             self.commit()
@@ -220,10 +235,25 @@ class Session:
     def _complete(self) -> None:
         """Looks for what `pending` should have and has not; what `events` has not either is lost."""
         incomplete = self.core.incomplete()
-        for partition in sorted({self._partition(name) for name in incomplete} - self.core.whole):
-            self._read_again(partition)
+        self._read_again({self._partition(name) for name in incomplete})
         for name in incomplete:
             self.core.lose(name, self._clock.now())
+
+    def _take_kept(self) -> None:
+        """What an older aggregator kept for one that understands it."""
+        while (outcome := self.core.take_kept(self._clock.now())) in (Outcome.UNFINISHED, Outcome.MISSING):
+            if outcome is Outcome.MISSING:
+                self._read_again({self.core.kept_in})
+            self.commit()
+
+    def _read_again(self, partitions: set[int]) -> None:
+        """Reads these to the end before anything else happens, which is for the start alone."""
+        for partition in sorted(partitions - self.core.whole):
+            self._again.begin(partition)
+        while self._again:
+            self._again.slice(self._clock.now())
+            self._beat(self._clock.monotonic())
+            _check(self._stop)
 
     def _look_ahead(self) -> None:
         """Whether mirrors have what is not known here, though all that the log had at the last sign of life is read.
@@ -231,49 +261,29 @@ class Session:
         Then events were passed unread, such as by a position that was moved by hand, or a level is invented.
         """
         core, now = self.core, self._clock.now()
+        if self._again:
+            return
         if self._ahead and all(core.positions[place] >= end for place, end in self._seen.items()):
             proven = {key: at for key, at in self._ahead.items() if core.is_ahead(*key, at)}
             for partition in sorted({self._partition(name) for _, name in proven} - core.whole):
-                self._read_again(partition)
+                self._again.begin(partition)
+            if self._again:
+                return
             for (mirror, name), at in proven.items():
-                if core.is_ahead(mirror, name, at):
-                    self._doubted[mirror, name] = at
-                    core.doubt(mirror, name, at, now)
+                self._doubted[mirror, name] = at
+                core.doubt(mirror, name, at, now)
         self._ahead = {key: at for key, at in core.ahead().items() if self._doubted.get(key) != at}
         self._seen = {(EVENTS, part): end for part, end in self._log.ends(EVENTS).items()} if self._ahead else {}
 
     def _partition(self, repository: str) -> int:
         return partition_of(repository, self._log.partitions(EVENTS))
 
-    def _take_kept(self) -> None:
-        """What an older aggregator kept for one that understands it."""
-        while (outcome := self.core.take_kept(self._clock.now())) in (Outcome.UNFINISHED, Outcome.MISSING):
-            if outcome is Outcome.MISSING:
-                self._read_again(self.core.kept_in)
-            self.commit()
-
-    def _read_again(self, partition: int) -> None:
-        """Everything the partition has before the position; once in a session, because then nothing of it is missing."""
-        core, place = self.core, (EVENTS, partition)
-        end, start = core.positions[place], self._log.beginnings(EVENTS)[partition]
-        core.begin_again(partition)
-        log_line.warning("events are read again", partition=partition, count=end - start)
-        reader = self._log.reader({place: start})
-        try:
-            while reader.positions()[place] < end:
-                for record in reader.poll(POLL, limit=READ_LIMIT):
-                    if record.offset < end:
-                        self._take_again(record)
-                self._beat(self._clock.monotonic())
-        finally:
-            reader.close()
-        core.end_again(partition, self._clock.now())
-
-    def _take_again(self, record: Record) -> None:
-        while self.core.passed(record, self._clock.now()) is Outcome.UNFINISHED:
-            self.commit()
-        if self.core.full:
-            self.commit()
+    def _go_on_reading_again(self) -> None:
+        """A slice; then what came behind the position meanwhile."""
+        for partition in self._again.slice(self._clock.now()):
+            self._take(self._parked.pop(partition, ()))
+            assert self._reader is not None
+            self._reader.resume([(EVENTS, partition)])
 
     def commit(self, *more: Message) -> None:
         """Writes everything decided and taken so far, and `more`, in one transaction."""
@@ -302,12 +312,16 @@ class Session:
         core, now = self.core, self._clock.now()
         inputs = {EVENTS: core.event, ACKS: core.ack, ROSTER_REQUESTS: core.request}
         for record in records:
-            while (outcome := inputs[record.topic](record, now)) in (Outcome.UNFINISHED, Outcome.MISSING):
-                if outcome is Outcome.MISSING:
-                    self._read_again(record.partition)
-                else:
-                    self.commit()
+            if record.topic == EVENTS and record.partition in self._again:
+                self._park(record)
+                continue
+            while (outcome := inputs[record.topic](record, now)) is Outcome.UNFINISHED:
+                self.commit()
                 self._beat(self._clock.monotonic())
+            if outcome is Outcome.MISSING:
+                self._again.begin(record.partition)
+                self._park(record)
+                continue
             if record.topic == ACKS:
                 self._hear(record)
             elif record.topic == EVENTS:
@@ -318,6 +332,12 @@ class Session:
                 log_line.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
             if core.full:
                 self.commit()
+
+    def _park(self, record: Record) -> None:
+        """What stands behind the position of a partition that is read again waits; no more of it is read meanwhile."""
+        self._parked.setdefault(record.partition, []).append(record)
+        assert self._reader is not None
+        self._reader.pause([(EVENTS, record.partition)])
 
     def _beat(self, now: float) -> bool:
         """A sign of life when it is due, which also finds out whether somebody took over; then a look at who does not give any.
@@ -386,6 +406,11 @@ def _named(alarm: Alarm) -> dict[str, object]:
     return {name: value for name, value in named.items() if value}
 
 
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise Stopping
+
+
 def _count(batch: Batch) -> None:
     RELEASES_TOTAL.inc(batch.releases)
     NOTICES_TOTAL.inc(batch.notices)
@@ -394,22 +419,22 @@ def _count(batch: Batch) -> None:
         log_line.error("records set aside", count=batch.errors, see="vcsreplicator errors")
 
 
-def _load(log: Log, limit: int, poison: Poison | None) -> Aggregation:
+def _load(log: Log, limit: int, poison: Poison | None, stop: threading.Event) -> Aggregation:
     """Everything the log knows but for the levels."""
     positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
     whole = {partition for partition, at in log.beginnings(EVENTS).items() if positions[EVENTS, partition] <= at}
-    core = Aggregation(load_roster(log), positions, limit=limit, poison=poison, whole=whole)
+    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison, whole=whole)
     is_known, newest = False, None
-    for record in _whole(log, (STATE, PENDING), {}):
+    for record in _whole(log, (STATE, PENDING), {}, stop):
         is_known = is_known or (record.topic == STATE and record.key == IDENTITY)
         if record.topic == STATE and record.key == IDENTITY:
             newest = _beat(record)
         _load_record(core, record)
     if not is_known and any(log.stored(GROUP, EVENTS).values()):
         log_line.error("topic state was lost: what notices tell of the repositories is taken instead")
-        _recover(core, log, since=0)
+        _recover(core, log, stop, since=0)
     elif newest is not None and newest.notices is not None:
-        older = _recover(core, log, since=newest.notices)
+        older = _recover(core, log, stop, since=newest.notices)
         if older:
             log_line.error("topic state went back: what notices tell is taken instead", repositories=older)
     return core
@@ -423,10 +448,10 @@ def _beat(record: Record) -> AggregatorBeat | None:
         return None
 
 
-def _recover(core: Aggregation, log: Log, since: int) -> int:
+def _recover(core: Aggregation, log: Log, stop: threading.Event, *, since: int) -> int:
     """What the topic `notices` tells from this offset on of repositories whose state is lost or older; how many those are."""
     found = set()
-    for record in _whole(log, (NOTICES,), {}, since=since):
+    for record in _whole(log, (NOTICES,), {}, stop, since=since):
         try:
             notice = from_json(Notice, record.value or b"")
         except MalformedEvent as error:
@@ -464,10 +489,10 @@ def _start(log: Log, topic: str) -> dict[TopicPartition, int]:
     return start
 
 
-def load_roster(log: Log) -> Roster:
+def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
     """The newest roster in the log; raises BadConfig if it cannot be read."""
     roster = Roster()
-    for record in _whole(log, (ROSTER,), {}):
+    for record in _whole(log, (ROSTER,), {}, stop or threading.Event()):
         if record.key == rosters.KEY and record.value is not None:
             try:
                 roster = from_json(Roster, record.value)
@@ -489,11 +514,16 @@ def _load_record(core: Aggregation, record: Record) -> None:
 
 
 def _whole(
-    log: Log, names: Sequence[str], reached: dict[TopicPartition, int], *, since: int | None = None
+    log: Log,
+    names: Sequence[str],
+    reached: dict[TopicPartition, int],
+    stop: threading.Event,
+    *,
+    since: int | None = None,
 ) -> Iterator[Record]:
     """The newest record of each key of compacted topics, up to their present ends, which `reached` then holds.
 
-    With `since` all records from this offset on, in their order.
+    With `since` all records from this offset on, in their order. A log that loses records meanwhile ends earlier. Raises Stopping.
     """
     ends = {(topic, partition): end for topic in names for partition, end in log.ends(topic).items()}
     starts = {(topic, partition): at for topic in names for partition, at in log.beginnings(topic).items()}
@@ -503,7 +533,11 @@ def _whole(
     newest: dict[tuple[str, str | None], Record] = {}
     try:
         while any(reader.positions()[place] < end for place, end in ends.items()):
-            for record in reader.poll(POLL, limit=LOAD_LIMIT):
+            records = reader.poll(POLL, limit=LOAD_LIMIT)
+            _check(stop)
+            if not records:
+                ends = {place: min(end, log.ends(place[0])[place[1]]) for place, end in ends.items()}
+            for record in records:
                 if since is not None:
                     yield record
                     continue

@@ -21,7 +21,8 @@ LAYERS = {
     "version": WORDS,
     "log": LOG,
     "outbox forks losses blobs relay relay_client relay_fork relay_loss relay_scan relay_sending relay_server relay_work "
-    "comparison mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison succession roster "
+    "comparison mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison "
+    "rereading succession roster "
     "roster_offline": STAGES,
     "hg": BORDER,
     "config cli listening service status metrics bootstrap crew verify health cluster": SURFACES,

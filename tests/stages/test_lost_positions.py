@@ -26,6 +26,7 @@ from hgext.vcsreplicator.log import (
     topics,
 )
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.rereading import Rereading
 from hgext.vcsreplicator.roster import Verb
 from hgext.vcsreplicator.shape import from_json, to_json
 from hgext.vcsreplicator.status import Follower, findings
@@ -209,10 +210,8 @@ def test_a_level_that_is_invented_makes_the_log_read_again_once_and_is_set_aside
 ) -> None:
     clock, log = memory()
     chain, read_again = Chain("one"), []
-    again = Session._read_again
-    monkeypatch.setattr(
-        Session, "_read_again", lambda session, part: (read_again.append(part), again(session, part))[1]
-    )
+    begin = Rereading.begin
+    monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
     send(log, chain.take(2))
     with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         session.step(0.0)
@@ -260,7 +259,7 @@ def test_events_that_mirrors_have_and_the_log_lacks_are_an_alarm_until_they_are_
 
 def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = memory()
-    monkeypatch.setattr(Session, "_read_again", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
     chain = Chain("one")
     with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         for _ in range(5):
