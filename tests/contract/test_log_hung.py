@@ -15,6 +15,7 @@ from hgext.vcsreplicator.errors import Unavailable
 from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, Message, topics
 from hgext.vcsreplicator.log import kafka_connections as connections
 from hgext.vcsreplicator.log.kafka import KafkaLog
+from hgext.vcsreplicator.log.kafka_transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from testing.cluster import Cluster
 from testing.services.kafka import Kafka
@@ -101,16 +102,20 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
         assert len(mute.accepted) - before <= 6, "only who asks after it connects"
 
 
-def test_a_broker_that_answers_again_is_asked_again(
-    own_service: Callable[[type[Kafka]], Kafka], unknown: connections.Hanging
+def test_a_broker_that_hangs_is_away_within_five_seconds_and_asked_again_when_it_answers(
+    own_service: Callable[[type[Kafka]], Kafka],
+    unknown: connections.Hanging,
+    told: Callable[[object], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka = own_service(Kafka)
+    found: list[float] = []
+    add = unknown.add
+    monkeypatch.setattr(unknown, "add", lambda address: (found.append(time.monotonic()), add(address)))
     address = ("127.0.0.1", kafka.port)
     with open_log(kafka.url) as log:
         log.create(topics(partitions=1))
         with closing(log.reader({(NOTICES, 0): 0})) as reader:
-            reader.poll(0.1)
-            kafka.pause()
 
             def found_out() -> bool:
                 try:
@@ -119,15 +124,43 @@ def test_a_broker_that_answers_again_is_asked_again(
                     pass
                 return address in unknown
 
-            eventually(found_out, "found out")
-            with pytest.raises(Unavailable):
-                log.ends(NOTICES)
-            kafka.resume()
-            patiently(lambda: log.append([Message(topic=NOTICES, key="x", value=b"1")]))
-            while not (records := patiently(lambda: reader.poll(1))):
-                pass
-            assert [record.value for record in records] == [b"1"]
-            assert address not in unknown
+            def hang_and_return(value: bytes) -> float:
+                """How many seconds it hung until that was known."""
+                reader.poll(0.1)
+                kafka.pause()
+                start = time.monotonic()
+                found.clear()
+                eventually(found_out, "found out")
+                took = found[0] + connections.LOOK_EVERY - start  # by then all have left it
+                with pytest.raises(Unavailable):
+                    log.ends(NOTICES)
+                kafka.resume()
+                patiently(lambda: log.append([Message(topic=NOTICES, key="x", value=value)]))
+                while not (records := patiently(lambda: reader.poll(1))):
+                    pass
+                assert [record.value for record in records] == [value]
+                assert address not in unknown
+                return took
+
+            times = [hang_and_return(b"%d" % number) for number in range(2)]
+    told(f"a broker that hangs is known after {times[0]:.1f} and {times[1]:.1f} s")
+    assert min(times) < 5, "promised; one of two, because this machine may stand still too"
+
+
+def test_a_coordinator_of_positions_that_cannot_be_reached_is_looked_up_again_within_a_commit(
+    kafka: Kafka, unique_name: str
+) -> None:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=1))
+        with closing(log.transactor("single")) as transactor:
+            assert isinstance(transactor, KafkaTransactor)
+            for number in (1, 2):
+                assert transactor._producer is not None
+                # As if the broker that coordinates them had been another one, which hangs.
+                transactor._producer._transaction_manager._consumer_group_coordinator = 99
+                message = Message(topic=STATE, key="x", value=b"%d" % number)
+                transactor.commit([message], group="g", positions={(EVENTS, 0): number})
+                assert log.stored("g", EVENTS) == {0: number}
 
 
 def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
@@ -215,4 +248,6 @@ def test_notices_come_soon_though_one_of_three_brokers_hangs(
         start = time.monotonic()
         cluster.push(clone)
         eventually(lambda: len(cluster.lines()) > before, "a notice", timeout=120)
-        told(f"{victim} hangs: first notice after {time.monotonic() - start:.1f} s")
+        took = time.monotonic() - start
+        told(f"{victim} hangs: first notice after {took:.1f} s")
+        assert took < 20, "promised, of which Kafka takes nine to move what the broker led"

@@ -24,13 +24,14 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.metadata import MetadataResponse
 
-# Seconds. The sum of the first three is how long a broker hangs before that is known: below five.
+# Seconds. The sum of the first three is how long a broker hangs before that is known; one look later all have left it: below five.
 LOOK_EVERY = 0.5
 SUSPICION = 1.0  # a fetch waits for half a second by itself
 ANSWER_WITHIN = 2.5
 PROBE_EVERY = 1.0
 REMEMBERED = 60.0  # without another failed probe: between two attempts of a service no client is left to make one
 FIRST_PATIENCE = 1.0
+LOOKUP_PAUSE = 0.1
 
 Address = tuple[str, int]
 
@@ -222,6 +223,18 @@ class Network(KafkaNetClient):  # type: ignore[misc]
     def __init__(self, **settings: Any) -> None:
         net = NetworkSelector(**settings)
         super().__init__(net=net, manager=Connections(net, **settings))
+
+    def await_ready(self, node_id: Any, timeout_ms: float = 30_000) -> bool:
+        """Whether the broker can be asked, where the library raises when it cannot.
+
+        Its sender of transactions would then drop the request, and who waits for it waits in vain until the patience ends. Told
+        that the coordinator is not ready, it looks up the present one and asks that: again and again, so not at once.
+        """
+        try:
+            return bool(super().await_ready(node_id, timeout_ms=timeout_ms))
+        except (kafka_errors.KafkaConnectionError, kafka_errors.UnknownBrokerIdError):
+            time.sleep(LOOKUP_PAUSE)
+            return False
 
     def close(self, node_id: Any = None) -> None:
         if node_id is None:
