@@ -266,7 +266,7 @@ def _listen_says(monkeypatch: pytest.MonkeyPatch, arrival: Arrival, *words: str)
     monkeypatch.setattr("notifier.listener.listen", lambda settings, hand_on, **more: hand_on(arrival))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
-    arguments = ["listen", "amqp://h", "exchange/a/b", *words]
+    arguments = ["listen", "amqp://localhost", "exchange/a/b", *words]
     return click.testing.CliRunner().invoke(program, arguments, catch_exceptions=False, standalone_mode=False).stdout
 
 

@@ -28,6 +28,7 @@ from ..errors import BadConfig
 from ..log import ROSTER_REQUESTS, Log, Message, topics
 from ..log.opening import open_log
 from .display import console, table
+from .options import check_exposures, with_insecure
 
 
 @click.command()
@@ -37,6 +38,7 @@ from .display import console, table
 @click.option("--pulse", metavar="AMQP_URL", help="Also publish to this broker's exchanges, v1 and v2.")
 @click.option("--sns-endpoint", metavar="URL", help="Also publish to SNS and S3 at this address.")
 @click.option("--durability", type=click.Choice(["store", "outbox"]), default="store", show_default=True)
+@with_insecure
 @click.option("--stay", is_flag=True, help="Run until interrupted instead of the scripted push.")
 @click.option("--prepare", "only_prepare", is_flag=True, help="Set everything up, start nothing, exit.")
 @click.option("--ready", metavar="FILE", type=click.Path(path_type=Path), help="Write what is needed to use it here.")
@@ -47,6 +49,7 @@ def command(
     pulse: str | None,
     sns_endpoint: str | None,
     durability: str,
+    insecure: tuple[str, ...],
     stay: bool,
     only_prepare: bool,
     ready: Path | None,
@@ -55,9 +58,16 @@ def command(
 
     Prints what happened when, and the notice itself. Everything is a process of its own, all are stopped at the end.
     """
+    check_exposures({"--log": log_url, "--pulse": pulse, "--sns-endpoint": sns_endpoint}, insecure)
     with _folder(folder, keep=only_prepare) as where:
         options = plan.Options(
-            folder=where, mirrors=mirrors, log=log_url, pulse=pulse, sns_endpoint=sns_endpoint, durability=durability
+            folder=where,
+            mirrors=mirrors,
+            log=log_url,
+            pulse=pulse,
+            sns_endpoint=sns_endpoint,
+            durability=durability,
+            insecure=insecure,
         )
         layout = prepare(options)
         if only_prepare:

@@ -15,6 +15,7 @@ import click
 
 from ..errors import BadConfig, Refused
 from ..service import configure_logging
+from .options import check_exposures, with_insecure
 
 
 @click.command()
@@ -31,15 +32,26 @@ from ..service import configure_logging
 )
 @click.option("--count", type=int, metavar="N", help="Stop after N messages.")
 @click.option("--whole", is_flag=True, help="Print properties and headers too.")
-def command(url: str, exchange: str, run: str | None, count: int | None, whole: bool, **options: Any) -> None:
+@with_insecure
+def command(
+    url: str,
+    exchange: str,
+    run: str | None,
+    count: int | None,
+    whole: bool,
+    insecure: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Print each message of EXCHANGE at URL as a line of JSON, or run a command with it.
 
-    URL is amqp://USER@HOST/VHOST or amqps://…; the password comes from VCSREPLICATOR_LISTEN_PASSWORD or stands in the URL.
+    URL is amqps://USER@HOST/VHOST, with the password in VCSREPLICATOR_LISTEN_PASSWORD. On this machine amqp://… and a password in
+    the URL are fine too.
     A message is acknowledged once it is printed, or its command exited with 0; else it comes again. One that is no JSON is
     printed as a string.
     """
     from notifier.listener import Arrival, listen
 
+    check_exposures({"URL": url}, insecure)
     configure_logging("listen")
     words = _words(run)
     stop = threading.Event()

@@ -3,7 +3,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from ..config import DEFAULT_FILE, Config, load
 from ..errors import BadConfig
 from ..log import Log
 from ..log.opening import open_log
+from ..secrecy import Exposure, exposures
 
 
 class Number(click.FloatRange):
@@ -56,6 +57,24 @@ def log_of(config: Config) -> Log:
         return open_log(config.log)
     except BadConfig as error:
         raise BadConfig(f"{config.file}: {error}") from error
+
+
+def with_insecure(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--insecure EXPOSURE`, for verbs that get URLs on the command line; the verb gives the words to `check_exposures`."""
+    return click.option(
+        "--insecure",
+        multiple=True,
+        type=click.Choice([exposure.value for exposure in (Exposure.PLAIN_TEXT, Exposure.PASSWORD)]),
+        help="Meant though it gives something away; may be repeated.",
+    )(function)
+
+
+def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:
+    """Raise BadConfig for what one of these URLs (name on the command line → URL) gives away, unless `insecure` names it."""
+    for name, url in urls.items():
+        for exposure, found in exposures(url or ""):
+            if exposure.value not in insecure:
+                raise BadConfig(f"{name}: {found}; if it is meant, add --insecure {exposure.value}")
 
 
 def destinations(config: Config) -> list[str] | None:

@@ -32,6 +32,7 @@ class Options:
     pulse: str | None = None
     sns_endpoint: str | None = None
     durability: str = "store"
+    insecure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +151,7 @@ relay = {_socket(folder)}
 log = {layout.log}
 durability = {layout.options.durability}
 snapshot-allow = 127.0.0.1
-
+{_insecure(layout)}
 [vcsreplicator-roots]
 {layout.master_root} = .
 
@@ -159,6 +160,11 @@ allow-push = *
 push_ssl = no
 server-header = no
 """
+
+
+def _insecure(layout: Layout) -> str:
+    words = " ".join(layout.options.insecure)
+    return f"insecure = {words}\n" if words else ""
 
 
 def _mirror_hgrc() -> str:
@@ -181,7 +187,7 @@ def _socket(folder: Path) -> str:
 
 def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
     parts = [
-        f'log = "{layout.log}"\nblobs = "file://{folder}/blobs"\n',
+        f'insecure = {list(layout.options.insecure)}\nlog = "{layout.log}"\nblobs = "file://{folder}/blobs"\n',
         f'[relay]\nsocket = "{_socket(folder)}"\nsource = "hg://master.example"\n',
         f'[relay.roots]\n"{layout.master_root}" = ""\n',
         *(
