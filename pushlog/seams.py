@@ -59,6 +59,7 @@ SEAMS = {
         "localrepository.cancopy": "self",
         "localrepository.file": "self path writable",
         "localrepository.heads": "self start",
+        "localrepository.pushkey": "self namespace key old new",
         "localrepository.rollback": "self dryrun force",
         "localrepository.transaction": "self desc report",
     },

@@ -28,6 +28,7 @@ Five changesets on two branches, and bookmarks, arrive on a mirror. Nothing is r
   2484820b67bb change 1
   90a8f74e9175 change 0
   $ cd ..
+  $ cp "$HGRCPATH" plain.hgrc
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
   > vcsreplicator =
@@ -54,7 +55,7 @@ Three changesets are released: a running web server shows them at its next reque
 it is shown where it was before.
 
   $ release repo 2
-  $ hg bookmark -R repo --force -r 4 moving
+  $ HGRCPATH="$TESTTMP/plain.hgrc" hg bookmark -R repo --force -r 4 moving
   $ release repo 3
   $ get '?cmd=heads'
   200 Script output follows
@@ -214,7 +215,7 @@ file's time goes on by two seconds at each, whatever the clock says.
 
 Drafts of the unreleased part are not named to clients of a non-publishing mirror either.
 
-  $ hg phase -R repo --force --draft 3
+  $ HGRCPATH="$TESTTMP/plain.hgrc" hg phase -R repo --force --draft 3
   $ release repo 3 
   $ cat >> repo/.hg/hgrc << EOF
   > [phases]

@@ -10,6 +10,7 @@ The files of a release, and what a mirror does when they are lost, old, damaged 
   $ cd repo
   $ for i in 0 1 2; do echo $i > file; hg commit --quiet --addremove -m "change $i" -d "$i 0"; done
   $ cd ..
+  $ cp "$HGRCPATH" plain.hgrc
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
   > vcsreplicator =
@@ -111,7 +112,7 @@ Killed between two of its files, a release is repeated: the watermark itself com
   > os.rename = counted
   > release.main('repo', 3, 9, 13)
   > EOF
-  $ hg bookmark -R repo -r 2 new
+  $ HGRCPATH="$TESTTMP/plain.hgrc" hg bookmark -R repo -r 2 new
   $ for kill in 0 1 2 3; do
   >   rm -f repo/.hg/replicated-*; release repo 1 6 11
   >   "$PYTHON" killed.py $kill; echo "exit $?"

@@ -32,16 +32,15 @@ from pushlog import seams
 
 from . import watermark
 from .visibility import (
-    HIDDEN_VIEW,
-    VIEW,
+    READ_ONLY,
     everything_is_released,
     first_unreleased,
     is_limited,
     is_mirror,
+    limited_view,
     register_views,
 )
 
-READ_ONLY = b"this is a read-only mirror; push to the master instead"
 STALE_AFTER = 30.0
 """Seconds of the aggregator's silence after which a mirror that shall refuse answers no more."""
 
@@ -102,7 +101,7 @@ def _wire_view(orig: Any, repo: Any, accesshidden: bool) -> bytes:
     if _is_stale(repo.ui):
         raise error.Abort(STALE.strip())
     _serve(repo)
-    return HIDDEN_VIEW if view.endswith(b".hidden") else VIEW
+    return limited_view(view)
 
 
 def _is_stale(ui: Any) -> bool:
@@ -124,12 +123,25 @@ def _web_request(orig: Any, web: Any, req: Any, res: Any, repo: Any) -> Any:
     if not is_mirror(repo.ui):
         return orig(web, req, res, repo)
     _serve(repo)
-    if not _is_stale(repo.ui):
-        return orig(web, req, res, repo)
-    res.status = b"503 Service Unavailable"
+    try:
+        for section in (b"web", b"server"):
+            limited_view(_configured_view(repo.ui, section))
+    except error.Abort as problem:
+        return _refused(res, b"500 Internal Server Error", problem.message + b"\n")
+    return _refused(res, b"503 Service Unavailable", STALE) if _is_stale(repo.ui) else orig(web, req, res, repo)
+
+
+def _refused(res: Any, status: bytes, reason: bytes) -> Any:
+    res.status = status
     res.headers[b"Content-Type"] = b"text/plain; charset=utf-8"
-    res.setbodybytes(STALE)
+    res.setbodybytes(reason)
     return res.sendresponse()
+
+
+def _configured_view(ui: Any, section: bytes) -> bytes | None:
+    """`view` of [web], which a repository's owner may set as well, or of [server]."""
+    view: bytes | None = ui.config(section, b"view", untrusted=section == b"web")
+    return view
 
 
 def _local(orig: Any, local_peer: Any) -> Any:
@@ -139,11 +151,14 @@ def _local(orig: Any, local_peer: Any) -> Any:
 
 
 def _web_view(orig: Any, repo: Any) -> Any:
-    """hgweb's pages ask here."""
+    """hgweb's pages ask here; a view that is refused is refused at the request."""
     if not is_mirror(repo.ui):
         return orig(repo)
     _serve(repo)
-    return repo.filtered(VIEW)
+    try:
+        return repo.filtered(limited_view(_configured_view(repo.ui, b"web")))
+    except error.Abort:
+        return repo.filtered(limited_view(b"base"))
 
 
 def _bookmark_file(orig: Any, repo: Any) -> Any:

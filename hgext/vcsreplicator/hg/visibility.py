@@ -6,7 +6,8 @@ of our own, in which the changesets behind the watermark do not exist; without a
 know no views, end with the release too. What is copied from disk rather than looked up in a view (stream clones, hardlink clones,
 clone bundles) is not offered while the disk holds anything that is not released. The pushlog's pages and wire commands stop at
 the watermark. Bookmarks are those of the release. Phases and markers act when they are applied: a declared window of
-milliseconds. Pushes are refused: a mirror is read-only. The views are here, what stands at the ways in is in `guards`.
+milliseconds. A mirror is read-only: pushes are refused, and so is what a command on its machine would write. The views are
+here, what stands at the ways in is in `guards`.
 
 A repository object shows the release that was current when it was opened; hgweb opens another one when the watermark's file
 has changed, an SSH session stays with its own. Local commands on the mirror's machine see everything.
@@ -15,6 +16,7 @@ Rule of this file: the watermark is read before the changelog. So the changelog 
 fit it is a reason to show nothing. Proven by `tests/hg/serving-*.t`.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +30,7 @@ from . import watermark
 from .watermark import Watermark, lower_watermark, read_watermark, write_watermark
 
 __all__ = [
+    "READ_ONLY",
     "VIEW",
     "Watermark",
     "is_mirror",
@@ -39,6 +42,7 @@ __all__ = [
     "write_watermark",
 ]
 
+READ_ONLY = b"this is a read-only mirror; push to the master instead"
 VIEW = b"replicatedserved"
 HIDDEN_VIEW = VIEW + b".hidden"
 _PREFIX = b"replicated"
@@ -58,6 +62,16 @@ _VIEWS = (
     (_BASE, b"base", None),
 )
 _LIMITED = {name: limited for name, limited, _ in _VIEWS}
+# `view` of [web] and [server], and the view that answers for it. Whoever asks for more than is served gets what is served.
+_CONFIGURED = {
+    None: VIEW,
+    b"served": VIEW,
+    b"served.hidden": HIDDEN_VIEW,
+    b"visible": VIEW,
+    b"all": VIEW,
+    b"immutable": _IMMUTABLE,
+    b"base": _BASE,
+}
 _RELEASE = "_vcsreplicator_release"
 
 
@@ -78,15 +92,21 @@ def is_mirror(ui: Any) -> bool:
 
 
 def reposetup(ui: Any, repo: Any) -> None:
-    """Takes hold of the release that is current now, and tells the pushlog where to stop."""
+    """Takes hold of the release that is current now, tells the pushlog where to stop, and lets nothing be written.
+
+    An archive leaves out subrepositories: Mercurial takes them from disk, whole, and pulls what it does not find there.
+    """
     if not repo.local() or not is_mirror(repo.ui):
         return
+    from ..mirror.level import FILE  # which no push needs
+
     register_views()
     unfiltered = repo.unfiltered()
     release = read_watermark(unfiltered)
     setattr(unfiltered, _RELEASE, release)
     unfiltered._pushlog_limit = lambda: (release.push_id or 0) if release else 0
     unfiltered._pushlog_view = lambda: _widest_view(unfiltered)
+    repo.ui.setconfig(b"web", b"archivesubrepos", False, b"vcsreplicator")
 
     class readonlymirror(unfiltered.__class__):  # type: ignore[misc, name-defined]
         def cancopy(self) -> bool:
@@ -107,13 +127,33 @@ def reposetup(ui: Any, repo: Any) -> None:
             whole = self.unfiltered().filtered(_LIMITED[self.filtername])
             return super(readonlymirror, whole).branchmap(*arguments, **keywords)
 
-        def file(self, path: bytes, writable: bool = False) -> Any:
-            history = super().file(path, writable)
+        def file(self, path: bytes, *arguments: Any, **keywords: Any) -> Any:
+            history = super().file(path, *arguments, **keywords)
             if self.filtername in _LIMITED and (first := first_unreleased(self)) < super().__len__():
                 _end_at(history, first)
             return history
 
+        def transaction(self, desc: bytes, report: Any = None) -> Any:
+            if self.vfs.exists(watermark.WATERMARK) or self.svfs.exists(FILE):
+                raise error.Abort(READ_ONLY)
+            return super().transaction(desc, report)
+
+        def rollback(self, dryrun: bool = False, force: bool = False) -> Any:
+            raise error.Abort(READ_ONLY)
+
+        def pushkey(self, namespace: bytes, key: bytes, old: bytes, new: bytes) -> Any:
+            raise error.Abort(READ_ONLY)
+
     unfiltered.__class__ = readonlymirror
+
+
+def limited_view(name: bytes | None) -> bytes:
+    """The view of ours that answers for a configured one; raises Abort for one that has none."""
+    view = _CONFIGURED.get(name)
+    if view is None:
+        known = "served, visible, all, immutable or base"
+        raise error.Abort(f"a mirror cannot limit the view {os.fsdecode(name or b'')}: expected {known}".encode())
+    return view
 
 
 def is_limited(repo: Any) -> bool:
@@ -173,9 +213,8 @@ def register_views() -> None:
     if VIEW in repoview.filtertable:
         return
     seams.check(repoview, "filterrevs")
-    seams.check(
-        localrepo, *(f"localrepository.{name}" for name in ("__len__", "branchmap", "cancopy", "file", "heads"))
-    )
+    overridden = ("__len__", "branchmap", "cancopy", "file", "heads", "pushkey", "rollback", "transaction")
+    seams.check(localrepo, *(f"localrepository.{name}" for name in overridden))
     seams.check(changelog, *(f"changelog.{name}" for name in ("_head_node_ids", "headrevs", "node", "rev")))
     seams.wrap(repoview, "repoview.filtered", _filtered)
     seams.wrap(repoview, "wrapchangelog", _changelog)

@@ -1,0 +1,100 @@
+What an operator asks to show less of, a mirror shows less of; archives and unions hold nothing that is not released.
+
+  $ cat >> "$HGRCPATH" << EOF
+  > [extensions]
+  > pushlog =
+  > [web]
+  > server-header = no
+  > allow-archive = zip
+  > archivesubrepos = yes
+  > EOF
+  $ release() { HGRCPATH="$HGRCPATH:$TESTTMP/role.hgrc" "$PYTHON" "$TESTDIR/release.py" "$@"; }
+  $ get() { "$PYTHON" "$RUNTESTDIR/get-with-headers.py" localhost:$HGPORT "$@"; }
+  $ cat > role.hgrc << EOF
+  > [extensions]
+  > *:required = yes
+  > vcsreplicator =
+  > [vcsreplicator]
+  > role = mirror
+  > [phases]
+  > publish = no
+  > EOF
+  $ hg init repo; cd repo
+  $ for i in 0 1 2 3; do echo $i > file; hg commit -qAm "change $i" -d "$i 0"; done
+  $ hg phase --public 0
+  $ hg phase --secret --force 2; hg phase --draft 2
+  $ cd ..; release repo 3
+  $ on_mirror() { HGRCPATH="$HGRCPATH:$TESTTMP/role.hgrc" "$@"; }
+  $ serve() { on_mirror hg serve -R repo -p $HGPORT -d --pid-file hg.pid -E errors.log "$@"; cat hg.pid >> $DAEMON_PIDS; }
+  $ stop() { "$PYTHON" "$RUNTESTDIR/killdaemons.py" hg.pid; cat errors.log; rm -f errors.log; }
+
+A view that is smaller than what is served stays smaller, for pages and for clients.
+
+  $ ssh="\"$PYTHON\" \"$RUNTESTDIR/dummyssh\""
+  $ for view in visible all immutable base; do
+  >   printf "[web]\nview = $view\n[server]\nview = $view\n" > repo/.hg/hgrc
+  >   serve; echo $view: $(get json-log | grep '"desc"' | cut -d '"' -f 4); get '?cmd=heads' | tail -1 | cut -c 1-12; stop
+  >   on_mirror hg id -i -r tip ssh://user@dummy/repo --config ui.ssh="$ssh"
+  > done
+  visible: change 2 change 1 change 0
+  ed51d10d1b1e
+  ed51d10d1b1e
+  all: change 2 change 1 change 0
+  ed51d10d1b1e
+  ed51d10d1b1e
+  immutable: change 0
+  90a8f74e9175
+  90a8f74e9175
+  base: change 0
+  90a8f74e9175
+  90a8f74e9175
+
+A view that cannot be limited is refused.
+
+  $ printf '[web]\nview = visible-hidden\n' > repo/.hg/hgrc
+  $ serve; get json-log; get '?cmd=heads'; stop
+  500 Internal Server Error
+  
+  a mirror cannot limit the view visible-hidden: expected served, visible, all, immutable or base
+  500 Internal Server Error
+  
+  a mirror cannot limit the view visible-hidden: expected served, visible, all, immutable or base
+  $ printf '[server]\nview = visible-hidden\n' > repo/.hg/hgrc
+  $ on_mirror hg id -i -r tip ssh://user@dummy/repo --config ui.ssh="$ssh"
+  remote: abort: a mirror cannot limit the view visible-hidden: expected served, visible, all, immutable or base
+  abort: no suitable response from remote hg
+  [255]
+  $ on_mirror hg id -i -r tip repo/../repo
+  abort: a mirror cannot limit the view visible-hidden: expected served, visible, all, immutable or base
+  [255]
+  $ rm repo/.hg/hgrc
+
+An archive has no subrepositories in it: not what is not released there, and nothing is fetched for it.
+
+  $ hg init repo/nested; echo late > repo/nested/late; hg -R repo/nested commit -qAm late -d '0 0'
+  $ hg init repo/gone; echo fetched > repo/gone/fetched; hg -R repo/gone commit -qAm fetched -d '0 0'
+  $ cd repo; hg update -q 3; printf 'nested = nested\ngone = ../gone\n' > .hgsub
+  $ hg add .hgsub; hg commit -qm subrepositories -d '4 0'; cd ..; mv repo/gone gone
+  $ hg -R repo phase --draft 4; release repo 5
+  $ serve
+  $ "$PYTHON" -c "
+  > import io, urllib.request, zipfile
+  > archive = urllib.request.urlopen('http://localhost:$HGPORT/archive/tip.zip').read()
+  > print([name.rpartition('/')[2] for name in zipfile.ZipFile(io.BytesIO(archive)).namelist()])
+  > "
+  ['.hg_archival.txt', '.hgsub', '.hgsubstate', 'file']
+  $ stop; test -e repo/gone
+  [1]
+
+A union of a mirror's repository and another one shows what is released; on the mirror's own machine, everything.
+
+  $ hg clone -q -r 1 repo one; cd one; echo own > own; hg commit -qAm own -d '9 0'; cd ..
+  $ release repo 3
+  $ on_mirror hg clone -q union:repo+one both
+  $ hg -R both log -T '{desc}\n'
+  change 2
+  change 1
+  change 0
+  $ hg -R both verify -q
+  $ on_mirror hg -R union:repo+one log -T '{desc} {files};'
+  own own;subrepositories .hgsub .hgsubstate;change 3 file;change 2 file;change 1 file;change 0 file; (no-eol)
