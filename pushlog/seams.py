@@ -42,11 +42,15 @@ SEAMS = {
         "cachedlocalrepo._repostate": "self",
     },
     "mercurial.hgweb.hgweb_mod_inner": {
+        "cspvalues": "ui",
         "getwebview": "repo",
         "hgweb._runwsgi": "self req res repo",
         "requestcontext.templater": "self req",
     },
-    "mercurial.hgweb.hgwebdir_mod_inner": {"hgwebdir.templater": "self req nonce"},
+    "mercurial.hgweb.hgwebdir_mod_inner": {
+        "cspvalues": "ui",
+        "hgwebdir.templater": "self req nonce",
+    },
     "mercurial.hgweb.webutil": {
         "children": "ctx hide",
         "commonentry": "repo ctx",

@@ -12,7 +12,7 @@ from typing import Any
 from mercurial import templater as templates_of_mercurial
 from mercurial.hgweb import hgweb_mod_inner, hgwebdir_mod_inner, webcommands, webutil
 
-from . import children, escaping, feed, page, pushed, seams
+from . import children, escaping, feed, page, policy, pushed, seams
 from .lookup import Found, Lookup
 from .webreply import forget_tag, link_next, send
 
@@ -26,6 +26,9 @@ def register() -> None:
         setattr(webcommands, command.__name__, command)
         webcommands.__all__.append(command.__name__)
     seams.check(templates_of_mercurial, "loader._parse")
+    escaping.register()
+    seams.wrap(hgweb_mod_inner, "cspvalues", policy.values)
+    seams.wrap(hgwebdir_mod_inner, "cspvalues", policy.values)
     seams.wrap(hgweb_mod_inner, "requestcontext.templater", templater)
     seams.wrap(hgwebdir_mod_inner, "hgwebdir.templater", index_templater)
     seams.wrap(webutil, "commonentry", pushed.entry)

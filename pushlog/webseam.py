@@ -14,7 +14,7 @@ from typing import Any
 
 from mercurial import hg, util
 
-from . import escaping, seams
+from . import seams
 from .journal import JOURNAL
 from .limit import REPLICATED_DATA
 from .storage import DATABASE, FILE, NOTE
@@ -25,7 +25,6 @@ _is_loaded = False
 
 def register() -> None:
     """Wrap what every web application calls; once per process."""
-    escaping.set_policy()
     seams.wrap(hg, "cachedlocalrepo._repostate", repository_state)
     seams.wrap(util, "urlreq.parseqsl", parse_query)
 

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from urllib.parse import quote
 
 import pytest
 
@@ -18,6 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
+# What was escaped twice; nothing here has an "&" of its own.
+DOUBLE = re.compile(rb"&amp;(?:lt|gt|quot|amp|#x?[0-9]+);")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_what_a_pusher_chose_is_text_on_every_page(hostile, style):
         assert status in (200, 400, 403, 404, 500), path
         page = Page(body)
         shown += b"xevil" in body
-        if found := page.intrusions():
+        if found := page.intrusions() or DOUBLE.findall(body):
             intruded[path, query] = found[:2]
     assert not intruded
     assert shown > 60
@@ -122,10 +123,3 @@ def test_answers_for_programs_have_the_policy_and_their_entity_tag(hostile, path
 def test_an_operator_s_policy_counts_and_so_does_none(root, setting, header):
     _status, headers, _body = Site(root / "golden", f"[web]\n{setting}\n").get("/shortlog")
     assert headers.get("Content-Security-Policy") == header
-
-
-def test_what_is_escaped_already_is_not_escaped_again(hostile):
-    site, names = hostile
-    body = site.get(f"/log/2/{quote(names['renamed'])}", "style=paper")[2].decode()
-    assert "&amp;quot;" not in body
-    assert "&amp;lt;" not in body

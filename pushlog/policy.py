@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The Content-Security-Policy of hgweb's pages where `[web] csp` names none.
+
+It is made for Mercurial's own templates. A site with templates or a style of its own has none by default, because what their
+scripts and styles need is not known here; the operator writes one (`docs/pushlog.md`).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+# Mercurial's pages have scripts in them, which a nonce lets run; elements have styles of their own, which can do little harm.
+_POLICY = (
+    "default-src 'none'; script-src 'self'{static} 'nonce-{nonce}'; style-src 'self'{static}; "
+    "style-src-attr 'unsafe-inline'; img-src 'self'{static}; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'self'"
+)
+_STYLES = frozenset((b"atom", b"coal", b"gitweb", b"json", b"monoblue", b"paper", b"raw", b"rss", b"spartan"))
+_ORIGIN = re.compile(rb"((?:https?:)?//)(?:[^/@]*@)?([A-Za-z0-9.-]+(?::[0-9]{1,5})?)(?:/|\Z)")
+_Values = tuple[bytes | None, bytes | None]
+
+
+def values(orig: Callable[[Any], _Values], ui: Any) -> _Values:
+    """Wraps what gives the policy and the nonce of an answer; an operator's own policy, an empty one too, counts."""
+    if ui.config(b"web", b"csp", untrusted=False) is not None or _has_own_templates(ui):
+        return orig(ui)
+    nonce = secrets.token_urlsafe(16)
+    return _POLICY.format(static=_static_origin(ui), nonce=nonce).encode("ascii"), nonce.encode("ascii")
+
+
+def _has_own_templates(ui: Any) -> bool:
+    style = ui.config(b"web", b"style")
+    return bool(ui.config(b"web", b"templates", untrusted=False)) or (style is not None and style not in _STYLES)
+
+
+def _static_origin(ui: Any) -> str:
+    """Where `[web] staticurl` has the scripts and styles, with a blank before it; nothing if that is this server."""
+    found = _ORIGIN.match(ui.config(b"web", b"staticurl") or b"")
+    if found is None:
+        return ""
+    scheme, host = found.groups()
+    return f" {(scheme if scheme != b'//' else b'').decode()}{host.decode()}"
