@@ -185,12 +185,17 @@ class Follower:
         self._reader.close()
 
     def update(self) -> Picture:
-        """The picture as of now: everything committed before the call is in it."""
-        before = self.picture.newest
+        """The picture as of now: everything committed before the call is in it.
+
+        Raises Expired if the log lost records that are in it, Unavailable if it cannot be read.
+        """
+        before, patience = self.picture.newest, 0.0
         ends = {(t, p): end for t in (ROSTER, STATE, ACKS) for p, end in self._log.ends(t).items()}
-        while any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
-            for record in self._reader.poll(1.0, limit=5000):
+        # At least once: of a log that lost records the ends may be passed already.
+        while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
+            for record in self._reader.poll(patience, limit=5000):
                 self.picture.absorb(record)
+            patience = 1.0
         picture = self.picture
         if picture.newest > before:
             self._grew = self._clock.monotonic()

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """When a load balancer may send clients to a mirror: each reason against it, and that it passes."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.health import HealthSettings, judge, late
+from hgext.vcsreplicator.health import Endpoint, HealthSettings, judge, late
 from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Beat, State
+from hgext.vcsreplicator.log import ACKS, ROSTER, Log, Message, topics
+from hgext.vcsreplicator.log import STATE as STATES
+from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.rules import Rules
+from hgext.vcsreplicator.shape import to_json
 from hgext.vcsreplicator.silence import Silence
 from hgext.vcsreplicator.status import Picture
+from testing.waiting import eventually
 
 NOW = 1000.0
 SETTINGS = HealthSettings(behind=10, late=5.0, silence=30.0)
@@ -119,3 +127,68 @@ def test_a_level_of_a_former_incarnation_does_not_count() -> None:
 )
 def test_what_nobody_expects_of_the_mirror_makes_it_not_late(members: dict[str, object]) -> None:
     assert late(picture(acks={}, **members), "alpha") == frozenset()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The folder of an embedded log that says: the mirror is active and serves everything."""
+    folder = tmp_path / "log"
+    folder.mkdir()
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        log.create(topics())
+        say(log, picture())
+    return folder
+
+
+def say(log: Log, seen: Picture) -> None:
+    """Writes the picture as the aggregator and the mirror would."""
+    assert seen.roster is not None
+    assert seen.aggregator is not None
+    written = [
+        (ROSTER, "roster", seen.roster),
+        (STATES, "aggregator", seen.aggregator),
+        *((STATES, name, state) for name, state in seen.states.items()),
+        *((ACKS, f"{mirror}/{name}", ack) for (mirror, name), ack in seen.acks.items()),
+        *((ACKS, mirror, beat) for mirror, beat in seen.beats.items()),
+    ]
+    log.append([Message(topic=topic, key=key, value=to_json(value)) for topic, key, value in written])
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """In one step: what has the former target open keeps that."""
+    fresh = target.with_name("fresh")
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(fresh)) as new:
+        old.backup(new)
+    for name in ("-wal", "-shm"):
+        target.with_name(target.name + name).unlink(missing_ok=True)
+    fresh.rename(target)
+
+
+def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path) -> None:
+    with open_log(f"sqlite://{place}/log.db") as log, open_log(f"sqlite://{place}/log.db") as other:
+        ask = Endpoint(log, "alpha", SETTINGS)
+        assert ask() == {"ready": True, "reasons": [], "mirror": "alpha"}
+        place.rename(place.with_name("away"))
+        away = ask()
+        assert not away["ready"]
+        assert away["reasons"][0].startswith("the log cannot be read: ")
+        place.with_name("away").rename(place)
+        say(other, picture(roster=Roster(mirrors=(Mirror(name="alpha", state=MirrorState.INACTIVE),))))
+        eventually(lambda: ask()["reasons"] == ["inactive"])
+
+
+def test_a_log_that_was_restored_from_a_copy_is_looked_at_anew(place: Path) -> None:
+    copy_database(place / "log.db", place / "copy")
+    with open_log(f"sqlite://{place}/log.db") as log:
+        ask = Endpoint(log, "alpha", SETTINGS)
+        late_elsewhere = {**picture().states, "9" * 32: replace(STATE, repository="9" * 32, path="folder/lost")}
+        say(
+            log,
+            picture(states=late_elsewhere, roster=Roster(mirrors=(Mirror(name="alpha", state=MirrorState.JOINING),))),
+        )
+        assert "joining" in ask()["reasons"]
+        copy_database(place / "copy", place / "log.db")
+        # Once it says that the log lost records; then nothing of what it held is believed any more.
+        seen = []
+        eventually(lambda: seen.append(ask()) or seen[-1]["ready"])
+        assert any(one["reasons"][0].startswith("the log cannot be read: ") for one in seen[:-1])
