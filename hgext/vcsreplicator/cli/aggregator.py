@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import click
 
 from ..config import Config
+from ..errors import Expired
 from ..log import Log
 from ..service import configure_logging, serve
 from .options import log_of, with_config
@@ -39,11 +40,19 @@ def _status(log: Log) -> Callable[[], Mapping[str, object]]:
     lock = threading.Lock()
     followers: list[Follower] = []
 
+    def look() -> Mapping[str, object]:
+        if not followers:
+            followers.append(Follower(log))
+        picture = followers[0].update()
+        return as_data(picture, followers[0].now())
+
     def page() -> Mapping[str, object]:
         with lock:
-            if not followers:
-                followers.append(Follower(log))
-            picture = followers[0].update()
-            return as_data(picture, followers[0].now())
+            try:
+                return look()
+            except Expired:  # the log lost records: look at it anew
+                while followers:
+                    followers.pop().close()
+                return look()
 
     return page
