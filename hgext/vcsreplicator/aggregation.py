@@ -81,6 +81,7 @@ class Aggregation:
         self.lost: dict[str, int] = {}
         self.limit = limit
         self.positions = dict(positions)
+        self.formats: dict[str, int] = {}
         self.repositories: dict[str, Repository] = {}
         self._touched: dict[str, Repository] = {}
         self._line: dict[str, Repository] = {}
@@ -277,8 +278,11 @@ class Aggregation:
                 found = self._level(mirror, repository, record.value)
                 if found is not None:
                     return self._refuse_ack(record, found, None, now)
-            elif record.value is not None and shape.from_json(Beat, record.value).mirror != mirror:
-                raise MalformedEvent("key and value name different mirrors")
+            elif record.value is not None:
+                beat = shape.from_json(Beat, record.value)
+                if beat.mirror != mirror:
+                    raise MalformedEvent("key and value name different mirrors")
+                self.formats[mirror] = beat.format
         except Rejected as error:
             return self._refuse_ack(record, str(error), None, now)
         return Outcome.TAKEN

@@ -33,10 +33,10 @@ from .aggregator_metrics import (
     VERSION,
     WAITING,
 )
-from .alarms import BROKEN, LOST, MISSING, NEWER, SUCCESSOR, Alarm, alarms, survey
+from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, survey
 from .clock import Clock, SystemClock
 from .errors import BadConfig, Expired, MalformedEvent, Unavailable
-from .levels import AggregatorBeat, Notice, State
+from .levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, State
 from .log import (
     ACKS,
     EVENTS,
@@ -111,6 +111,7 @@ def run(
     while not stop.is_set():
         try:
             if transactor is None:
+                _refuse_newer(log, stop)
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
@@ -351,10 +352,19 @@ class Session:
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             core.renew()
-        told = tuple(alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR))
+        told = tuple(
+            alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
+        )
         self._watch_state()
         [notices] = self._log.ends(NOTICES).values()
-        beat = AggregatorBeat(time=time, roster=core.roster.version, held=core.held, alarms=told, notices=notices)
+        beat = AggregatorBeat(
+            time=time,
+            roster=core.roster.version,
+            held=core.held,
+            alarms=told,
+            notices=notices,
+            format=AGGREGATOR_FORMAT,
+        )
         self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
         HELD.set(core.held)
         VERSION.set(core.roster.version)
@@ -438,6 +448,19 @@ def _load(log: Log, limit: int, poison: Poison | None, stop: threading.Event) ->
         if older:
             log_line.error("topic state went back: what notices tell is taken instead", repositories=older)
     return core
+
+
+def _refuse_newer(log: Log, stop: threading.Event) -> None:
+    """Raises BadConfig if an aggregator of a newer release wrote `state`; before it is fenced."""
+    beats = [
+        record for record in _whole(log, (STATE,), {}, stop) if record.key == IDENTITY and record.value is not None
+    ]
+    newest = _beat(beats[-1]) if beats else None
+    if newest is not None and newest.format > AGGREGATOR_FORMAT:
+        raise BadConfig(
+            f"topic {STATE}: written by an aggregator of a newer release (format {newest.format}, this one knows "
+            f"{AGGREGATOR_FORMAT}); upgrade this one"
+        )
 
 
 def _beat(record: Record) -> AggregatorBeat | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .aggregation import Aggregation
 from .held import Repository
+from .levels import MIRROR_FORMAT
 from .roster import MirrorState
 from .silence import Silence
 
@@ -17,6 +18,7 @@ BROKEN = "decisions failed"
 LOST = "events lost"
 MISSING = "events missing in the log"
 SUCCESSOR = "successor waits"
+OLDER = "mirror of an older release"
 STEPS = {
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep",
@@ -25,6 +27,8 @@ STEPS = {
 
 NAMED = 3
 """So many repositories are told by name."""
+
+OLDER_STEP = "upgrade it; it does not say from which event on it can serve, so renames and deletions may wait for ever"
 
 SUCCESSORS = 10
 """Successors that get an alarm of their own."""
@@ -50,7 +54,7 @@ class Alarm:
     def text(self) -> str:
         """In one line, for whoever has no log lines at hand."""
         if self.story is not None:
-            return f"{self.kind}: {self.story}"
+            return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {self.story}"
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
@@ -103,6 +107,8 @@ def alarms(
             backlog = waiting.mirrors[mirror.name]
             numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
             found.append(Alarm(kind=SILENT, mirror=mirror.name, numbers=numbers))
+        if core.formats.get(mirror.name, MIRROR_FORMAT) < MIRROR_FORMAT:
+            found.append(Alarm(kind=OLDER, mirror=mirror.name, story=OLDER_STEP))
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
         found.append(Alarm(kind=NO_GATING, numbers=numbers))

@@ -13,6 +13,12 @@ from dataclasses import dataclass
 from .event import Event
 from .shape import Count, Time, extensible
 
+AGGREGATOR_FORMAT = 2
+"""Of what an aggregator stores. One that knows less refuses to take over: it would drop `base` and `stays` from each state."""
+
+MIRROR_FORMAT = 2
+"""Of what a mirror says; since 2 an ack says `floor`."""
+
 
 class Reason(enum.StrEnum):
     """Why a mirror follows a repository apart from the stream."""
@@ -65,8 +71,9 @@ class Ack:
 class Beat:
     """A mirror's sign of life, every few seconds. Topic `acks`, key `MIRROR`.
 
-    `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's. `instance` tells mirrors
-    of one name apart: it stays over restarts, and ends in `@` and the name of the machine.
+    `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's, `format` what its acks
+    say (MIRROR_FORMAT; 1 if it does not say). `instance` tells mirrors of one name apart: it stays over restarts, and ends in `@`
+    and the name of the machine.
     """
 
     mirror: str
@@ -74,6 +81,7 @@ class Beat:
     positions: Mapping[str, Count]
     version: str
     instance: str = ""
+    format: Count = 1
 
 
 @extensible
@@ -124,6 +132,7 @@ class AggregatorBeat:
 
     `alarms` are those that an operator cannot see in any other record, each in one line. `notices` is how far that topic went
     before: what stands there from this offset on may be newer than the states that were written before this sign of life.
+    `format` is AGGREGATOR_FORMAT, 1 if it does not say.
     """
 
     time: Time
@@ -131,6 +140,7 @@ class AggregatorBeat:
     held: Count
     alarms: tuple[str, ...] = ()
     notices: Count | None = None
+    format: Count = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from dataclasses import replace
 import structlog
 
 from ..event import Type
-from ..levels import Ack, Beat, Reason
+from ..levels import MIRROR_FORMAT, Ack, Beat, Reason
 from ..shape import to_json
 from ..unforeseen import fault
 from ..version import VERSION
@@ -354,6 +354,7 @@ class Supervisor(Intake):
             positions={str(partition): offset for partition, offset in self._stored.items()},
             version=VERSION,
             instance=self.instance,
+            format=MIRROR_FORMAT,
         )
         self.sender.ack(self._settings.name, to_json(beat))
         detached = [following for following in self._all.values() if following.note is not None]
