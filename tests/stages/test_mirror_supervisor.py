@@ -19,7 +19,7 @@ from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Reason, State
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record, check_message, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.level import Level, before_first
-from hgext.vcsreplicator.mirror.notes import Notes
+from hgext.vcsreplicator.mirror.notes import Gone, Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
@@ -276,6 +276,27 @@ def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_ack
     bench.mirror.adopt(Found(folder="/aside", level=gone, serving=1, is_aside=True), None)
     bench.mirror.settle(acks)
     assert bench.sender.acks[chain.repository].serving == 2
+
+
+@pytest.mark.parametrize("told", ["an older level", "nothing"])
+def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_when_its_notice_waits(
+    bench: Bench, told: str
+) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    acks = dict(bench.sender.acks) if told == "an older level" else {}
+    bench.notes.let_go(Gone(repository=chain.repository, path="r", incarnation=chain.incarnation, seq=2, since=1.0))
+    bench.start({0: 2})
+    bench.mirror.settle(acks)
+    assert chain.repository not in bench.sender.acks
+    waits = replace(state_of(deleted), deleted=True, released=2, noticed=1)
+    bench.records(bench.record(STATE, chain.repository, to_json(waits)))
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(waits, noticed=2))))
+    assert chain.repository not in bench.mirror._all  # with its ack
 
 
 def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(bench: Bench) -> None:

@@ -155,7 +155,14 @@ class Intake(Apart):
             del self._states[state.repository]
             self._forget(state)
         following, carries = self._all.get(state.repository), self._carries(state.path)
-        if following is None and carries and not is_over and not (state.deleted and state.repository in self._gone):
+        gone = self._gone.get(state.repository)
+        if following is None and carries and not is_over and state.deleted and gone is not None:
+            if (gone.incarnation, gone.seq) == (state.incarnation, state.seq):
+                self._tell_gone(
+                    deletion(state, self._clock.now())
+                )  # its notice may wait for an ack that the log never got
+            return
+        if following is None and carries and not is_over:
             following = self._following(state.repository, state.path)
         if following is None:
             return
