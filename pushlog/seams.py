@@ -92,6 +92,8 @@ SEAMS = {
     "mercurial.templater": {"loader._parse": "self tmpl"},
     "mercurial.transaction": {
         "rollback": "opener vfsmap file report checkambigfiles skip_journal_pattern",
+        "transaction.add": "self ...",
+        "transaction.addbackup": "self ...",
         "transaction.endgroup": "self ...",
     },
     "mercurial.upgrade_utils.actions": {

@@ -3,7 +3,8 @@
 
 Mercurial syncs nothing. Without a power cut that does not matter; with one, the order on disk decides:
 
-`store`   (1) the journal, before the changelog is written; (2) everything the transaction touched; (3) the outbox; (4) after the
+`store`   (0) the journal, before something is appended that counts without an index, and before a file is replaced; (1) the
+          journal, before the changelog's index is written; (2) everything the transaction touched; (3) the outbox; (4) after the
           commit, the folder in which the journal stopped to exist. Bookmarks are written between (3) and the commit, and synced
           there. After a power cut the push is there whole, or is rolled back.
 `outbox`  (3) and (4), and the journal before (3). The event is there, the changesets may have to come back from the pusher or a
@@ -18,7 +19,37 @@ from .settings import Durability
 
 LATE = b"~outbox"  # generators run sorted by name too
 OUTBOX = b"outbox."
+APPENDED = (b".d", b".log", b"obsstore")  # ends of names; content, and records, that count as soon as they are there
+REPLACED = (b"bookmarks", b"fncache", b"phaseroots")
 MANY = 24  # files; beyond, one syncfs of the whole file system is cheaper
+
+
+def sync_before_change(repo: Any, tr: Any) -> None:
+    """Step 0, from now on in this transaction.
+
+    Mercurial appends to the content of a log (`00changelog.d`) at its end. What a power cut left there of a push that nothing
+    rolled back would shift the next push's content, which the index then places wrongly: an accepted push could not be read. Rows
+    of the pushlog and markers would be there without their push. And a file that is replaced (phases, bookmarks, the list of
+    files) may be empty after a power cut, its backup unknown.
+
+    Seams: `transaction.add` and `addbackup` write to the journal before the file is touched (`test_push_power.py`).
+    """
+    add, add_backup = tr.add, tr.addbackup
+
+    def add_and_sync(file: bytes, offset: int) -> None:
+        is_new = file not in tr._offsetmap and file not in tr._newfiles
+        add(file, offset)
+        if is_new and file.endswith(APPENDED) and not file.startswith(OUTBOX):  # for which step 2 is
+            sync_journal(repo)
+
+    def add_backup_and_sync(file: bytes, *arguments: Any, **keywords: Any) -> None:
+        known = len(tr._backupentries)
+        add_backup(file, *arguments, **keywords)
+        if len(tr._backupentries) > known and file in REPLACED:
+            sync_journal(repo)
+            _sync_folder(os.path.dirname(tr._vfsmap[tr._backupentries[-1][0]].join(file)))
+
+    tr.add, tr.addbackup = add_and_sync, add_backup_and_sync
 
 
 def sync_journal(repo: Any) -> None:

@@ -136,6 +136,7 @@ def _watch(tr: Any, captured: Capture, line: RelayLine | None, folder: str) -> N
     setattr(tr, CAPTURE, captured)
     repo, settings = captured.repo, captured.configuration
     if settings.durability is Durability.STORE:
+        durability.sync_before_change(repo, tr)
         tr.addfinalize(capture.FIRST, lambda tr: durability.sync_journal(repo))
     tr.addfinalize(capture.FINALIZER, captured.finalize)
 

@@ -4,7 +4,7 @@
 import functools
 from typing import Any
 
-from mercurial import extensions, hg, localrepo, registrar, repair, revlog
+from mercurial import extensions, hg, localrepo, registrar, repair, revlog, transaction
 
 from pushlog import seams, streams
 
@@ -69,6 +69,7 @@ def _wrap(*, locking: bool) -> None:
     streams.refuse_pushed()
     requirement.register(locking=locking)
     seams.check(localrepo, "localrepository.transaction", "localrepository.rollback")
+    seams.check(transaction, "transaction.add", "transaction.addbackup")
     seams.wrap(repair, "strip", _in_lifecycle("strip"))
     seams.wrap(repair, "deleteobsmarkers", _in_lifecycle("delete_markers"))
     seams.wrap(revlog, "revlog.censorrevision", _in_lifecycle("censor"))
