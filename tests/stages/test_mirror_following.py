@@ -63,6 +63,11 @@ def test_after_a_snapshot_reading_goes_on_where_the_note_says() -> None:
         ({"incarnation": "3" * 32}, False),  # of a history that was adopted over, or of one that is to come
         ({"incarnation": None}, False),
         ({"level": None}, False),
+        ({"told": (5, LEVEL.id, LEVEL.digest)}, True),
+        ({"told": (5, "f" * 64, LEVEL.digest)}, False),  # the aggregator saw another event in its place
+        ({"told": (5, LEVEL.id, "f" * 64)}, False),
+        ({"told": (4, "f" * 64, "f" * 64)}, True),
+        ({"told": (6, "f" * 64, "f" * 64)}, True),
         ({"is_stuck": True}, False),
         ({"released": 4}, False),
         ({"serving": 5}, False),

@@ -57,7 +57,8 @@ class Mirror:
 
     def perform(self, repository: str, folder: str | None, **members: Any) -> Outcome:
         hands = Hands(self.settings, Repositories(self.ui, 4), SystemClock())
-        return hands.perform(Task(repository=repository, path="p", folder=folder, incarnation=repository, **members))
+        given = {"repository": repository, "path": "p", "folder": folder, "incarnation": repository, **members}
+        return hands.perform(Task(**given))
 
     def release_new(self) -> Outcome:
         return self.perform(NEW, self.waiting(NEW), released=1)
@@ -228,6 +229,25 @@ def test_two_that_are_released_at_a_free_path_at_once_both_find_a_place(
     assert mirror.at(mirror.url) == (third, 1, 1)
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
     assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("members", "serving"),
+    [
+        ({"incarnation": NEW}, 1),
+        ({"incarnation": OLD}, 0),
+        ({"incarnation": None}, 0),
+        ({"incarnation": NEW, "told": (1, NEW[0] * 64, NEW[0] * 64)}, 1),
+        ({"incarnation": NEW, "told": (1, NEW[0] * 64, "f" * 64)}, 0),
+        ({"incarnation": NEW, "told": (1, "f" * 64, NEW[0] * 64)}, 0),
+    ],
+)
+def test_what_is_released_of_another_history_shows_nothing_of_this_one(
+    mirror: Mirror, members: dict[str, Any], serving: int
+) -> None:
+    outcome = mirror.perform(NEW, mirror.waiting(NEW), **{"released": 1, **members})
+    assert (outcome.serving, outcome.trouble) == (serving, None)
+    assert mirror.at(mirror.url) == ((NEW, 1, 1) if serving else (OLD, 2, 1))
 
 
 def read_through(mirror: Mirror, repository: str, folder: str) -> Checked:

@@ -514,6 +514,20 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
 
 
+def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out(bench: Bench) -> None:
+    chain = Chain("r")
+    for event in chain.take(2):
+        bench.read(event)
+        bench.answer(bench.pool.given[-1], done=1, level=level(event), folder="/x", serving=1)
+    bench.pool.given.clear()
+    told = replace(state_of(chain.events[-1]), released=2)
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(told, digest="f" * 64))))
+    assert bench.pool.given == []
+    bench.records(bench.record(STATE, chain.repository, to_json(told)))
+    [worker] = bench.pool.given
+    assert (worker.busy.released, worker.busy.told) == (2, (2, told.event, told.digest))
+
+
 @pytest.mark.parametrize("when", ["while it runs", "at the start"])
 def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_leaves_nothing_out(
     bench: Bench, when: str

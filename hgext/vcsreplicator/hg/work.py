@@ -78,7 +78,7 @@ class Hands:
                     raise Halted(Reason.LOCKED, "another process changes the repository at the same time")
             if not task.items:
                 here.look(self.settings, task.repository, self.settings.local(task.path))
-            if here.level is not None and here.level.incarnation == task.incarnation:
+            if here.level is not None and _is_told_of(here.level, task):
                 now = self._clock.now()
                 release(here, self.repositories, self.settings, released=task.released, keep=task.keep, now=now)
         except MemoryError as problem:  # what is read may fit from the master, in pieces; a repair is tried again
@@ -251,6 +251,11 @@ def trouble(problem: Exception) -> Trouble:
         case MalformedEvent() | ReplicationError():
             return Trouble(reason=Reason.CORRUPT, note=note)
     return Trouble(reason=Reason.CORRUPT, note=f"{type(problem).__name__}: {note}")
+
+
+def _is_told_of(level: Level, task: Task) -> bool:
+    """Whether what is released is of the history that is here: applied events may be others than those the task began with."""
+    return level.incarnation == task.incarnation and not level.contradicts(task.told)
 
 
 def _is_of(repository: str, folder: str) -> bool:

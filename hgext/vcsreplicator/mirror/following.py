@@ -47,10 +47,10 @@ NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION}
 class Following:
     """What is known and under way for one repository; only the supervisor changes it.
 
-    `there` is its path on the master. `expected` is the newest event that the aggregator saw; was that the repository's deletion,
-    `deletion` is the level after it. It is `resting` until a time of the supervisor's clock. `unwritten` is a note that
-    could not be written yet. `floor`: see `Outcome`. A release that an operator must
-    make possible `is_stuck`.
+    `there` is its path on the master. `told` is the newest event that the aggregator saw (sequence, id and digest), `expected` its
+    sequence if this mirror carries it; was that the repository's deletion, `deletion` is the level after it. It is `resting` until
+    a time of the supervisor's clock. `unwritten` is a note that could not be written yet. `floor`: see `Outcome`. A release that
+    an operator must make possible `is_stuck`.
     """
 
     id: str
@@ -64,6 +64,7 @@ class Following:
     served_at: float = 0.0
     released: int = 0
     incarnation: str | None = None
+    told: tuple[int, str, str] | None = None
     expected: int = 0
     deletion: Level | None = None
     phase: Phase = Phase.STREAM
@@ -92,6 +93,7 @@ class Following:
         return (
             self.level is not None
             and self.incarnation == self.level.incarnation
+            and not self.level.contradicts(self.told)
             and not self.is_stuck
             and min(self.released, self.level.seq) >= max(self.floor, self.serving + 1)
         )

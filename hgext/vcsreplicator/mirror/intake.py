@@ -172,6 +172,7 @@ class Intake(Apart):
         else:
             following.there = level.path
         following.released, following.incarnation = state.released, state.incarnation
+        following.told = state.seq, state.event, state.digest
         following.is_stuck = False
         following.expected = state.seq if carries else 0
         following.deletion = deletion(state, self._clock.now()) if state.deleted else None

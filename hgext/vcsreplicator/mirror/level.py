@@ -50,6 +50,10 @@ class Level:
             return event.incarnation in self.former
         return event.seq <= self.seq
 
+    def contradicts(self, told: tuple[int, str, str] | None) -> bool:
+        """Whether another event than this one has its sequence, or leads elsewhere: `told` are a sequence, an id and a digest."""
+        return told is not None and told[0] == self.seq and told[1:] != (self.id, self.digest)
+
 
 def level_of(record: bytes) -> Level:
     """The level in a record of the file; raises MalformedEvent."""

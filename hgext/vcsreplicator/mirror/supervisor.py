@@ -196,6 +196,7 @@ class Supervisor(Intake):
             items=() if heals or following.phase in (Phase.WAITING, Phase.LEAVING) else items,
             incarnation=following.incarnation,
             released=following.released,
+            told=following.told,
             heal=following.note.reason if heals and following.note else None,
             leave=following.phase is Phase.LEAVING,
             keep=self._is_backup,

@@ -46,7 +46,8 @@ class Task:
     """Work on one repository: apply `items` in order, then serve what is released.
 
     `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
-    `released` is the newest sequence that may be served, of `incarnation`. With `leave` the repository is only set aside, in
+    `released` is the newest sequence that may be served, of `incarnation`, unless the mirror has another event than `told`, the
+    newest one that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
     whatever state it is; with `keep` not even its deletion does that. `run` tells the supervisor whether the queue that the items
     came from still stands.
     """
@@ -57,6 +58,7 @@ class Task:
     items: tuple[Item, ...] = ()
     incarnation: str | None = None
     released: int = 0
+    told: tuple[int, str, str] | None = None
     heal: Reason | None = None
     leave: bool = False
     keep: bool = False

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whose fault an exception is decides whether a message is tried again or kept in `errors`."""
+
+import errno
+import time
+
+import pytest
+
+from hgext.vcsreplicator.errors import MalformedEvent, Rejected, ReplicationError, Unavailable
+from notifier.rejects import judged
+
+
+def no_such_time() -> Exception:
+    try:
+        time.gmtime(1e18)
+    except (OSError, OverflowError) as error:
+        return error
+    raise AssertionError("this machine's calendar has every time")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        no_such_time(),
+        OSError(errno.EOVERFLOW, "too large"),
+        OverflowError("too large"),
+        ValueError("no"),
+        KeyError("x"),
+    ],
+    ids=repr,
+)
+def test_what_a_message_itself_causes_is_a_reject_of_it_with_its_traceback(error: Exception) -> None:
+    found = judged(error)
+    assert isinstance(found, Rejected)
+    assert type(error).__name__ in str(found)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(getattr(errno, name), name) for name in ("ENOSPC", "EIO", "EMFILE", "ECONNRESET", "EHOSTUNREACH", "EINVAL")),
+        ConnectionResetError(),
+        TimeoutError(),
+        OSError("no number"),
+        MemoryError(),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_the_machine_or_a_connection_causes_is_tried_again(error: Exception) -> None:
+    assert isinstance(judged(error), Unavailable)
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), MalformedEvent("no event"), Rejected("too large")])
+def test_what_is_judged_already_stays_so(error: ReplicationError) -> None:
+    assert judged(error) is error
