@@ -112,8 +112,9 @@ def test_nobody_writes_into_a_repository_while_it_is_moved_out_of_the_way(
     assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
 
 
-def test_what_another_worker_is_writing_into_is_not_moved(mirror: Mirror) -> None:
-    with locked(Repositories(mirror.ui, 1).open(mirror.url)):
+@pytest.mark.parametrize("lock", [locked, lambda repo: repo.lock(), lambda repo: repo.wlock()])
+def test_what_another_process_has_locked_is_not_moved(mirror: Mirror, lock: Callable[[Any], Any]) -> None:
+    with lock(Repositories(mirror.ui, 1).open(mirror.url)):
         trouble = mirror.release_new().trouble
     assert trouble is not None
     assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
@@ -229,6 +230,72 @@ def test_two_that_are_released_at_a_free_path_at_once_both_find_a_place(
     assert mirror.at(mirror.url) == (third, 1, 1)
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
     assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+
+
+def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third, real, looks = "c" * 32, releasing._may_displace, []
+    mirror.make(mirror.waiting(third), mirror.level(third, 3, seq=1))
+
+    def may_displace(*arguments: Any) -> bool:
+        looks.append(real(*arguments))
+        if len(looks) == 1:
+            assert mirror.perform(third, mirror.waiting(third), released=1).trouble is None
+        return looks[-1]
+
+    monkeypatch.setattr(releasing, "_may_displace", may_displace)
+    assert mirror.release_new().trouble is None
+    assert mirror.at(mirror.url) == (third, 1, 1)
+    assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
+
+
+def test_folders_that_another_worker_removes_as_empty_are_made_again(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = Repositories(mirror.ui, 1).open(mirror.url)
+    with locked(repo):
+        replicated.record(repo, replace(mirror.old, seq=3, path="group/q"))
+    real, removed = os.mkdir, []
+
+    def mkdir(name: str, *arguments: Any, **keywords: Any) -> None:
+        if not removed and name.endswith("/q"):
+            removed.append(name)
+            os.rmdir(os.path.dirname(name))
+        real(name, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert mirror.perform(OLD, mirror.url, released=3).trouble is None
+    assert len(removed) == 1
+    assert mirror.at(mirror.settings.root + "/group/q") == (OLD, 3, 3)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_deletion_takes_the_repository_away_at_its_release_but_not_from_a_backup(mirror: Mirror, keep: bool) -> None:
+    with locked(repo := Repositories(mirror.ui, 1).open(mirror.url)):
+        replicated.record(repo, replace(mirror.old, seq=3, deleted=True))
+    assert mirror.perform(OLD, mirror.url, released=2, keep=keep).serving == 2
+    outcome = mirror.perform(OLD, mirror.url, released=3, keep=keep)
+    assert (outcome.gone is None, outcome.trouble) == (keep, None)
+    assert mirror.at(mirror.url) == ((OLD, 3, 3) if keep else None)
+    assert os.path.exists(mirror.settings.folder + f"/aside/{OLD}-deleted/hg/store") is not keep
+
+
+def test_the_mirrors_own_folders_stay_when_they_are_empty(mirror: Mirror) -> None:
+    shutil.rmtree(mirror.url)
+    assert mirror.release_new().trouble is None
+    assert os.listdir(mirror.settings.folder + "/waiting") == []  # another worker may be about to make one there
+
+
+def test_what_is_renamed_to_where_a_newer_one_lives_leaves_its_former_place(mirror: Mirror) -> None:
+    third = "c" * 32
+    mirror.make(mirror.settings.root + "/q", replace(mirror.level(third, 5, seq=1), path="q"), serving=1)
+    with locked(repo := Repositories(mirror.ui, 1).open(mirror.url)):
+        replicated.record(repo, replace(mirror.old, seq=3, path="q"))
+    assert mirror.perform(OLD, mirror.url, released=3).trouble is None
+    assert mirror.at(mirror.settings.root + "/q") == (third, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 3, 3)
+    assert not os.path.exists(mirror.url)
 
 
 @pytest.mark.parametrize(

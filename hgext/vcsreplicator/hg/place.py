@@ -21,7 +21,8 @@ from mercurial import error, lock, vfs
 
 from ..errors import Rejected
 
-STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
+_OWN = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
+_ATTEMPTS = 20
 _EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -140,14 +141,14 @@ def waiting_of(state: str, repository: str) -> str:
 def empty(place: str) -> str:
     """The place itself, free for a new repository: what a killed process left there is removed."""
     shutil.rmtree(place, ignore_errors=True)
-    os.makedirs(os.path.dirname(place), exist_ok=True)
+    _make(os.path.dirname(place))
     return place
 
 
 def install(made: str, root: str, folder: str) -> None:
     """Moves the repository made in `made` to `folder`, where there is none; afterwards it is there whole, or not at all."""
     check_inside(root, folder)
-    os.makedirs(folder, exist_ok=True)
+    _make(folder)
     os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
     shutil.rmtree(made, ignore_errors=True)
 
@@ -161,26 +162,26 @@ def exchange(made: str, root: str, folder: str, held: Held | None) -> None:
     if held is not None:
         held.exchange(made)
         return
-    os.makedirs(folder, exist_ok=True)
+    _make(folder)
     with _told_as_busy(folder):
         os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
 
 
-def move(root: str, held: Held, new: str) -> None:
+def move(state: str, root: str, held: Held, new: str) -> None:
     """Moves the repository to another folder inside the root."""
     check_inside(root, new)
     old = held.folder
-    os.makedirs(new, exist_ok=True)
+    _make(new)
     held.carry(new)
-    prune(root, old)
+    prune(state, root, old)
 
 
 def hide(state: str, root: str, held: Held, repository: str) -> str:
     """Takes the repository's URL for the moment; where it waits for another."""
     waiting, old = waiting_of(state, repository), held.folder
-    os.makedirs(waiting, exist_ok=True)
+    _make(waiting)
     held.carry(waiting)
-    prune(root, old)
+    prune(state, root, old)
     return waiting
 
 
@@ -192,7 +193,7 @@ def set_aside(state: str, root: str, held: Held, name: str) -> str:
         count += 1
     os.makedirs(kept)
     held.carry(kept, "hg")
-    prune(root, old)
+    prune(state, root, old)
     return kept
 
 
@@ -203,12 +204,24 @@ def _exchange(new: str, old: str) -> None:
         raise OSError(number, os.strerror(number), old)
 
 
-def prune(root: str, folder: str) -> None:
-    """Removes the folder and those above it, up to the root, as far as they are empty."""
+def prune(state: str, root: str, folder: str) -> None:
+    """Removes the folder and those above it, up to the root, as far as they are empty; the mirror's own folders stay."""
+    own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
     with contextlib.suppress(OSError):
-        while os.path.realpath(folder) != os.path.realpath(root):
+        while os.path.realpath(folder) not in own:
             os.rmdir(folder)
             folder = os.path.dirname(folder)
+
+
+def _make(folder: str) -> None:
+    """Makes the folder and those above it, though another worker may remove them as empty ones; raises Busy if it always does."""
+    for _ in range(_ATTEMPTS):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except FileNotFoundError:
+            continue
+        return
+    raise Busy(f"{folder}: another worker removes it again and again, as an empty folder")
 
 
 def remove_old(state: str, before: float) -> list[str]:

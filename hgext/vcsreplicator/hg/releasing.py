@@ -81,7 +81,7 @@ def go_home(here: Here, held: place.Held, repositories: Repositories, settings: 
     repositories.close(held.folder)
     repositories.close(target)
     if has_room:
-        place.move(settings.root, held, target)
+        place.move(settings.folder, settings.root, held, target)
     elif held.folder != place.waiting_of(settings.folder, shown.repository):
         place.hide(settings.folder, settings.root, held, shown.repository)
     here.folder = held.folder
