@@ -84,8 +84,8 @@ hg bookmark -r 0 here; hg bookmark -r . there
 # Killed once it has noted what it is going to do.
 DIE = """\
 import os, signal
-from hgext.vcsreplicator.hg import master
-master.quiet = lambda repo: os.kill(os.getpid(), signal.SIGKILL)
+from hgext.vcsreplicator.hg import announcing
+announcing.quiet = lambda repo: os.kill(os.getpid(), signal.SIGKILL)
 """
 STRIP = [HG, "-R", "repos/one", "strip", "-q", "--no-backup", "1"]
 RELAY = [sys.executable, "-m", "testing.relay_once"]

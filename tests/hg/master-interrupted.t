@@ -62,7 +62,7 @@ not waited for: others have their notes behind it.
   $ hgm init -q repos/cut
   $ hg clone -q ssh://x/$TESTTMP/repos/cut cut
   $ for text in a b; do echo $text > cut/file; hg -R cut commit -q -A -m $text; hg -R cut push -q; done
-  $ dying master.quiet -R repos/cut strip -q --no-backup 1
+  $ dying announcing.quiet -R repos/cut strip -q --no-backup 1
   [1]
   $ flock repos/cut/.hg/store/outbox.lock python "$TESTDIR/master-finish.py" $TESTTMP/repos
   $ ls repos/.vcsreplicator/intents | wc -l | tr -d ' '
@@ -77,7 +77,7 @@ not waited for: others have their notes behind it.
 A relay that is killed while it does so, once the first file is named that is going to be cut, leaves no damaged store.
 
   $ echo c > cut/file; hg -R cut commit -q -m c; hg -R cut push -q
-  $ dying master.quiet -R repos/cut strip -q --no-backup 1
+  $ dying announcing.quiet -R repos/cut strip -q --no-backup 1
   [1]
   $ cat > $TESTTMP/die-relay.py <<'E'
   > import os, runpy, signal, sys

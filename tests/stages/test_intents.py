@@ -10,7 +10,7 @@ from mercurial import error
 
 from hgext.vcsreplicator.errors import MalformedEvent
 from hgext.vcsreplicator.event import Changes
-from hgext.vcsreplicator.hg import capture, creation, intents
+from hgext.vcsreplicator.hg import creation, intents, refusals
 from hgext.vcsreplicator.hg.intents import Intent
 
 
@@ -29,9 +29,9 @@ def test_a_strip_is_noted_whole_in_a_repository_with_a_hundred_thousand_heads(tm
 
 
 def test_a_strip_that_no_event_can_tell_is_refused_before_it_begins():
-    capture.refuse_large(Changes(added=None, heads_removed=heads(50_000)), hint=b"")
+    refusals.refuse_large(Changes(added=None, heads_removed=heads(50_000)), hint=b"")
     with pytest.raises(error.Abort, match="too large for one event: 100000 heads"):
-        capture.refuse_large(Changes(added=None, heads_removed=heads(100_000)), hint=b"")
+        refusals.refuse_large(Changes(added=None, heads_removed=heads(100_000)), hint=b"")
 
 
 def test_notes_and_generations_are_for_everybody_who_may_write_to_the_root(tmp_path):

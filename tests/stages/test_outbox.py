@@ -10,7 +10,7 @@ import pytest
 from hgext.vcsreplicator import digest, outbox
 from hgext.vcsreplicator.event import Changes, Settings, Tip, Type
 from hgext.vcsreplicator.forks import fork_behind, fork_between
-from hgext.vcsreplicator.hg import capture
+from hgext.vcsreplicator.hg import refusals
 from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Sent, Store
 from hgext.vcsreplicator.wire import HEADER_LIMIT
 
@@ -212,7 +212,7 @@ def test_only_one_sends(box):
 
 
 def test_an_event_that_fits_the_outbox_fits_a_record():
-    assert capture.EVENT_LIMIT == HEADER_LIMIT - 64 * 1024
+    assert refusals.EVENT_LIMIT == HEADER_LIMIT - 64 * 1024
 
 
 def test_identifiers_are_new_each_time():

@@ -11,7 +11,7 @@ import pytest
 from mercurial import error
 
 from hgext.vcsreplicator.event import NULL_NODE, Marker, Tip, Type
-from hgext.vcsreplicator.hg import capture, observe, outside
+from hgext.vcsreplicator.hg import observe, outside, pushes, refusals
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.author import Author
 
@@ -56,7 +56,7 @@ def test_the_pushlog_is_opened_once_for_all_markers(author: Author) -> None:
     log = author.repo.changelog
     markers = [(log.node(rev), (), 0, (), (0.0, 0), None) for rev in range(4)]
     opened.clear()
-    found = capture.public_markers(author.repo, markers)
+    found = pushes.public_markers(author.repo, markers)
     assert [marker.precursor.push.id for marker in found if marker.precursor.push] == [1, 1, 2, 2]
     assert len(opened) == 1
 
@@ -72,7 +72,7 @@ def test_a_row_that_no_event_can_hold_is_in_none(author: Author, statement: str)
     edit(author, "UPDATE changesets SET pushid = (SELECT id FROM pushlog WHERE id NOT IN (1, 3)) WHERE pushid = 2")
     assert told(author) == [(Type.CHANGED, 2), (Type.SYNC, 0)]
     log = author.repo.changelog
-    found = capture.public_markers(author.repo, [(log.node(rev), (), 0, (), (0.0, 0), None) for rev in (0, 2)])
+    found = pushes.public_markers(author.repo, [(log.node(rev), (), 0, (), (0.0, 0), None) for rev in (0, 2)])
     assert [marker.precursor.push and marker.precursor.push.id for marker in found] == [1, None]
     assert [from_json(Marker, to_json(marker), limit=10_000) for marker in found] == list(found)
 
@@ -80,14 +80,14 @@ def test_a_row_that_no_event_can_hold_is_in_none(author: Author, statement: str)
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan])
 def test_a_marker_whose_date_is_no_number_is_refused(seconds: float) -> None:
     with pytest.raises(error.Abort, match="cannot be stored"):
-        capture.refuse_odd_markers([(b"1" * 20, (), 0, (), (seconds, 0), None)])
+        refusals.refuse_odd_markers([(b"1" * 20, (), 0, (), (seconds, 0), None)])
 
 
 @pytest.mark.parametrize("seconds", [1e300, -1e300, 5e-324, -0.0, 2.0**63])
 def test_a_marker_of_any_other_date_can_be_read_again(author: Author, seconds: float) -> None:
     marker = (b"1" * 20, (), 0, (), (seconds, 0), None)
-    capture.refuse_odd_markers([marker])
-    (found,) = capture.public_markers(author.repo, [marker])
+    refusals.refuse_odd_markers([marker])
+    (found,) = pushes.public_markers(author.repo, [marker])
     assert from_json(Marker, to_json(found), limit=10_000) == found
 
 
@@ -104,9 +104,9 @@ def test_a_push_that_no_event_can_hold_leaves_all_to_the_sync(author: Author, mo
     nodes = [author.push(parent=NULL_NODE) for _ in range(12)]  # each a head
     assert len(nodes) == 12
     size = max(len(to_json(each.changes)) for each in outside.announcements(author.repo, EMPTY, tip(author)))
-    monkeypatch.setattr(capture, "EVENT_LIMIT", capture.EVENT_REST + size)
+    monkeypatch.setattr(refusals, "EVENT_LIMIT", refusals.EVENT_REST + size)
     assert len(told(author)) == 16
-    monkeypatch.setattr(capture, "EVENT_LIMIT", capture.EVENT_REST + size - 1)
+    monkeypatch.setattr(refusals, "EVENT_LIMIT", refusals.EVENT_REST + size - 1)
     assert told(author) == ONLY_SYNC
 
 

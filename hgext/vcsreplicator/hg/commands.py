@@ -9,7 +9,7 @@ from mercurial import error, registrar
 from ..errors import ReplicationError
 from ..event import Heartbeat, Type
 from ..outbox import Needs
-from . import capture, hashes, lifecycle, master, overlay, settings
+from . import announcing, capture, hashes, lifecycle, overlay, settings
 from .text import path as path_text
 
 cmdtable: dict[Any, Any] = {}
@@ -28,7 +28,7 @@ def replicatesync(ui: Any, repo: Any, bootstrap: bool = False) -> None:
 
     Each mirror compares what it has with the master and fetches what it lacks, hgrc included. Nothing is lost or announced twice.
     """
-    announcement = capture.Announcement(
+    announcement = announcing.Announcement(
         kind=Type.SYNC,
         needs=Needs.MASTER,
         hgrc=capture.hgrc_of(repo),
@@ -45,7 +45,7 @@ def replicatehgrc(ui: Any, repo: Any) -> None:
     Only harmless settings travel: texts and switches of [web], phases.publish and experimental.evolution. Hooks, extensions,
     aliases and everything else that can run or open something stay here.
     """
-    announcement = capture.Announcement(kind=Type.HGRC, hgrc=capture.hgrc_of(repo))
+    announcement = announcing.Announcement(kind=Type.HGRC, hgrc=capture.hgrc_of(repo))
     lifecycle.announce(_replicated(repo), announcement, told=False)
     ui.status(b"recorded hgrc in replication log\n")
 
@@ -129,7 +129,7 @@ def repohash(ui: Any, repo: Any, no_raw: bool = False) -> None:
 def _replicated(repo: Any) -> Any:
     overlay.refuse(repo)
     if not getattr(repo, "announces_changes", False):
-        message, hint = master.NOT_CONFIGURED
+        message, hint = announcing.NOT_CONFIGURED
         raise error.Abort(message, hint=hint)
     return repo.unfiltered()
 

@@ -27,8 +27,8 @@ from ..event import Changes, Type
 from ..outbox import Level, Needs, Outbox, Store
 from ..relay_scan import find_repositories
 from ..relay_sending import Gone
-from . import bundles, capture, creation, intents, master, observe, overlay, twins
-from .capture import Announcement
+from . import announcing, bundles, capture, creation, intents, observe, overlay, refusals, twins
+from .announcing import Announcement
 from .intents import Intent
 from .settings import root_of
 from .text import path as path_text
@@ -36,28 +36,28 @@ from .text import path as path_text
 
 def announce(repo: Any, announcement: Announcement, *, told: bool = True) -> None:
     """Writes one event in a transaction of its own; `told`: what is there now needs no event of its own before it."""
-    name = capture.LIFECYCLE if told else b"vcsreplicator-request"
+    name = announcing.LIFECYCLE if told else b"vcsreplicator-request"
     with repo.lock(), repo.transaction(name) as tr:
-        master.announcing(tr).announcements.append(announcement)
+        announcing.capture_of(tr).announcements.append(announcement)
 
 
 def strip(original: Callable[..., Any], ui: Any, repo: Any, nodelist: Any, *arguments: Any, **keywords: Any) -> Any:
     """Wraps `repair.strip` (`master-strip.t`)."""
     unfiltered = repo.unfiltered()
     overlay.refuse(unfiltered)
-    if not getattr(unfiltered, "announces_changes", False) or getattr(unfiltered, master.QUIET, False):
+    if not getattr(unfiltered, "announces_changes", False) or getattr(unfiltered, announcing.QUIET, False):
         return original(ui, repo, nodelist, *arguments, **keywords)
     if isinstance(nodelist, bytes):
         nodelist = [nodelist]
     with unfiltered.lock():
         _level_first(unfiltered)
         intent, before = _strip_intent(unfiltered, nodelist), observe.tip(unfiltered)
-        capture.refuse_large(_strip_changes(intent), hint=b"strip it in parts")
+        refusals.refuse_large(_strip_changes(intent), hint=b"strip it in parts")
         with _alone(unfiltered):
             keep_bundles(unfiltered)
             intents.write(unfiltered.replication_root, intent)
             try:
-                with master.quiet(unfiltered):
+                with announcing.quiet(unfiltered):
                     result = original(ui, repo, nodelist, *arguments, **keywords)
             except BaseException:
                 # Refused before it touched anything: nobody shall finish it.
@@ -73,7 +73,7 @@ def strip(original: Callable[..., Any], ui: Any, repo: Any, nodelist: Any, *argu
 
 def censor(original: Callable[..., Any], log: Any, tr: Any, nodes: Any, *arguments: Any, **keywords: Any) -> Any:
     """Wraps `revlog.censorrevision`: tells which revisions of which file were erased, with the transaction that does it."""
-    captured = getattr(tr, master.CAPTURE, None)
+    captured = getattr(tr, announcing.CAPTURE, None)
     if captured is None:
         return original(log, tr, nodes, *arguments, **keywords)
     nodes = [nodes] if isinstance(nodes, bytes) else list(nodes)
@@ -89,7 +89,7 @@ def censor(original: Callable[..., Any], log: Any, tr: Any, nodes: Any, *argumen
 def delete_markers(original: Callable[..., Any], obsstore: Any, indices: Any) -> Any:
     """Wraps `repair.deleteobsmarkers`, which is no transaction and which no event tells (`master-strip-refused.t`)."""
     repo = obsstore.repo.unfiltered()
-    if indices and getattr(repo, "announces_changes", False) and not getattr(repo, master.QUIET, False):
+    if indices and getattr(repo, "announces_changes", False) and not getattr(repo, announcing.QUIET, False):
         raise error.Abort(b"markers of a replicated repository cannot be deleted", hint=b"mirrors would keep them")
     return original(obsstore, indices)
 
@@ -123,7 +123,7 @@ def rename(repo: Any, target: str | None, settings: Any) -> str:
     old, to = end.level.path, os.path.realpath(target or folder)
     path = settings.wire_path(to)
     if path is None:
-        raise error.Abort(*master.NOT_CONFIGURED[:1], hint=master.NOT_CONFIGURED[1])
+        raise error.Abort(*announcing.NOT_CONFIGURED[:1], hint=announcing.NOT_CONFIGURED[1])
     if path == old:
         raise error.Abort(f"this repository is {path} already".encode())
     if to != folder:
@@ -241,7 +241,7 @@ def _adoption(repo: Any, copied: bool) -> Announcement:
     now = observe.tip(repo)
     if copied:
         generation = creation.next_generation(repo.replication_root, repo.replication_path)
-        return capture.created(now, repo.replication_path, generation, "adopted", hgrc=capture.hgrc_of(repo))
+        return announcing.created(now, repo.replication_path, generation, "adopted", hgrc=capture.hgrc_of(repo))
     replaced: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
 
     def level(before: Level | None) -> Level:
@@ -298,7 +298,7 @@ def _announce_strip(repo: Any, intent: Intent) -> None:
 
 def _finish_strip(repo: Any, intent: Intent, *, announced: bool, wait: bool) -> None:
     has = repo.changelog.index.has_node
-    with _alone(repo, wait=wait), master.quiet(repo):
+    with _alone(repo, wait=wait), announcing.quiet(repo):
         for bundle in _half_stripped(repo):
             if not all(has(bin(node)) for node in intent.heads_after):
                 with open(bundle, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:

@@ -12,13 +12,10 @@ from ..errors import MalformedEvent
 from ..event import Type
 from ..outbox import Outbox
 from ..relay_client import RelayLine
-from . import capture, creation, durability, intents, observe, overlay, requirement
+from . import announcing, capture, creation, durability, intents, observe, overlay, refusals, requirement
 from .capture import Capture
 from .settings import Acknowledge, Durability, Settings, root_of
 from .text import path as path_text
-
-CAPTURE = "_vcsreplicator_capture"
-QUIET = "_vcsreplicator_quiet"
 
 
 def set_up(repo: Any, settings: Settings) -> None:
@@ -65,30 +62,7 @@ def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
     return source, destination
 
 
-@contextlib.contextmanager
-def quiet(repo: Any) -> Any:
-    """Within, transactions of this repository tell nothing: what they do is told as one event by the caller."""
-    repo = repo.unfiltered()
-    setattr(repo, QUIET, True)
-    try:
-        yield
-    finally:
-        setattr(repo, QUIET, False)
-
-
-def announcing(tr: Any) -> Capture:
-    """The capture of a running transaction, to add announcements to; raises Abort outside the roots."""
-    captured = getattr(tr, CAPTURE, None)
-    if captured is None:
-        raise error.Abort(*NOT_CONFIGURED[:1], hint=NOT_CONFIGURED[1])
-    return captured  # type: ignore[no-any-return]
-
-
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
-NOT_CONFIGURED = (
-    b"repository path not configured for replication",
-    b"add its folder to [vcsreplicator-roots]",
-)
 
 
 def _with_capture(base: type, folder: str, path: str, settings: Settings) -> type:
@@ -100,9 +74,9 @@ def _with_capture(base: type, folder: str, path: str, settings: Settings) -> typ
 
         def transaction(self, desc: bytes, report: Any = None) -> Any:
             repo = self.unfiltered()
-            if repo.currenttransaction() is not None or getattr(repo, QUIET, False):
+            if repo.currenttransaction() is not None or getattr(repo, announcing.QUIET, False):
                 return super().transaction(desc, report)
-            if desc != capture.LIFECYCLE:
+            if desc != announcing.LIFECYCLE:
                 _recover(repo, desc)
                 _finish_interrupted(repo, settings)
             line = RelayLine.open(settings.relay, folder) if settings.relay else None
@@ -119,9 +93,9 @@ def _with_capture(base: type, folder: str, path: str, settings: Settings) -> typ
                 if line is not None:
                     line.close()
                 raise
-            if desc != capture.LIFECYCLE:
+            if desc != announcing.LIFECYCLE:
                 # The relay looks when the line is opened, and may have found a fork since.
-                tr.addvalidator(capture.FINALIZER, lambda _tr: capture.refuse_fork(Outbox(repo.svfs)))
+                tr.addvalidator(capture.FINALIZER, lambda _tr: refusals.refuse_fork(Outbox(repo.svfs)))
             _watch(tr, captured, line, folder)
             return tr
 
@@ -133,7 +107,7 @@ def _with_capture(base: type, folder: str, path: str, settings: Settings) -> typ
 
 def _watch(tr: Any, captured: Capture, line: RelayLine | None, folder: str) -> None:
     """Hangs the capture into a transaction that has just been opened."""
-    setattr(tr, CAPTURE, captured)
+    setattr(tr, announcing.CAPTURE, captured)
     repo, settings = captured.repo, captured.configuration
     if settings.durability is Durability.STORE:
         durability.sync_before_change(repo, tr)
@@ -280,7 +254,7 @@ def _refuse_outside(ui: Any, repo: Any, txnname: bytes = b"serve", **_arguments:
     """
     if not txnname.startswith((b"serve", b"pushkey")):
         return False
-    ui.warn(b"%s\n(%s)\n" % NOT_CONFIGURED)
+    ui.warn(b"%s\n(%s)\n" % announcing.NOT_CONFIGURED)
     return True
 
 

@@ -20,8 +20,8 @@ from mercurial.node import bin, hex
 
 from ..event import NULL_NODE, PushEntry, Tip, Type
 from ..outbox import Needs
-from . import capture, observe
-from .capture import Announcement
+from . import observe, pushes, refusals
+from .announcing import Announcement
 
 # Changesets that are told push by push.
 MANY = 5_000
@@ -41,12 +41,12 @@ def _told(repo: Any, before: Tip, now: Tip) -> list[Announcement]:
     if not repo.publishing():
         return []
     try:
-        with capture.reading_pushes(repo) as push_of:
+        with pushes.reading_pushes(repo) as push_of:
             found = list(_pushes(repo, before, now, push_of))
     except error.Abort as problem:
         repo.ui.log(b"vcsreplicator", b"pushes from outside are not told one by one: %s\n", problem.message)
         return []
-    return found if all(capture.fits(announced.changes) for announced in found) else []
+    return found if all(refusals.fits(announced.changes) for announced in found) else []
 
 
 def _pushes(repo: Any, before: Tip, now: Tip, push_of: Callable[[bytes], Any]) -> Iterator[Announcement]:
@@ -58,7 +58,7 @@ def _pushes(repo: Any, before: Tip, now: Tip, push_of: Callable[[bytes], Any]) -
         if row is None:
             start += 1
             continue
-        push, nodes = capture.entry_of(row), row[3]
+        push, nodes = pushes.entry_of(row), row[3]
         end = start + len(nodes)
         if push is None or push.id <= last_id or not _stand_there(repo, nodes, start, end):
             return  # a push that was torn apart: its parts cannot be told as one; or one that no event can hold

@@ -2,6 +2,7 @@
 """The pair of functions by which Mercurial's bytes become text, and back without loss."""
 
 import os
+from typing import Any
 
 from mercurial import encoding
 
@@ -23,3 +24,8 @@ def local(value: str) -> bytes:
 def path(name: bytes) -> str:
     """A file name as text, as the operating system's functions take it."""
     return os.fsdecode(name)
+
+
+def utf8(value: Any) -> Any:
+    """UTF-8 bytes as text, odd bytes as surrogate escapes; None stays None."""
+    return None if value is None else value.decode("utf-8", "surrogateescape")
