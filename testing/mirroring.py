@@ -36,6 +36,7 @@ from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import Found
 from hgext.vcsreplicator.shape import from_json, to_json
 from testing.author import Author
+from testing.warm_hg import shared_hg
 
 PATIENCE = float(os.environ.get("VCSREPLICATOR_TEST_PATIENCE", "60"))
 NAME = "alpha"
@@ -274,7 +275,7 @@ class Bench:
         folder = root / author.path if root else self.where(author)
         environment = {**os.environ, "HGRCPATH": os.devnull, "HGRCSKIPREPO": "1", "HGPLAIN": "1"}
         settings = ["--config", "experimental.evolution=all"]
-        command = [str(Path(sys.executable).with_name("hg")), "-R", str(folder), *settings, *arguments]
+        command = [shared_hg(), "-R", str(folder), *settings, *arguments]
         done = subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )

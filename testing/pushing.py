@@ -14,6 +14,7 @@ from hgext.vcsreplicator import digest, relay, wire
 from hgext.vcsreplicator.event import Event
 from hgext.vcsreplicator.log import EVENTS, Log
 from hgext.vcsreplicator.outbox import Outbox, Store
+from testing.warm_hg import shared_hg
 
 HG = str(Path(sys.executable).with_name("hg"))
 
@@ -101,7 +102,7 @@ class Master:
 
     def _hg(self, hgrc: str, arguments: tuple[str, ...], *, check: bool) -> str:
         done = subprocess.run(
-            [HG, *arguments],
+            [shared_hg(), *arguments],
             cwd=self.folder,
             env={**os.environ, "HGRCPATH": str(self.folder / hgrc), "USER": "dana"},
             stdin=subprocess.DEVNULL,

@@ -7,15 +7,19 @@ pins, and kept in the cache. Its tools are beside it: `$RUNTESTDIR/dummyssh` is 
 
 import os
 import random
+import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from testing.services.cache import CHECKOUT, cached
+from testing.warm_hg import warm_hg
 
 TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.t"))
 LOCK = CHECKOUT / "requirements" / "install.txt"
@@ -67,16 +71,61 @@ def stage(transcript: Path, folder: Path) -> Path:
     return staged
 
 
+# What a transcript has in it that needs a start of its own for each `hg`: kills, and processes in the background.
+OWN_STARTS = re.compile(r"\bkill|&$|\bserve\b.* -d\b|^  \$ .*\bpython\b.*-m mercurial", re.MULTILINE)
+# Those that are about the start itself; and `serving-*`, whose servers and clients start each other.
+START_UP = {"test-install", "master-broken"}
+# The variables that the runner gives its transcripts and Mercurial reads while it is imported.
+IMPORTED = {
+    **dict.fromkeys(("LC_ALL", "LANG", "LANGUAGE"), "C"),
+    "HGENCODING": "ascii",
+    "HGENCODINGMODE": "strict",
+    "HGEMITWARNINGS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@contextmanager
+def chosen_hg(transcript: Path, folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    """The `hg` for a transcript: warm, unless what it is about needs real starts."""
+    about_starts = transcript.stem in START_UP or transcript.stem.startswith("serving-")
+    if about_starts or OWN_STARTS.search(transcript.read_text()):
+        yield Path(sys.executable).with_name("hg")
+    else:
+        folder.mkdir()
+        with umask(0o022), warm_hg(folder, {**environment, **IMPORTED}) as hg:
+            yield hg
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    """The runner's, for what starts in the block."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def difference(transcript: Path, runner: Path, folder: Path) -> str:
     """What the runner says of a transcript that does not hold, or did not run; empty if it holds."""
-    hg = Path(sys.executable).with_name("hg")
+    seed = str(random.randrange(2**32))  # the runner shows it if it fails
+    environment = {**os.environ, "USER": "tester", "PYTHONWARNINGS": "ignore", "PYTHONHASHSEED": seed}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # our other programs
+    with chosen_hg(transcript, folder / "hg", environment) as hg:
+        return difference_with(hg, transcript, runner, folder, environment)
+
+
+def difference_with(hg: Path, transcript: Path, runner: Path, folder: Path, environment: Mapping[str, str]) -> str:
+    """The same with this `hg`, in this environment."""
     options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "240"]
     # Runners side by side must not take each other's ports, nor those of the services (from 20,000 on).
     options += ["--port", str(random.randrange(10_000, 19_990))]
     staged = stage(transcript, folder / "transcripts")
     result = subprocess.run(
         [sys.executable, str(runner), *options, str(staged)],
-        env={**os.environ, "USER": "tester", "PYTHONWARNINGS": "ignore"},
+        env=environment,
         cwd=staged.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -105,3 +154,15 @@ def test_a_transcript_that_was_skipped_does_not_hold(runner: Path, tmp_path: Pat
     (tmp_path / "skipped").mkdir()
     (tmp_path / "skipped" / "moon.t").write_text("#require false\n  $ echo real\n  imagined\n")
     assert "skipped" in difference(tmp_path / "skipped" / "moon.t", runner, tmp_path)
+
+
+PARENT = "import os; print(*open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))[1:4])"
+
+
+@pytest.mark.parametrize("more", ["", "  $ kill -0 $$\n", "  $ true &\n"])
+def test_a_transcript_has_a_warm_hg_unless_it_kills(runner: Path, tmp_path: Path, more: str) -> None:
+    (tmp_path / "warm").mkdir()
+    transcript = tmp_path / "warm" / "moon.t"
+    transcript.write_text(f'  $ hg debugshell -c "{PARENT}"\n  -P -m testing.warm_hg\n{more}')
+    with_warm_hg = difference(transcript, runner, tmp_path) == ""
+    assert with_warm_hg == (more == "")

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`hg` for transcripts, without what each start repeats: each command is a fork of a Python that has imported Mercurial.
+
+    with warm_hg(folder, environment) as hg:       # the path of a program named `hg`
+        subprocess.run([hg, "init", "repo"], env=environment)
+
+The fork happens before anything of Mercurial ran: no configuration was read, no extension is known. It gets the caller's
+arguments, environment, folder, umask, standard streams, and reports its exit. A caller that is killed takes its command along.
+A caller whose environment differs where imports depend on it gets the real `hg`. Not for tests of start-up, or of kills.
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+HG = str(Path(sys.executable).with_name("hg"))
+
+# What Python and Mercurial look at while they are imported.
+IMPORTED = (
+    "HGENCODING",
+    "HGENCODINGMODE",
+    "HGENCODINGAMBIGUOUS",
+    "HGMODULEPOLICY",
+    "HGDEMANDIMPORT",
+    "HGEMITWARNINGS",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LANG",
+    "LANGUAGE",
+    "PYTHONPATH",
+    "PYTHONWARNINGS",
+    "PYTHONHASHSEED",
+    "PYTHONUNBUFFERED",
+    "PYTHONUTF8",
+)
+
+# Standard library only and without `site`, so that it starts in ten milliseconds.
+CLIENT = """\
+#!{python} -ISE
+import os, sys
+os.umask(umask := os.umask(0))
+if umask != {umask} or {{name: os.environ.get(name) for name in {names}}} != {values}:
+    os.execv({hg!r}, [{hg!r}, *sys.argv[1:]])
+from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
+server = socket(AF_UNIX, SOCK_STREAM)
+server.connect({address!r})
+words = [os.fsencode(os.getcwd()), b"%d" % len(sys.argv[1:]), *map(os.fsencode, sys.argv[1:])]
+words += [name + b"=" + value for name, value in os.environb.items()]
+request = b"\\0".join(words)
+streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+server.sendmsg([len(request).to_bytes(8, "big")], [(SOL_SOCKET, SCM_RIGHTS, streams)])
+server.sendall(request)
+answer = server.recv(4)
+if len(answer) < 4:
+    sys.exit("hg ended without an answer")
+status = int.from_bytes(answer, "big")
+if os.WIFSIGNALED(status):
+    os.kill(os.getpid(), os.WTERMSIG(status))
+os._exit(os.WEXITSTATUS(status))
+"""
+
+# What most commands import in the end.
+USED = (
+    "mercurial.commands",
+    "mercurial.debugcommands",
+    "mercurial.localrepo",
+    "mercurial.hg",
+    "mercurial.exchange",
+    "mercurial.wireprotoserver",
+    "mercurial.sshpeer",
+    "mercurial.bundle2",
+    "mercurial.streamclone",
+    "mercurial.repair",
+    "mercurial.templater",
+    "mercurial.templatefilters",
+    "mercurial.templatefuncs",
+    "mercurial.templatekw",
+    "sqlite3",
+    "mercurial.merge",
+    "mercurial.obsolete",
+    "mercurial.obsutil",
+    "mercurial.filelog",
+    "mercurial.changegroup",
+)
+
+
+@contextlib.contextmanager
+def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    """A program `hg` in `folder`, warm for callers with this environment; ends with the block, or with this process."""
+    address = str(folder / "socket")
+    names = {name: environment.get(name) for name in IMPORTED}
+    client = folder / "hg"
+    os.umask(umask := os.umask(0))
+    client.write_text(
+        CLIENT.format(
+            python=os.path.realpath(sys.executable), names=IMPORTED, values=names, hg=HG, address=address, umask=umask
+        )
+    )
+    client.chmod(0o755)
+    ready, theirs = socket.socketpair()
+    program = [sys.executable, "-P", "-m", "testing.warm_hg", address, str(theirs.fileno())]
+    server = subprocess.Popen(
+        program,
+        env=dict(environment),
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.PIPE,  # pipes all: Python remembers of each stream whether it can seek
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with server, ready:
+        theirs.close()
+        ready.settimeout(90)
+        if ready.recv(1) != b"r":
+            raise RuntimeError("hg could not be warmed")
+        yield client
+
+
+@functools.cache
+def shared_hg() -> str:
+    """A warm `hg` for all callers in this process that have its environment, to the end of the process."""
+    folder, ending = Path(tempfile.mkdtemp(prefix="warm-hg-")), contextlib.ExitStack()
+    ending.callback(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(ending.close)
+    return str(ending.enter_context(warm_hg(folder, os.environ)))
+
+
+def serve(address: str, life: int) -> None:
+    """Fork for each caller, until the other end of `life` closes."""
+    import_mercurial()
+    listener, ended = socket.socket(socket.AF_UNIX), socket.socket(fileno=life)
+    listener.bind(address)
+    listener.listen(64)
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    callers: dict[int, socket.socket] = {}
+    waiting = selectors.DefaultSelector()
+    for each in (listener, woken, ended):
+        waiting.register(each, selectors.EVENT_READ)
+    ended.send(b"r")
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj is listener:
+                caller, _ = listener.accept()
+                request, streams = receive(caller)
+                child = os.fork()
+                if not child:
+                    run(request, streams)
+                for stream in streams:
+                    os.close(stream)
+                callers[child] = caller
+                waiting.register(caller, selectors.EVENT_READ, child)
+            elif key.fileobj is woken:
+                woken.recv(4096)
+                for child, status in reap(callers):
+                    waiting.unregister(callers[child])
+                    with callers.pop(child) as caller, contextlib.suppress(OSError):
+                        caller.sendall(struct.pack(">I", status))
+            elif key.fileobj is ended:
+                for child in callers:
+                    os.kill(child, signal.SIGKILL)
+                os._exit(0)
+            elif key.data in callers:  # it sends no more, so it was killed
+                os.kill(key.data, signal.SIGKILL)
+
+
+def import_mercurial() -> None:
+    """Import what a command needs, all that `hg` would import when it is used."""
+    importlib.import_module("hgdemandimport").enable()
+    for name in USED:
+        vars(importlib.import_module(name))  # now, not when it is used
+    for name in list(sys.modules):
+        with contextlib.suppress(ImportError):  # of another system
+            vars(importlib.import_module(name))
+    gc.freeze()
+
+
+def receive(caller: socket.socket) -> tuple[list[bytes], tuple[int, ...]]:
+    """A caller's folder, number of arguments, arguments and variables; and its standard streams."""
+    head, ancillary, _, _ = caller.recvmsg(8, socket.CMSG_SPACE(12))
+    with caller.makefile("rb") as body:
+        request = body.read(struct.unpack(">Q", head)[0])
+    return request.split(b"\0"), struct.unpack("3i", ancillary[0][2])
+
+
+def reap(callers: Mapping[int, socket.socket]) -> Iterator[tuple[int, int]]:
+    """Children that ended, with how."""
+    for child in list(callers):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            yield child, status
+
+
+def run(request: list[bytes], streams: tuple[int, ...]) -> None:
+    """Be the caller's `hg`; does not return."""
+    from mercurial import dispatch, pycompat
+
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, 1024)  # their objects live in the caller of this function, which never goes on
+    count = int(request[1])
+    os.environ.clear()
+    os.environb.update(word.split(b"=", 1) for word in request[2 + count :])  # type: ignore[misc]
+    time.tzset()
+    os.chdir(request[0])
+    sys.argv[:] = [HG, *map(os.fsdecode, request[2 : 2 + count])]
+    pycompat.sysargv[:] = [HG.encode(), *request[2 : 2 + count]]
+    code = 1
+    try:
+        dispatch.run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))
