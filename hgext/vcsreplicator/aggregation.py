@@ -88,7 +88,7 @@ class Aggregation:
         self.succession = Succession(self.repositories)
         self._successors: dict[str, Repository] = {}
         self._stored_newer: list[Record] = []
-        self._kept: set[tuple[int, int]] = set()
+        self._kept: set[tuple[str, int, int]] = set()
         self._unsettled: dict[str, Record] = {}
         self._joining = Joining()
         self._is_loaded = False
@@ -107,7 +107,7 @@ class Aggregation:
         partition, newer, offset = place.rpartition(":")
         if newer:
             self._stored_newer.append(_kept(repository, int(partition), int(offset), value))
-            self._kept.add((int(partition), int(offset)))
+            self._kept.add((repository, int(partition), int(offset)))
             return
         found = self._repository(repository)
         found.add(Held.stored(int(place), value))
@@ -197,13 +197,13 @@ class Aggregation:
         """
         repository = self.repositories.get(record.key or "")
         if repository is not None and repository.is_behind_newer(record):
-            self._keep(repository, record)
+            self._keep(repository, record, is_again=True)
             return Outcome.HELD
         try:
             return self._guarded(self._read_again, record, now)
         except UnknownEvent:
             if is_identifier(record.key or ""):
-                self._keep(self._repository(record.key or ""), record)
+                self._keep(self._repository(record.key or ""), record, is_again=True)
             return Outcome.UNKNOWN
         except Rejected:
             return Outcome.REJECTED
@@ -432,11 +432,14 @@ class Aggregation:
         self._output.reject(record, str(error), now)
         return Outcome.REJECTED
 
-    def _keep(self, repository: Repository, record: Record) -> None:
-        """For whoever understands it; those behind it wait as well, because their order and their chain depend on it."""
-        place = (record.partition, record.offset)
+    def _keep(self, repository: Repository, record: Record, *, is_again: bool = False) -> None:
+        """For whoever understands it; those behind it wait as well, because their order and their chain depend on it.
+
+        Met again, it is stored already; but a log that lost records has others at the same places.
+        """
+        place = (repository.id, record.partition, record.offset)
         repository.hold_newer(record)
-        if place not in self._kept:
+        if not is_again or place not in self._kept:
             self._kept.add(place)
             self._output.keep(record)
 
@@ -444,17 +447,17 @@ class Aggregation:
         """What an older aggregator kept; it stays there if it is still not understood, or stands behind one that is not."""
         repository = self._repository(record.key or "")
         if repository.newer:
-            self._keep(repository, record)
+            self._keep(repository, record, is_again=True)
             return Outcome.HELD
         try:
             outcome = self._guarded(self._read, record, now)
         except UnknownEvent:
-            self._keep(repository, record)
+            self._keep(repository, record, is_again=True)
             return Outcome.UNKNOWN
         except Rejected as error:
             outcome = self._refuse(record, error, now)
         if outcome not in (Outcome.UNFINISHED, Outcome.MISSING):
-            self._kept.discard((record.partition, record.offset))
+            self._kept.discard((repository.id, record.partition, record.offset))
             self._output.give_up(record)
         return outcome
 

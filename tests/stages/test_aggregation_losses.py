@@ -8,7 +8,7 @@ import pytest
 from hgext.vcsreplicator import wire
 from hgext.vcsreplicator.aggregation import Outcome
 from hgext.vcsreplicator.event import Event, Type
-from hgext.vcsreplicator.log import PENDING
+from hgext.vcsreplicator.log import EVENTS, PENDING
 from hgext.vcsreplicator.roster import MirrorState, Verb
 from testing.chains import Chain
 from testing.hands import Hands
@@ -196,3 +196,14 @@ def test_what_was_passed_unread_behind_events_of_a_newer_version_is_kept_when_it
     hands.ack(chain.ack("alpha", 3))
     assert hands.commit() == [1, 2, 3]
     assert (hands.topics[PENDING], hands.errors) == ({}, [])
+
+
+def test_an_event_of_a_newer_version_at_the_place_of_one_that_the_log_lost_is_kept_too() -> None:
+    hands, lost, other = Hands("alpha"), Chain("x"), Chain("y")
+    hands.event(lost.next(version=2))
+    hands.commit()
+    hands.restart()
+    record = hands.record(EVENTS, other.repository, wire.encode(other.next(version=2)))
+    hands.take(hands.core.event, replace(record, offset=0))
+    hands.commit()
+    assert sorted(hands.topics[PENDING]) == sorted(f"{chain.repository}/0:0" for chain in (lost, other))  # type: ignore[type-var]
