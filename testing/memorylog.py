@@ -58,10 +58,6 @@ class MemoryLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> "MemoryReader":
         return MemoryReader(self, positions)
 
-    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        with self._changed:
-            return self._records[topic, partition].get(offset)
-
     def transactor(self, identity: str) -> "MemoryTransactor":
         with self._changed:
             self._epochs[identity] = self._epochs.get(identity, 0) + 1

@@ -529,28 +529,6 @@ def test_a_running_reader_goes_on_in_a_copy_that_lacks_nothing(fragile: Storage,
     assert values(found) == [b"3"]
 
 
-def test_a_record_is_found_at_its_place(
-    storage: Storage, log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
-) -> None:
-    places = log.append([message(b"1", partition=1), message(b"2", partition=1)])
-    transacting().commit([message(b"3", partition=1)])
-    [first, second, third] = read(reading(), 3)
-    assert [log.record_at(EVENTS, *place) for place in places] == [first, second]
-    assert log.record_at(EVENTS, 1, third.offset) == third
-    assert log.record_at(EVENTS, 1, log.ends(EVENTS)[1]) is None
-    storage.forget(EVENTS, 1, second.offset)
-    assert log.record_at(EVENTS, 1, first.offset) is None
-
-
-def test_a_record_that_a_newer_one_replaced_is_not_found(log: Log) -> None:
-    [first] = log.append([message(b"1", topic=STATE)])
-    [newer] = log.append([message(b"2", topic=STATE)])
-    replaced, found = log.record_at(STATE, *first), log.record_at(STATE, *newer)
-    assert replaced is None or replaced.value == b"1"  # Kafka compacts later
-    assert found is not None
-    assert found.value == b"2"
-
-
 def test_records_of_another_process_are_read_in_order(
     storage: Storage, reading: Callable[..., Reader], log: Log, opened: ExitStack
 ) -> None:

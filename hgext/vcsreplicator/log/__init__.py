@@ -193,14 +193,6 @@ class Log(Protocol):
     def ends(self, topic: str) -> dict[int, int]:
         """Per partition the position after the last committed record."""
 
-    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        """The committed record at exactly this place; None if none is there.
-
-        For writers that ask whether the log still has what it took: an offset not below `ends`, or another record at the place,
-        mean that the log lost records, because it was restored from a copy or its topic made anew. Else None says that the record
-        left as it should, by retention (the offset is below `beginnings`) or replaced by a newer one of its key.
-        """
-
     def close(self) -> None:
         """Free everything."""
 

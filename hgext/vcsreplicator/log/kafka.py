@@ -21,8 +21,8 @@ from kafka import KafkaProducer
 from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
-from ..errors import Expired, ReplicationError, Unavailable
-from . import Message, Positions, Reader, Record, Topic, Transactor, check_message
+from ..errors import ReplicationError
+from . import Message, Positions, Reader, Topic, Transactor, check_message
 from .kafka_broker import Broker
 from .kafka_clients import close_producer, rim, warm
 from .kafka_options import Options
@@ -30,8 +30,6 @@ from .kafka_reader import KafkaReader
 from .kafka_transactor import KafkaTransactor
 
 TopicPartitionKey = tuple[str, int]
-
-RECORD_PATIENCE = 10.0  # seconds to wait for a record that must be there
 
 
 class KafkaLog:
@@ -81,25 +79,6 @@ class KafkaLog:
         for key in positions:
             self.broker.check_partition(*key)
         return KafkaReader(self.broker, positions)
-
-    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        self.broker.check_partition(topic, partition)
-        if not self.beginnings(topic)[partition] <= offset < self.ends(topic)[partition]:
-            return None
-        reader, deadline = self.reader({(topic, partition): offset}), time.monotonic() + RECORD_PATIENCE
-        try:
-            while reader.positions()[topic, partition] <= offset:
-                for record in reader.poll(1, limit=1):
-                    return record if record.offset == offset else None
-                if time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"{self.options.url}: topic {self.broker.full(topic)}: offset {offset} is not readable"
-                    )
-        except Expired:
-            pass
-        finally:
-            reader.close()
-        return None
 
     def transactor(self, identity: str) -> Transactor:
         return KafkaTransactor(self.broker, identity)

@@ -24,12 +24,12 @@ from typing import Self
 
 from ..clock import DAY, Clock, SystemClock
 from ..errors import BadConfig, Fenced, Rejected, Unavailable
-from . import Message, Positions, Reader, Record, Topic, Transactor, check_message, partition_of
+from . import Message, Positions, Reader, Topic, Transactor, check_message, partition_of
 from . import sqlite_statements as sql
 from .doorbell import ring
 from .filesystem import refuse_network
 from .sqlite_connection import Connection, create_database
-from .sqlite_reader import SqliteReader, key_bytes, record_of
+from .sqlite_reader import SqliteReader, key_bytes
 from .sqlite_removal import before, compact, note_time, remove_expired, remove_tombstones
 
 BUSY_PATIENCE = 30.0  # seconds to wait for other writers
@@ -116,12 +116,6 @@ class SqliteLog:
         """The row ids of these partitions in the file of now: in another file they may differ."""
         with self._reading() as connection:
             return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
-
-    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        with self._reading() as connection:
-            stream = self._stream(self._topic(connection, topic), (topic, partition))
-            rows = connection.rows(sql.RECORD, stream, offset)
-        return record_of((topic, partition), rows[0]) if rows else None
 
     def transactor(self, identity: str) -> Transactor:
         with self._writing() as connection:

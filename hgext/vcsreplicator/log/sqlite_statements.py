@@ -81,7 +81,6 @@ ADD_RECORD = "INSERT INTO records (stream, offset, time, key, headers, value) VA
 RECORDS = """
     SELECT offset, time, key, headers, value FROM records
     WHERE stream = ? AND offset >= ? ORDER BY offset LIMIT ?"""
-RECORD = "SELECT offset, time, key, headers, value FROM records WHERE stream = ? AND offset = ?"
 MARK = "SELECT time, key FROM records WHERE stream = ? AND offset = ?"
 OLDEST = "SELECT offset, time FROM records WHERE stream = ? AND offset >= ? ORDER BY offset LIMIT ?"
 DELETE_BEFORE = "DELETE FROM records WHERE stream = ? AND offset < ?"
