@@ -40,13 +40,11 @@ _EDITS = "".join(
         ),
     )
 )
-BOOKKEEPING = (
-    """
+EDIT_TABLE = "CREATE TABLE IF NOT EXISTS pushlog_edit (pushid INTEGER PRIMARY KEY);"
+BOOKKEEPING = f"""
 CREATE TABLE IF NOT EXISTS pushlog_state (position INTEGER NOT NULL, fingerprint INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS pushlog_edit (pushid INTEGER PRIMARY KEY);
-"""
-    + _EDITS
-)
+{EDIT_TABLE}
+{_EDITS}"""
 
 HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 GET_STATE = "SELECT position, fingerprint FROM pushlog_state"
@@ -115,6 +113,8 @@ def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> 
             _execute_all(connection, TABLES)
             if has_table(connection, "pushlog_state"):  # a table is gone, and what was derived with it
                 connection.execute(CLEAR_STATE)
+        if has_table(connection, "pushlog_state"):
+            connection.execute(EDIT_TABLE)  # dropped by somebody, it would make every insertion fail, in a trigger
         if is_new:
             os.chmod(path, (os.stat(path).st_mode if mode is None else mode & 0o666) | 0o020)
     except BaseException:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import sqlite3
@@ -69,7 +70,7 @@ class Lookup:
             raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
         if asked.branch and not self._everything.branchmap().hasbranch(local(asked.branch)):
             raise error.RepoLookupError(b"unknown revision '%s'" % local(asked.branch))
-        with self.log.view() as connection:
+        with self._view() as connection:
             self._limit = self._known(connection)
             window = query.window(asked, lambda name, text: self._push_id_of(connection, name, text), self._limit)
             if asked.is_paged:
@@ -79,6 +80,17 @@ class Lookup:
             return Found(
                 query=asked, window=window, ids=ids, next_id=next_id, last_push_id=self._last_push_id(connection)
             )
+
+    @contextlib.contextmanager
+    def _view(self) -> Iterator[sqlite3.Connection]:
+        """As `Pushlog.view`; answers with 500 and one line if the pushlog cannot be read."""
+        try:
+            with self.log.view() as connection:
+                yield connection
+        except sqlite3.Error as problem:
+            raise common.ErrorResponse(
+                common.HTTP_SERVER_ERROR, f"the pushlog cannot be read: {problem}".encode()
+            ) from problem
 
     def pushes(self, ids: Iterable[int]) -> Iterator[Push]:
         """The pushes with these ids, in this order, read in batches; one that vanished meanwhile is left out."""
@@ -96,7 +108,7 @@ class Lookup:
             yield pushes
 
     def _read(self, ids: list[int]) -> list[Push]:
-        with self.log.view() as connection:
+        with self._view() as connection:
             return database.pushes_with(connection, ids)
 
     def _known(self, connection: sqlite3.Connection) -> int | None:
@@ -143,7 +155,7 @@ class Lookup:
 
     def count(self, found: Found) -> int:
         """How many pushes the window has."""
-        with self.log.view() as connection:
+        with self._view() as connection:
             return int(connection.execute(*query.count(found.window)).fetchone()[0])
 
     def _all(

@@ -553,6 +553,17 @@ class database_closed:
         self._connection.close()
 
 
+@pytest.mark.parametrize("path", ["/json-pushes", "/pushloghtml", "/pushlog"])
+def test_a_damaged_pushlog_is_one_line_and_no_accident(copy, path):
+    with open(copy / ".hg" / "pushlog2.db", "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096)
+    status, _headers, body = Site(copy).get(path)
+    assert status == 500
+    assert b"the pushlog cannot be read: database disk image is malformed" in body
+    assert b"Traceback" not in body
+
+
 def test_titles_say_what_was_asked(site):
     body = site.get("/pushloghtml", "startID=2&endID=6&user=bob%40example.com&user=a")[2]
     assert b"Changes pushed after push ID 2, up to and including push ID 6, by user bob@example.com or a" in body

@@ -194,13 +194,33 @@ def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, serv
     assert server.errors() == []
 
 
-@pytest.mark.parametrize("table", ["pushlog", "changesets"])
+@pytest.mark.parametrize("table", ["pushlog", "changesets", "pushlog_edit", "pushlog_state"])
 def test_a_push_brings_back_a_table_that_was_dropped(place, server, table):
     before = server.rows()
     server.sql(f"DROP TABLE {table}")
     place("source").commit(b"d")
     place("source").push_to(server)
     assert list(server.rows().values())[:-1] == list(before.values())
+    assert server.errors() == []
+    server.sql("UPDATE pushlog SET user = 'mallory' WHERE id = 1")
+    place("source").commit(b"e")
+    place("source").push_to(server)
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert server.rows()[1][0] == "mallory"
+
+
+def test_a_copy_of_the_database_from_before_gets_what_it_lacks(place, server):
+    database = server.folder / ".hg" / "pushlog2.db"
+    copy, before = database.read_bytes(), server.rows()
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    rows = server.rows()
+    database.write_bytes(copy)
+    assert len(rows) == len(before) + 1
+    assert server.rows() == rows
+    place("source").commit(b"e")
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(rows.values())
     assert server.errors() == []
 
 
