@@ -9,19 +9,22 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mercurial import error
 
 from hgext.vcsreplicator.clock import SystemClock
-from hgext.vcsreplicator.hg import checking, healing, place, releasing, replicated, scan, watermark
+from hgext.vcsreplicator.event import Type
+from hgext.vcsreplicator.hg import checking, healing, place, releasing, replicated, scan, watermark, work
 from hgext.vcsreplicator.hg.checking import check
 from hgext.vcsreplicator.hg.here import Here
 from hgext.vcsreplicator.hg.repository import Repositories, locked, prepare
 from hgext.vcsreplicator.hg.work import Hands
 from hgext.vcsreplicator.levels import Reason
 from hgext.vcsreplicator.mirror.level import Level, before_first
+from hgext.vcsreplicator.mirror.plan import APPLY
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import Check, Checked, Outcome, Task
 
@@ -142,6 +145,37 @@ def test_a_release_is_not_written_into_what_took_its_place(
     assert not os.path.exists(mirror.url + "/.hg/hgrc")
     mirror.perform(OLD, mirror.url, released=3)
     assert mirror.at(mirror.waiting(OLD)) == (OLD, 3, 3)
+
+
+def test_a_release_looks_again_what_is_there_once_it_has_the_lock(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before(monkeypatch, place, "hold", lambda: print(mirror.release_new()))
+    trouble = mirror.perform(OLD, mirror.url, released=2).trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+    assert mirror.perform(OLD, mirror.url, released=2).serving == 2
+
+
+def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied = []
+
+    def apply(hands: Hands, here: Here, repo: Any, items: Any) -> int:
+        applied.append(os.fsdecode(repo.root))
+        return len(items)
+
+    monkeypatch.setattr(work, "plan", lambda *_: APPLY)
+    monkeypatch.setattr(work, "_check_unchanged", lambda *_: None)
+    monkeypatch.setattr(Hands, "_apply", apply)
+    before(monkeypatch, work, "locked", lambda: print(mirror.release_new()))
+    event = SimpleNamespace(repository=OLD, path="p", type=Type.CHANGED)
+    outcome = mirror.perform(OLD, mirror.url, items=(SimpleNamespace(event=event),))
+    assert (outcome.done, outcome.trouble) == (1, None)
+    assert applied == [mirror.waiting(OLD)]
 
 
 def test_a_rename_does_not_take_along_what_took_its_place(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -514,6 +514,24 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
 
 
+def test_a_release_that_another_process_is_in_the_way_of_is_tried_again_where_only_an_operator_can_heal(
+    bench: Bench,
+) -> None:
+    chain = Chain("r")
+    [event] = chain.take(1)
+    bench.read(event)
+    bench.answer(bench.pool.given[-1], done=1, level=level(event), folder="/x", serving=0)
+    bench.mirror._detach(bench.mirror._all[event.repository], Reason.FORK, "two histories")
+    bench.pool.given.clear()
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(event), released=1))))
+    locked = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
+    bench.answer(bench.pool.given[-1], done=0, level=level(event), folder="/x", serving=0, trouble=locked)
+    assert len(bench.pool.given) == 1
+    bench.passes(2)
+    assert [(worker.busy.released, worker.busy.items) for worker in bench.pool.given[1:]] == [(1, ())]
+    assert bench.sender.acks[event.repository].detached == Reason.FORK
+
+
 def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out(bench: Bench) -> None:
     chain = Chain("r")
     for event in chain.take(2):
