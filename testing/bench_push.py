@@ -153,7 +153,7 @@ def _configure(bench: Bench) -> None:
     (folder / "server").chmod(0o755)
     (folder / "client.hgrc").write_text(f"[ui]\nssh = {folder}/server\nusername = bench\n[phases]\npublish = no\n")
     (folder / "bare.hgrc").write_text("")
-    (folder / "pushlog.hgrc").write_text("[extensions]\npushlog =\n")
+    (folder / "pushlog.hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     for durability in REPLICATED:
         (folder / f"{durability}.hgrc").write_text(MASTER.format(folder=folder, durability=durability))
     steps = f"[extensions]\nsteps = {push_steps.__file__}\n"

@@ -27,7 +27,7 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(os.environ.get("PUSHLOG_FOLDER", temporary))
         hgrc = Path(temporary) / "hgrc"
-        hgrc.write_text("[extensions]\npushlog =\n[pushlog]\nmaxpushes = 0\n")
+        hgrc.write_text("[extensions]\n*:required = yes\npushlog =\n[pushlog]\nmaxpushes = 0\n")
         os.environ["HGRCPATH"] = str(hgrc)
         baselines: dict[str, float] = {}
         for pushes in (SMALL, large):

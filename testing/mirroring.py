@@ -94,7 +94,7 @@ class Bench:
             port = free.getsockname()[1]
         hgrc = self.folder / "web.hgrc"
         hgrc.write_text(
-            "[extensions]\npushlog=\nvcsreplicator=\n"
+            "[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n"
             f"[vcsreplicator]\nrole=master\nrelay=/nowhere\nsnapshot-allow={guard[0] if guard else '*'}\n"
             f"[vcsreplicator-roots]\n{self.master_root}=.\n"
         )

@@ -68,7 +68,7 @@ def served(bench: Bench) -> Iterator[Web]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     hgrc = bench.folder / "serve.hgrc"
-    hgrc.write_text("[extensions]\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
+    hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
     program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--role", "mirror"]
     program += ["--root", str(bench.root), "--listen", f"127.0.0.1:{port}"]
     environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"}

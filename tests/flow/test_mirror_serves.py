@@ -40,7 +40,7 @@ def served(bench: Bench, author: Author, *settings: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     hgrc = bench.folder / "serve.hgrc"
-    hgrc.write_text("[extensions]\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
+    hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
     environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8", "HGDEMANDIMPORT": "disable"}
     command = [HG, "serve", "-R", str(bench.where(author)), "-a", "127.0.0.1", "-p", str(port)]
     command += [word for setting in settings for word in ("--config", setting)]

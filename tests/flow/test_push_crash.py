@@ -50,6 +50,7 @@ HGRC = """\
 username = dana
 interactive = no
 [extensions]
+*:required = yes
 pushlog =
 strip =
 [experimental]
@@ -57,6 +58,7 @@ evolution = all
 """
 MASTER = """\
 [extensions]
+*:required = yes
 vcsreplicator =
 [vcsreplicator]
 role = master

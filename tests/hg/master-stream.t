@@ -21,6 +21,7 @@ So it is on a server that has nothing but the pushlog.
   $ hg init recorded
   $ cat >> recorded/.hg/hgrc <<E
   > [extensions]
+  > *:required = yes
   > pushlog =
   > E
   $ sed -i 's/^HGRCPATH=.*/HGRCPATH=/' ssh

@@ -2,6 +2,7 @@ Whatever a client asks, a mirror answers as if it held nothing but what is relea
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > [web]
   > name = repo
@@ -38,6 +39,7 @@ Three more come to one mirror, with users, names, files, tags and branches of th
   $ cd ..
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > vcsreplicator =
   > [vcsreplicator]
   > role = mirror

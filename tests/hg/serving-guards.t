@@ -2,6 +2,7 @@ Ways into a mirror that go past a view: commands of old clients, and bundles tha
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > [web]
   > server-header = no

@@ -2,6 +2,7 @@ All heads of what is shown are looked up once for many requests. A server that r
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > strip =
   > [experimental]
@@ -11,6 +12,7 @@ All heads of what is shown are looked up once for many requests. A server that r
   > EOF
   $ cat > role.hgrc << EOF
   > [extensions]
+  > *:required = yes
   > vcsreplicator =
   > [vcsreplicator]
   > role = mirror

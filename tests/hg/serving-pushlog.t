@@ -2,6 +2,7 @@ The pushlog of a mirror shows the pushes of what is released, on its pages and o
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > [web]
   > server-header = no
@@ -19,6 +20,7 @@ The pushlog of a mirror shows the pushes of what is released, on its pages and o
   $ cd ..
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > vcsreplicator =
   > [vcsreplicator]
   > role = mirror

@@ -2,6 +2,7 @@ What happens between two looks of a server at its disk.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > [web]
   > server-header = no
@@ -15,6 +16,7 @@ What happens between two looks of a server at its disk.
   $ hg init repo; hg -R repo pull --quiet -r 1 master
   $ cat > role.hgrc << EOF
   > [extensions]
+  > *:required = yes
   > vcsreplicator =
   > apply = $TESTTMP/apply.py
   > [vcsreplicator]

@@ -2,6 +2,7 @@ A mirror holds more than it may show. What the watermark names is there for ever
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > [web]
   > server-header = no
@@ -31,6 +32,7 @@ Five changesets on two branches, and bookmarks, arrive on a mirror. Nothing is r
   $ cp "$HGRCPATH" plain.hgrc
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > vcsreplicator =
   > [vcsreplicator]
   > role = mirror

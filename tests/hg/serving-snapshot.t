@@ -2,6 +2,7 @@ Who may copy a repository with its hidden changesets: nobody, unless the configu
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > vcsreplicator =
   > [vcsreplicator]

@@ -2,6 +2,7 @@ What an operator asks to show less of, a mirror shows less of; archives and unio
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > [web]
   > server-header = no

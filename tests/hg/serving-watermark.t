@@ -2,6 +2,7 @@ The files of a release, and what a mirror does when they are lost, old, damaged 
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > EOF
   $ release() { "$PYTHON" "$TESTDIR/release.py" "$@"; }
@@ -13,6 +14,7 @@ The files of a release, and what a mirror does when they are lost, old, damaged 
   $ cp "$HGRCPATH" plain.hgrc
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > vcsreplicator =
   > [vcsreplicator]
   > role = mirror

@@ -2,6 +2,7 @@ An ordinary install is all that Mercurial needs to load the extensions by name.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
+  > *:required = yes
   > vcsreplicator =
   > pushlog =
   > [vcsreplicator]

@@ -1,5 +1,6 @@
   $ cat >> $HGRCPATH << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > share =
   > [devel]

@@ -1,5 +1,6 @@
   $ cat >> $HGRCPATH << EOF
   > [extensions]
+  > *:required = yes
   > pushlog =
   > [devel]
   > default-date = 1500000000 0

@@ -64,7 +64,7 @@ def root(tmp_path_factory):
     made_by = hashlib.sha256(MAKER.read_bytes() + inspect.getsource(make_golden).encode()).hexdigest()[:12]
     root = tmp_path_factory.mktemp("golden")
     shutil.copytree(cached(f"golden-{made_by}-{version('mercurial')}", make_golden), root, dirs_exist_ok=True)
-    (root / "hgrc").write_text("[extensions]\npushlog =\n")
+    (root / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     (root / "web.conf").write_text(f"[paths]\n/ = {root}/*\n")
     return root
 
@@ -74,7 +74,7 @@ class Site:
 
     def __init__(self, folder, settings="", *, create=False):
         hgrc = folder.parent / f"{folder.name}.hgrc"
-        hgrc.write_text("[extensions]\npushlog =\nstrip =\n" + settings)
+        hgrc.write_text("[extensions]\n*:required = yes\npushlog =\nstrip =\n" + settings)
         with environment_variable("HGRCPATH", str(hgrc)):
             user_interface = ui_module.ui.load()
             extensions.loadall(user_interface)
@@ -201,7 +201,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     (tmp_path / "hgrc").write_text(
-        "[extensions]\npushlog =\nstrip =\n[pushlog]\nretrydelayms = 0\n[ui]\nusername = test\n"
+        "[extensions]\n*:required = yes\npushlog =\nstrip =\n[pushlog]\nretrydelayms = 0\n[ui]\nusername = test\n"
         "[devel]\ndefault-date = 1500000000 0\n[phases]\npublish = no\n"
     )
     monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))

@@ -21,7 +21,7 @@ POLICY = "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self
 @contextlib.contextmanager
 def serving(folder, repository, settings=""):
     """The URL of a server."""
-    (folder / "hgrc").write_text(f"[extensions]\npushlog =\n{settings}")
+    (folder / "hgrc").write_text(f"[extensions]\n*:required = yes\npushlog =\n{settings}")
     command = [HG, "serve", "-R", str(repository), "-a", "127.0.0.1", "-p", "0", "--print-url"]
     process = subprocess.Popen(
         command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

@@ -60,7 +60,7 @@ def test_what_a_pusher_chose_is_text_in_every_feed(hostile, style):
 @pytest.mark.parametrize("style", STYLES)
 def test_a_list_of_repositories_shows_their_names_as_text_and_has_a_policy_before_any_is_opened(tmp_path, style):
     name = NAME.replace("%", "")
-    (tmp_path / "hgrc").write_text("[extensions]\npushlog =\n")
+    (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     (tmp_path / "web.conf").write_text(f"[paths]\n/ = {tmp_path}/repos/**\n")
     (tmp_path / "repos" / f"group {name}").mkdir(parents=True)
     subprocess.run(

@@ -38,7 +38,7 @@ PLACES = {"transaction", "revlog", "repair", "phases", "storage", "appendfile", 
 def load(tmp_path, monkeypatch):
     """Open the repository of a name below the test's folder, as a process of its own would."""
     (tmp_path / "hgrc").write_text(
-        "[extensions]\npushlog =\nstrip =\n[ui]\nrollback = yes\nquiet = yes\nusername = test\n"
+        "[extensions]\n*:required = yes\npushlog =\nstrip =\n[ui]\nrollback = yes\nquiet = yes\nusername = test\n"
         f"ssh = {tmp_path}/ssh\n"
         "[devel]\ndefault-date = 1500000000 0\n[phases]\npublish = no\n"
     )

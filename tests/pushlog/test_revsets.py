@@ -16,7 +16,7 @@ PUSHES = 6000
 def long_history(tmp_path_factory):
     """A push for every changeset, but that the second of each ten belongs to the push of the first."""
     folder = tmp_path_factory.mktemp("long")
-    (folder / "hgrc").write_text("[extensions]\npushlog =\n")
+    (folder / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     with environment_variable("HGRCPATH", str(folder / "hgrc")):
         build(folder / "long", PUSHES)
         place = Place(folder, "long")

@@ -15,7 +15,7 @@ PUSHERS, PUSHES = 2, 6
 @pytest.fixture
 def hg(tmp_path):
     (tmp_path / "hgrc").write_text(
-        "[extensions]\npushlog =\n[web]\nallow-push = *\npush_ssl = no\n[ui]\nusername = test\n"
+        "[extensions]\n*:required = yes\npushlog =\n[web]\nallow-push = *\npush_ssl = no\n[ui]\nusername = test\n"
     )
 
     def hg(*arguments):

@@ -230,7 +230,7 @@ for path in ("/file/tip/code.py", "/annotate/tip/code.py"):
 
 @pytest.mark.parametrize("style", ["paper", "spartan"])
 def test_the_colours_of_the_highlight_extension_are_markup_and_the_code_is_text(tmp_path, style):
-    (tmp_path / "hgrc").write_text("[extensions]\nhighlight =\npushlog =\n[ui]\nusername = test\n")
+    (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\nhighlight =\npushlog =\n[ui]\nusername = test\n")
     where = environment(tmp_path)
     subprocess.run([HG, "init", str(tmp_path / "site")], env=where, check=True)
     (tmp_path / "site" / "code.py").write_text("import os  # <xevil>\n")

@@ -319,7 +319,7 @@ LONG = 12_000
 def long_history(tmp_path_factory):
     """More pushes than an answer had without being asked for all."""
     folder = tmp_path_factory.mktemp("long")
-    (folder / "hgrc").write_text("[extensions]\npushlog =\n")
+    (folder / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     with environment_variable("HGRCPATH", str(folder / "hgrc")):
         million_pushes.build(folder / "long", LONG)
     return folder / "long"
