@@ -103,7 +103,9 @@ SEAMS = {
     "mercurial.util": {"urlreq.parseqsl": "qs ..."},
     "mercurial.wireprotov1server": {
         "_capabilities": "repo proto",
+        "dispatch": "repo proto command accesshidden",
         "find_pullbundle": "repo proto opts clheads heads common",
+        "commands.batch": "repo proto cmds others",
         "commands.changegroup": "repo proto roots",
         "commands.changegroupsubset": "repo proto bases heads",
         "commands.get_cached_bundle_inline": "repo proto path",

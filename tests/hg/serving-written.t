@@ -88,6 +88,14 @@ By hand: one line each, and nothing is written.
   $ cd ..; held
   gone 0;steady 0;public 2;public 1;public 0;
 
+The same before anything was released.
+
+  $ mv repo/.hg/replicated-watermark kept; touch repo/.hg/store/replicated.log
+  $ hg -R repo bookmark -r 1 early
+  abort: this is a read-only mirror; push to the master instead
+  [255]
+  $ mv kept repo/.hg/replicated-watermark; rm repo/.hg/store/replicated.log
+
 What asks and writes nothing works: a clone of it too, and what is no copy of a master's repository.
 
   $ hg -R repo incoming client -q -T '{desc}\n'

@@ -46,6 +46,10 @@ STALE_AFTER = 30.0
 
 STALE = b"this mirror does not know what is released now; please retry, or elsewhere\n"
 STREAM_PATIENCE = 10.0  # seconds that a stream clone waits for a release
+# They refuse by themselves, so that clients of any age read why.
+_REFUSING = (b"pushkey", b"unbundle")
+# Commands of Mercurial's extensions that answer from files beside the history: largefiles, remotefilelog, fastannotate.
+_UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getfiles x_rfl_getflogheads".split())
 _SERVING = "_vcsreplicator_serving"
 _STREAMING = "_vcsreplicator_streaming"
 
@@ -69,6 +73,8 @@ def install() -> None:
     wrap(exchange, "unbundle", _refuse_push)
     wrap(wireprotov1server, "commands.get_cached_bundle_inline", _inline_bundle)
     wrap(wireprotov1server, "commands.pushkey", _refuse_pushkey)
+    wrap(wireprotov1server, "dispatch", _dispatch)
+    wrap(wireprotov1server, "commands.batch", _batch)
     wrap(wireprotov1server, "commands.changegroup", _known_only)
     wrap(wireprotov1server, "commands.changegroupsubset", _known_only)
 
@@ -81,10 +87,11 @@ def install_views() -> None:
     register_views()
     if ("path", watermark.WATERMARK) in hg.foi:
         return
-    from mercurial.hgweb import hgweb_mod_inner
+    from mercurial.hgweb import common, hgweb_mod_inner
 
     seams.wrap(hgweb_mod_inner, "getwebview", _web_view)
     seams.wrap(hgweb_mod_inner, "hgweb._runwsgi", _web_request)
+    common.permhooks.append(_refuse_upload)
     hg.foi.append(("path", watermark.WATERMARK))
 
 
@@ -282,3 +289,34 @@ def _refuse_pushkey(orig: Any, repo: Any, proto: Any, *args: bytes) -> Any:
     if is_mirror(repo.ui):
         return wireprototypes.bytesresponse(b"0\n%s\n" % READ_ONLY)
     return orig(repo, proto, *args)
+
+
+def _dispatch(orig: Any, repo: Any, proto: Any, command: bytes, *arguments: Any, **keywords: Any) -> Any:
+    """Every command of the wire protocol but those inside a `batch`."""
+    refusal = _refusal(repo, command)
+    return wireprototypes.ooberror(refusal) if refusal else orig(repo, proto, command, *arguments, **keywords)
+
+
+def _batch(orig: Any, repo: Any, proto: Any, commands: bytes, others: Any) -> Any:
+    refusals = filter(None, (_refusal(repo, command.partition(b" ")[0]) for command in commands.split(b";")))
+    refusal = next(refusals, None)
+    return wireprototypes.ooberror(refusal) if refusal else orig(repo, proto, commands, others)
+
+
+def _refusal(repo: Any, command: bytes) -> bytes | None:
+    """Why a mirror does not answer: an extension would write, or look past the view. None if it does."""
+    entry = wireprotov1server.commands.get(command)
+    if entry is None or command in _REFUSING or not is_mirror(repo.ui):
+        return None
+    if command in _UNGUARDED:
+        return b"a mirror does not answer the command %s\n" % command
+    return READ_ONLY + b"\n" if entry.permission != b"pull" else None
+
+
+def _refuse_upload(web: Any, req: Any, operation: bytes | None) -> None:
+    """hgweb asks whether this operation is allowed; extensions have their own, such as the uploads of LFS."""
+    from mercurial.hgweb import common
+
+    if operation in (None, b"pull") or req.qsparams.get(b"cmd") in _REFUSING or not is_mirror(web.repo.ui):
+        return
+    raise common.ErrorResponse(common.HTTP_FORBIDDEN, READ_ONLY)
