@@ -471,7 +471,9 @@ class Aggregation:
             del self._unsettled[repository.id]
         if arrival is Arrival.REPEAT:
             return self._fill(repository, event, record, now) if repository.lacks(event) else Outcome.REPEAT
-        if arrival is Arrival.GAP and record.partition not in self.whole:
+        is_other = repository.state is not None and event.incarnation != repository.state.incarnation
+        may_lack = arrival is Arrival.GAP or (arrival is Arrival.FORK and is_other)  # its adoption may have been passed
+        if may_lack and record.partition not in self.whole:
             return Outcome.MISSING
         if arrival not in TAKEN:
             if is_again:
@@ -635,7 +637,7 @@ class Aggregation:
             if mirror in repository.acks:
                 if self._output.full:
                     return False
-                del repository.acks[mirror]
+                repository.heard(mirror, None)
                 self._output.add(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         return True
 

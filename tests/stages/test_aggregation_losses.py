@@ -85,6 +85,18 @@ def test_a_mirror_that_became_active_ahead_of_the_log_lets_nothing_go_by_that() 
     assert hands.commit() == [3, 4]
 
 
+def test_a_mirror_that_was_ahead_of_the_log_can_be_removed_and_added_again() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    joining(hands, chain)
+    hands.ack(chain.ack("beta", 4, 1))
+    hands.commit()
+    hands.ask(Verb.DEACTIVATE, "beta")
+    assert hands.ask(Verb.REMOVE, "beta") is Outcome.TAKEN
+    assert hands.ask(Verb.ADD, "beta") is Outcome.TAKEN
+    hands.commit()
+    assert state_of(hands, "beta") is MirrorState.JOINING
+
+
 # Reading again
 
 
@@ -207,3 +219,16 @@ def test_an_event_of_a_newer_version_at_the_place_of_one_that_the_log_lost_is_ke
     hands.take(hands.core.event, replace(record, offset=0))
     hands.commit()
     assert sorted(hands.topics[PENDING]) == sorted(f"{chain.repository}/0:0" for chain in (lost, other))  # type: ignore[type-var]
+
+
+def test_events_of_an_adopted_history_whose_adoption_was_passed_unread_are_no_forks() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(2))
+    hands.ack(old.ack("alpha", 2))
+    hands.commit()
+    hands.skip(adopted(new))
+    hands.restart(whole=())
+    assert hands.event(new.next()) == [Outcome.TAKEN]
+    hands.ack(new.ack("alpha", 2))
+    assert hands.commit() == [1, 2]
+    assert hands.errors == []

@@ -28,7 +28,7 @@ from hgext.vcsreplicator.shape import from_json, to_json
 from testing.chains import Chain, identifier
 from testing.checker import check, steps_of
 from testing.clock import HandClock
-from testing.memorylog import Copy, MemoryLog
+from testing.memorylog import MemoryLog
 
 NAMES = ("a", "b", "c")
 MIRRORS = ("alpha", "beta", "gamma")
@@ -73,7 +73,6 @@ class World(RuleBasedStateMachine):
         self.settings = AggregatorSettings(group_time=0.0, batch=3)
         self.session: Session | None = None
         self.olds: list[Session] = []
-        self.copy: Copy | None = None
 
     @initialize(members=st.sets(st.sampled_from(MIRRORS), min_size=1), group_time=st.sampled_from((0.0, 0.005)))
     def found(self, members: set[str], group_time: float) -> None:
@@ -199,27 +198,6 @@ class World(RuleBasedStateMachine):
             case "time" | "long time":
                 self.clock.advance(6.0 if what == "time" else 100.0)
                 self.step()
-
-    @rule(what=st.sampled_from(("copy", "state goes back", "moved to the end", "events lost")), flag=st.booleans())
-    def at_the_log(self, what: str, flag: bool) -> None:
-        """It is restored in part; what it lost of `events` the relay sends again, before or after the aggregator finds out."""
-        match what:
-            case "copy":
-                self.copy = self.log.copied(STATE)
-            case "state goes back" if self.copy:
-                self.session = None
-                self.log.restore(STATE, self.copy)
-            case "moved to the end":
-                self.session = None
-                self.log.acknowledge(IDENTITY, EVENTS, self.log.ends(EVENTS))
-            case "events lost":
-                for partition in (0, 1):
-                    self.log.lose(EVENTS, partition, 4)
-                if flag:
-                    self.step()
-                for chains in self.chains.values():
-                    for chain in chains:
-                        self.send(*chain.events)
 
     # In the end
 
