@@ -11,7 +11,7 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist load --maxschedchunk 1
 # A loaded machine gets a second look at tests of real processes, three in all; each is told, with how it failed at first.
 # Never a second look: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
-PURE := -n 2 --dist load -m "not slow and not services and not processes" --hypothesis-profile=quick tests/words tests/stages tests/house
+PURE := -n 2 --dist load -m "not slow and not services and not processes" --hypothesis-profile=quick tests
 INSTALL := testing/install_debian.sh
 # What `make check` types strictly: all but the Mercurial border and the tests.
 TYPED := hgext/vcsreplicator notifier testing

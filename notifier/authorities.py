@@ -3,7 +3,7 @@
 
 import ssl
 
-from hgext.vcsreplicator.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Unavailable
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:

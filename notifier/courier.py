@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import structlog
 from prometheus_client import Counter, Gauge
 
-from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
-from hgext.vcsreplicator.event import check_event
-from hgext.vcsreplicator.levels import Notice
 from hgext.vcsreplicator.log import NOTICES, Log, Reader, Record
-from hgext.vcsreplicator.retry import RECONNECT
-from hgext.vcsreplicator.shape import from_json
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.event import check_event
+from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.retry import RECONNECT
+from hgext.vcsreplicator.words.shape import from_json
 
 from .delivery import Delivery, Window
 from .destination import Destination, DestinationSettings, Outcome

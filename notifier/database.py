@@ -9,8 +9,8 @@ import os
 import sqlite3
 from pathlib import Path
 
-from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
-from hgext.vcsreplicator.passing import is_passing_for
+from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.passing import is_passing_for
 
 NOWHERE = ":memory:"
 """The path of an empty database that leaves no file."""

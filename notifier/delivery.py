@@ -18,8 +18,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hgext.vcsreplicator.clock import DAY
-from hgext.vcsreplicator.retry import Backoff
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.retry import Backoff
 
 from .message import Message
 

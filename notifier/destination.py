@@ -13,9 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import ReplicationError, Unavailable
-from hgext.vcsreplicator.streams import Stream
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.streams import Stream
 
 from .delivery import Delivery, Patience
 from .message import Message
@@ -24,9 +24,9 @@ from .rejects import judged
 DESTINATIONS: Mapping[str, str] = {
     "jsonlines": "notifier.jsonlines:JsonLinesSettings",
     "stdout": "notifier.jsonlines:StdoutSettings",
-    "pulse": "notifier.pulse:PulseSettings",
-    "sns": "notifier.sns:SnsSettings",
-    "webhook": "notifier.webhook:WebhookSettings",
+    "pulse": "notifier.pulse.destination:PulseSettings",
+    "sns": "notifier.sns.destination:SnsSettings",
+    "webhook": "notifier.webhook.destination:WebhookSettings",
 }
 """`type` in the configuration → module and settings class; imported only when configured."""
 

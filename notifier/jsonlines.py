@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import Unavailable
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Unavailable
 
 from .delivery import PATIENCE, Delivery, Patience
 from .destination import DOCUMENTED, Destination, Outcome

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hgext.vcsreplicator.event import Event, Marker, MarkerNode, PushEntry
-from hgext.vcsreplicator.levels import Notice
-from hgext.vcsreplicator.streams import Stream, message_id, streams
+from hgext.vcsreplicator.words.event import Event, Marker, MarkerNode, PushEntry
+from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.streams import Stream, message_id, streams
 
 from .public import PublicSettings, public_url
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import structlog
 from prometheus_client import Counter, Gauge
 
-from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import Unavailable
 from hgext.vcsreplicator.log import Log, Record
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Unavailable
 
 from .delivery import Window
 from .message import Message

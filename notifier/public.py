@@ -9,9 +9,9 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hgext.vcsreplicator.errors import MalformedEvent
-from hgext.vcsreplicator.path import check_path
-from hgext.vcsreplicator.rules import Rules, check_rules
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.path import check_path
+from hgext.vcsreplicator.words.rules import Rules, check_rules
 
 
 class Policy(enum.StrEnum):

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from hgext.vcsreplicator.clock import Clock, SystemClock
-from hgext.vcsreplicator.errors import BadConfig, Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 
 from .courier import Courier
 from .database import own, trouble

@@ -6,13 +6,13 @@ import errno
 import json
 from dataclasses import dataclass
 
-from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import Rejected, ReplicationError, Unavailable
-from hgext.vcsreplicator.levels import KEY_KEPT, ErrorRecord
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
 from hgext.vcsreplicator.log import Message as LogMessage
-from hgext.vcsreplicator.shape import to_json
-from hgext.vcsreplicator.unforeseen import Fault, fault
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.levels import KEY_KEPT, ErrorRecord
+from hgext.vcsreplicator.words.shape import to_json
+from hgext.vcsreplicator.words.unforeseen import Fault, fault
 
 from .message import Message
 

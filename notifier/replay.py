@@ -4,10 +4,10 @@
 import datetime
 from dataclasses import replace
 
-from hgext.vcsreplicator.errors import Expired
-from hgext.vcsreplicator.levels import Notice
 from hgext.vcsreplicator.log import NOTICES, Log, Record
-from hgext.vcsreplicator.shape import from_json
+from hgext.vcsreplicator.words.errors import Expired
+from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.shape import from_json
 
 from .message import Message
 from .state import Request

@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgext.vcsreplicator.errors import BadConfig
+from hgext.vcsreplicator.words.errors import BadConfig
 
 COMMAND_PATIENCE = 10.0
 MAX_SECRET = 64 * 1024

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from hgext.vcsreplicator import shape
-from hgext.vcsreplicator.errors import BadConfig, MalformedEvent
+from hgext.vcsreplicator.words import shape
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent
 
 from .destination import DESTINATIONS, DestinationSettings, check_common, settings_class
 from .public import PublicSettings

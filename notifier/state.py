@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hgext.vcsreplicator.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Unavailable
 
 from .database import open_database
 

@@ -31,7 +31,9 @@ from typing import Any
 
 from mercurial import exchange, localrepo, registrar, repair, wireprotov1server
 
-from . import api, checking, fetching, journal, pushed, recording, revsets, seams, streams, stripping, webseam, wire
+from . import api, checking, fetching, pushed, recording, revsets, seams, streams, stripping, wire
+from .store import journal
+from .web import seam
 
 testedwith = b"7.2"
 seams.check_version()
@@ -67,7 +69,7 @@ def _wrap() -> None:
     seams.wrap(exchange, "_pullobsolete", fetching.pull)
     seams.wrap(repair, "strip", stripping.strip)
     seams.wrap(localrepo, "localrepository.rollback", stripping.rollback)
-    webseam.register()
+    seam.register()
     streams.refuse_pushed()
 
 

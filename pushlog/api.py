@@ -15,8 +15,8 @@ from typing import Any
 
 from mercurial import error
 
-from . import database, entry
-from .storage import Pushlog
+from .store import database, entry
+from .store.storage import Pushlog
 
 FINALIZER = b"pushlog"  # the push is complete, and in the file, after the transaction's finalizer of this name
 

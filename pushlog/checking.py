@@ -12,9 +12,9 @@ from typing import Any
 from mercurial import error, registrar, scmutil
 from mercurial.i18n import _
 
-from . import database, entry
-from .appendfile import TornRecord
-from .storage import Pushlog
+from .store import database, entry
+from .store.appendfile import TornRecord
+from .store.storage import Pushlog
 
 cmdtable: dict[bytes, Any] = {}
 command = registrar.command(cmdtable)

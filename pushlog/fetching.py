@@ -23,8 +23,9 @@ from typing import Any
 from mercurial import error
 from mercurial.utils import stringutil
 
-from . import api, database, entry, wire
-from .storage import Pushlog, Session
+from . import api, wire
+from .store import database, entry
+from .store.storage import Pushlog, Session
 
 ATTEMPTS = 3
 _TOLD = 10  # problems of one kind

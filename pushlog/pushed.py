@@ -9,9 +9,9 @@ from typing import Any
 from mercurial import registrar, templateutil
 from mercurial.node import hex
 
-from . import database
-from .entry import Push
-from .storage import Pushlog
+from .store import database
+from .store.entry import Push
+from .store.storage import Pushlog
 
 keyword = registrar.templatekeyword()
 

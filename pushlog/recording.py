@@ -11,8 +11,8 @@ from typing import Any
 from mercurial import encoding
 from mercurial.node import hex
 
-from .appendfile import TornRecord
-from .storage import Pushlog
+from .store.appendfile import TornRecord
+from .store.storage import Pushlog
 
 HOOK = b"pretxnchangegroup.pushlog"
 # one account each, as older configurations name them; `landingusers` takes any number

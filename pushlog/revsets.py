@@ -17,10 +17,10 @@ from mercurial.i18n import _
 from mercurial.node import hex
 from mercurial.utils import dateutil
 
-from . import database
-from .entry import Push
 from .pushed import local
-from .storage import Pushlog
+from .store import database
+from .store.entry import Push
+from .store.storage import Pushlog
 
 predicate = registrar.revsetpredicate()
 _SMALL = 2000  # up to this many revisions are asked one by one

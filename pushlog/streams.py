@@ -15,7 +15,7 @@ _installed = False
 
 
 def refuse_pushed() -> None:
-    """Guards every kind of part that is a stream (`master-stream.t`), once per process; those of a clone or a pull are taken."""
+    """Guards every kind of part that is a stream, once per process; clones and pulls are taken (`tests/hg/master/stream.t`)."""
     global _installed
     if _installed:
         return

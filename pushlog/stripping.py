@@ -2,7 +2,7 @@
 """Changesets that go: strip and rollback.
 
 Mercurial removes them in steps that a kill can separate, and completes a half-done strip at recovery. So the changesets at risk
-are noted first; whatever happens then, those of them that the changelog lacks are not in the pushlog (see `pushlog.storage`).
+are noted first; whatever happens then, those of them that the changelog lacks are not in the pushlog (see `pushlog.store.storage`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from mercurial import transaction
 
-from .storage import Pushlog
+from .store.storage import Pushlog
 
 
 def strip(orig: Any, ui: Any, repo: Any, nodelist: Any, *arguments: Any, **options: Any) -> Any:

@@ -15,8 +15,9 @@ from typing import Any
 from mercurial import wireprototypes, wireprotov1server
 from mercurial.utils import stringutil
 
-from . import api, database, entry
+from . import api
 from .limit import visible_limit
+from .store import database, entry
 
 
 def register() -> None:

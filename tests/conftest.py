@@ -30,10 +30,10 @@ settings.register_profile("quick", settings.get_profile("patient"), max_examples
 settings.load_profile("patient")
 
 SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}
-# What decides by itself, without another process or a clock: it fails for a reason.
-PURE = {"words", "stages", "house"}
-# The folders whose tests take seconds each, those with the longest first.
-LONG = ("flow", "hg", "contract", "pushlog", "notifier", "surfaces")
+# What starts services or processes; all else decides by itself, without a clock: it fails for a reason.
+IMPURE = ("services", "processes")
+# Where tests take seconds each, the longest first.
+LONG = ("flow", "test_transcripts.py", "hg", "mirror", "relay", "demo", "log", "pushlog", "notifier")
 AnyService = TypeVar("AnyService", bound=Service)
 
 
@@ -50,12 +50,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Several workers end together if what is left at the end is short.
     """
-    items.sort(key=lambda item: next((rank for rank, name in enumerate(LONG) if name in item.path.parts), len(LONG)))
     for item in items:
         if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("services")
-        if item.get_closest_marker("hunt") or PURE & set(item.path.parts):
+        if item.get_closest_marker("hunt") or not any(map(item.get_closest_marker, IMPURE)):
             item.add_marker(pytest.mark.flaky(reruns=0))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    """Where a test stands in a run."""
+    if not any(map(item.get_closest_marker, IMPURE)):
+        return len(LONG) + 1
+    return next((rank for rank, name in enumerate(LONG) if name in item.path.parts), len(LONG))
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@
 
     insecure = ["plain-text"]                           what is meant though it gives something away: see secrecy.Exposure
 
-    [relay]             the master's relay                 hgext.vcsreplicator.relay.RelaySettings
+    [relay]             the master's relay                 hgext.vcsreplicator.relay.daemon.RelaySettings
     [mirror.NAME]       one mirror                         hgext.vcsreplicator.mirror.MirrorSettings
-    [aggregator]                                           hgext.vcsreplicator.aggregator.AggregatorSettings
+    [aggregator]                                           hgext.vcsreplicator.aggregator.loop.AggregatorSettings
     [public]            what may be told, and under which URL          notifier.settings
     [notifier.NAME]     one destination                                notifier.settings
-    [health]            when a mirror is not ready for clients         hgext.vcsreplicator.health.HealthSettings
+    [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
     [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier
 
 Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import secrecy, shape
-from .errors import BadConfig, MalformedEvent
+from .words import secrecy, shape
+from .words.errors import BadConfig, MalformedEvent
 
 T = TypeVar("T")
 

@@ -15,20 +15,22 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator import aggregator
-from hgext.vcsreplicator.aggregator import AggregatorSettings
-from hgext.vcsreplicator.event import Type
-from hgext.vcsreplicator.levels import Notice
+from hgext.vcsreplicator.aggregator import loop
+from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.roster import Verb
-from hgext.vcsreplicator.shape import from_json
 from hgext.vcsreplicator.status import Follower
-from testing.aggregating import ask, mirrors
-from testing.author import Author
-from testing.checker import everything
-from testing.mirroring import NAME, PATIENCE, Bench
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import from_json
+from testing.builders.aggregating import ask, mirrors
+from testing.builders.author import Author
+from testing.builders.mirroring import NAME, PATIENCE, Bench
+from testing.checks.checker import everything
 from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
@@ -329,7 +331,7 @@ def deciding(bench: Bench) -> Iterator[None]:
     stop, ready = threading.Event(), threading.Event()
     with open_log(bench.url) as log:
         ask(log, Verb.ADD, NAME)
-        thread = threading.Thread(target=lambda: aggregator.run(AggregatorSettings(), log, stop=stop, ready=ready.set))
+        thread = threading.Thread(target=lambda: loop.run(AggregatorSettings(), log, stop=stop, ready=ready.set))
         thread.start()
         try:
             assert ready.wait(PATIENCE)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from testing.cluster import Cluster
+from testing.builders.cluster import Cluster
 from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
 
 EXIT_CONFIG = 78
 

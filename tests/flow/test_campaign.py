@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Everything is killed at random under load, and every promise is kept: see `testing/campaign.py`."""
+"""Everything is killed at random under load, and every promise is kept: see `testing/faults/campaign.py`."""
 
 import os
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Literal
 
 import pytest
 
-from testing.campaign import Plan, run
+from testing.faults.campaign import Plan, run
 
-pytestmark = pytest.mark.hunt
+pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
 SEED = int(os.environ.get("VCSREPLICATOR_TEST_SEED", "20260"))
 

@@ -12,11 +12,13 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.wire import decode
-from testing import agreement, checker
-from testing.cluster import Cluster
-from testing.developer import Developer
-from testing.load import developer_environment
+from hgext.vcsreplicator.words.wire import decode
+from testing.builders.cluster import Cluster
+from testing.builders.developer import Developer
+from testing.builders.load import developer_environment
+from testing.checks import agreement, checker
+
+pytestmark = pytest.mark.processes
 
 REPOSITORIES = 50
 PUSHES = 200

@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.levels import Ack, AggregatorBeat
 from hgext.vcsreplicator.log import ACKS, STATE, Log
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.shape import from_json
-from testing import agreement, checker
-from testing.campaign import told_in_order, try_line
-from testing.cluster import Cluster
-from testing.developer import Developer
-from testing.load import developer_environment
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat
+from hgext.vcsreplicator.words.shape import from_json
+from testing.builders.cluster import Cluster
+from testing.builders.developer import Developer
+from testing.builders.load import developer_environment
+from testing.checks import agreement, checker
+from testing.faults.campaign import told_in_order, try_line
 from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
 
 DEVELOPERS = 4
 PATIENCE = 180.0

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.alarms import LOST, MISSING
+from hgext.vcsreplicator.aggregator.alarms import LOST, MISSING
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import Outbox, Store
 from hgext.vcsreplicator.status import Follower, Picture
-from testing.cluster import Cluster
+from testing.builders.cluster import Cluster
 from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
 
 NAMES = ("red", "blue")
 

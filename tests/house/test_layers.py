@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Imports go to lower layers only, and each client library is known to its adapter alone.
+"""Imports go down, never sideways and never in a circle, and each client library is known to its adapter alone.
 
-The layers of hgext/vcsreplicator: 0 words (standard library only, but RE2 for rules), 1 log, 2 stages (ports only), 3 the Mercurial
-border, 4 surfaces. A module that is in none of them fails here: give it its place in LAYERS.
+The folder of a module is its room, and the room's place in ORDER decides what it may import: its own room and those below.
+Modules beside the rooms have a place too. A module without a place fails.
 """
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,39 +15,40 @@ import pytest
 from testing.services.cache import CHECKOUT
 
 OURS = "hgext.vcsreplicator"
-WORDS, LOG, STAGES, BORDER, SURFACES = range(5)
-LAYERS = {
-    "errors value event wire digest path rules retry clock shape levels streams passing silence unforeseen secrecy "
-    "version": WORDS,
-    "log": LOG,
-    "outbox forks losses blobs relay relay_client relay_fork relay_loss relay_scan relay_sending relay_server relay_work "
-    "comparison mirror aggregator aggregator_metrics aggregation alarms arrival held joining outgoing poison "
-    "rereading succession roster "
-    "roster_offline": STAGES,
-    "hg": BORDER,
-    "config cli listening service status metrics bootstrap crew verify health cluster": SURFACES,
+ORDER = {
+    OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < demo < cli",
+    # What all of the border stands on, and what Mercurial is told at last, are modules beside its rooms.
+    f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
+    "< master, serving < replica < commands, registration",
+    "pushlog": "seams < store < api, checking, fetching, limit, pushed, recording, revsets, streams, stripping, wire < web",
+    "notifier": "authorities, database, delivery, destination, jsonlines, message, public, rejects, schemas, secret, state "
+    "< pulse, sns, webhook < courier, orders, publisher, replay, settings",
 }
-LAYER_OF = {name: layer for names, layer in LAYERS.items() for name in names.split()}
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
 CLIENTS = {
-    "kafka": {
-        f"{OURS}.log.kafka{part}"
-        for part in ("", "_broker", "_clients", "_connections", "_options", "_reader", "_records", "_transactor")
-    },
-    "kombu": {"notifier.amqp", "notifier.listener"},
-    "amqp": {"notifier.amqp", "notifier.listener"},
-    "boto3": {
-        "notifier.sns",
-        f"{OURS}.blobs",
+    "kafka": f"{OURS}.log.kafka.",
+    "kombu": "notifier.pulse.",
+    "amqp": "notifier.pulse.",
+    "boto3": (
+        "notifier.sns.",
+        f"{OURS}.log.blobs",
         f"{OURS}.cli.demo",
-    },  # the demo makes the topic and the bucket it sends to
-    "botocore": {"notifier.sns", f"{OURS}.blobs"},
-    "re2": {f"{OURS}.rules"},
+    ),  # the demo makes the topic and the bucket it uses
+    "botocore": ("notifier.sns.", f"{OURS}.log.blobs"),
+    "re2": f"{OURS}.words.rules",
 }
 MERCURIAL = {"mercurial", "hgdemandimport"}
-APPEND_ONLY_FILE = "pushlog.appendfile"  # the file tied to a transaction, which the outbox is too
-PUSH_ONLY = ("pushlog", "hooks")  # loaded in each push: standard library and Mercurial
+APPEND_ONLY_FILE = "pushlog.store.appendfile"  # the file tied to a transaction, which the outbox is too
+PUSH_ONLY = {"pushlog", "hooks"}  # loaded in each push: standard library and Mercurial
+OWN = {"hgext", "pushlog", "hooks", "notifier"}
+
+
+def ranks(order: str) -> dict[str, int]:
+    return {name.strip(): rank for rank, names in enumerate(order.split("<")) for name in names.split(",")}
+
+
+RANKS = {package: ranks(order) for package, order in ORDER.items()}
 
 
 def module_name(file: Path) -> str:
@@ -67,43 +68,60 @@ def imported(source: str, module: str, *, package: bool) -> Iterator[tuple[int, 
             yield from ((node.lineno, f"{base}.{name.name}") for name in node.names)
 
 
-def layer(name: str) -> int | None:
-    """The layer of a name below `hgext.vcsreplicator`; None for its face and for names elsewhere."""
-    inside = name.removeprefix(f"{OURS}.")
-    return None if inside == name else LAYER_OF.get(inside.split(".")[0])
+def place(package: str, name: str) -> str | None:
+    """The room, or the module beside the rooms, of a name inside a package; None for the package itself and for names elsewhere."""
+    return name[len(package) + 1 :].split(".")[0] if name.startswith(f"{package}.") else None
+
+
+def rank(name: str) -> int | None:
+    """Where a name of the extension stands; None for its face and for names elsewhere."""
+    room = place(OURS, name)
+    return None if room is None else RANKS[OURS].get(room)
+
+
+def climbs(module: str, name: str) -> str | None:
+    """Why an import inside one package goes up or sideways."""
+    for package, order in RANKS.items():
+        mine, its = place(package, module), place(package, name)
+        if mine is None or its is None or mine == its:
+            continue
+        if mine in order and its in order and order[its] >= order[mine]:
+            folder = CHECKOUT / package.replace(".", "/")
+            beside = order[its] == order[mine] and not any((folder / name).is_dir() for name in (mine, its))
+            return None if beside else f"{its} is not below {mine}"
+    return None
 
 
 def objection(module: str, name: str) -> str | None:
     """Why `module` must not import `name`; None if it may."""
     top, package = name.split(".")[0], module.split(".")[0]
-    library = top not in sys.stdlib_module_names and top not in {"hgext", "pushlog", "hooks", "notifier"}
-    mine, its = layer(module), layer(name)
-    if top in CLIENTS and module not in CLIENTS[top]:
-        return f"{top} is for {', '.join(sorted(CLIENTS[top]))} alone"
-    if top in MERCURIAL and mine != BORDER and package not in PUSH_ONLY:
+    is_library = top not in sys.stdlib_module_names and top not in OWN
+    mine, its = rank(module), rank(name)
+    border, room = RANKS[OURS]["hg"], place(OURS, module)
+    if top in CLIENTS and not module.startswith(CLIENTS[top]):
+        return f"{top} is for {CLIENTS[top]} alone"
+    if top in MERCURIAL and room != "hg" and package not in PUSH_ONLY:
         return "Mercurial is for the border: hg/, pushlog and hooks"
-    if package == "pushlog" and top in {"hgext", "hooks", "notifier"} and layer(name) is not None:
+    if (package == "pushlog" and top in {"hooks", "notifier"}) or (package == "pushlog" and its is not None):
         return "pushlog knows nothing of the others"
     if package == "hooks" and (top == "notifier" or its is not None):
         return "a hook is usable alone"
-    if package in PUSH_ONLY and library and top not in MERCURIAL:
+    if package in PUSH_ONLY and is_library and top not in MERCURIAL:
         return "a push imports the standard library and Mercurial only"
-    if package == "notifier" and (top in {"pushlog", "hooks"} or (its or 0) > LOG):
+    if package == "notifier" and (top in {"pushlog", "hooks"} or (its or 0) > RANKS[OURS]["log"]):
         return "notifier stands on words and log only"
-    if mine == WORDS and library and top not in CLIENTS:
+    if room == "words" and is_library and top not in CLIENTS:
         return "words are pure: standard library only"
-    if mine is not None and mine < SURFACES and top in {"notifier", "hooks"}:
-        return f"layer {mine} knows nothing of {top}"
+    if mine is not None and mine <= border and top in {"notifier", "hooks"}:
+        return f"{room} knows nothing of {top}"
     if (
         mine is not None
-        and mine < BORDER
+        and mine < border
         and top == "pushlog"
-        and not (mine == STAGES and name.startswith(APPEND_ONLY_FILE))
+        and not (room == "outbox" and name.startswith(APPEND_ONLY_FILE))
     ):
-        return f"layer {mine} knows nothing of the pushlog, stages but its append-only file"
-    if mine is not None and its is not None and its > mine:
-        return f"layer {mine} imports layer {its}"
-    return None
+        return f"{room} knows nothing of the pushlog, the outbox but its append-only file"
+    return climbs(module, name)
 
 
 def modules() -> list[Path]:
@@ -111,16 +129,18 @@ def modules() -> list[Path]:
     return sorted(file for folder in folders for file in folder.rglob("*.py"))
 
 
-def test_every_module_has_its_layer() -> None:
+def test_every_module_has_its_room() -> None:
+    names = [module_name(file) for file in modules()]
     homeless = [
-        str(file.relative_to(CHECKOUT))
-        for file in modules()
-        if (name := module_name(file)).startswith(f"{OURS}.") and layer(name) is None
+        name
+        for package, order in RANKS.items()
+        for name in names
+        if (room := place(package, name)) and room not in order
     ]
     assert not homeless
 
 
-def test_imports_go_to_lower_layers_only() -> None:
+def test_imports_go_down_only() -> None:
     offending = []
     for file in modules():
         module = module_name(file)
@@ -130,26 +150,68 @@ def test_imports_go_to_lower_layers_only() -> None:
     assert not offending, "\n".join(offending)
 
 
+def graph() -> dict[str, set[str]]:
+    """Which module imports which, imports inside functions and those for types included."""
+    names = {module_name(file) for file in modules()}
+    found: dict[str, set[str]] = {}
+    for file in modules():
+        module = module_name(file)
+        wanted = {name for _, name in imported(file.read_text(), module, package=file.name == "__init__.py")}
+        found[module] = {name if name in names else name.rpartition(".")[0] for name in wanted} & names - {module}
+    return found
+
+
+def circle(imports: Mapping[str, set[str]]) -> list[str]:
+    """The modules of one circle, or of none: what is left when modules without imports are taken away again and again."""
+    left = dict(imports)
+    while leaves := [module for module, wanted in left.items() if not wanted & left.keys()]:
+        for module in leaves:
+            del left[module]
+    return sorted(left)
+
+
+def test_there_is_no_circle() -> None:
+    assert not circle(graph())
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+
+
+def test_rooms_stay_small() -> None:
+    """Where more than eighteen files lie together, two rooms are one; `cli` has a file for each verb."""
+    folders = {file.parent for file in modules()}
+    crowded = [folder for folder in folders if len(list(folder.glob("*.py"))) > 18 and folder.name != "cli"]
+    assert not crowded
+    assert len(list((CHECKOUT / "hgext" / "vcsreplicator").glob("*.py"))) <= 4
+
+
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        (f"{OURS}.wire", "from .log import Topic"),
-        (f"{OURS}.wire", "import click"),
-        (f"{OURS}.log.sqlite", "from ..relay import move"),
-        (f"{OURS}.log.sqlite", "import kafka"),
+        (f"{OURS}.words.wire", "from ..log import Topic"),
+        (f"{OURS}.words.wire", "import click"),
+        (f"{OURS}.words.path", "import re2"),
+        (f"{OURS}.log.sqlite.adapter", "from ...relay import move"),
+        (f"{OURS}.log.sqlite.adapter", "import kafka"),
         (f"{OURS}.relay.loop", "from ..hg import bundles"),
         (f"{OURS}.relay.loop", "from .. import hg"),
+        (f"{OURS}.relay.loop", "from ..mirror import plan"),
         (f"{OURS}.relay.loop", "from pushlog import api"),
+        (f"{OURS}.status.health", "from ..aggregator import loop"),
         (f"{OURS}.mirror.plan", "def late():\n    from mercurial import node"),
-        (f"{OURS}.hg.capture", "from ..service import run"),
-        (f"{OURS}.aggregator.stage", "from notifier import message"),
-        ("pushlog.storage", "from hgext.vcsreplicator import errors"),
-        ("pushlog.storage", "import structlog"),
-        ("hooks.size", "from hgext.vcsreplicator.hg import capture"),
-        ("notifier.pulse", "from hgext.vcsreplicator.config import load"),
-        ("notifier.sns", "from kombu import Connection"),
+        (f"{OURS}.hg.master.capture", "from ...service import run"),
+        (f"{OURS}.hg.master.capture", "from ..serving import guards"),
+        (f"{OURS}.hg.text", "from .master import capture"),
+        (f"{OURS}.aggregator.loop", "from notifier import message"),
+        ("pushlog.store.storage", "from hgext.vcsreplicator.words import errors"),
+        ("pushlog.store.storage", "from ..web import lookup"),
+        ("pushlog.store.storage", "import structlog"),
+        ("hooks.size", "from hgext.vcsreplicator.hg.master import capture"),
+        ("notifier.pulse.destination", "from hgext.vcsreplicator.config import load"),
+        ("notifier.sns.destination", "from kombu import Connection"),
+        ("notifier.sns.destination", "from ..pulse import message"),
         ("notifier.jsonlines", "from pushlog import api"),
-        (f"{OURS}.path", "import re2"),
     ],
 )
 def test_a_forbidden_import_is_found(module: str, line: str) -> None:
@@ -159,14 +221,17 @@ def test_a_forbidden_import_is_found(module: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        (f"{OURS}.wire", "import json"),
-        (f"{OURS}.log.kafka", "from kafka import KafkaProducer"),
+        (f"{OURS}.words.wire", "import json"),
+        (f"{OURS}.log.kafka.adapter", "from kafka import KafkaProducer"),
         (f"{OURS}.relay.loop", "from ..log import Log"),
-        (f"{OURS}.outbox", "from pushlog.appendfile import AppendFile"),
-        (f"{OURS}.hg.capture", "from mercurial import node\nfrom ..outbox import records\nfrom pushlog import api"),
+        (f"{OURS}.outbox", "from pushlog.store.appendfile import AppendFile"),
+        (
+            f"{OURS}.hg.master.capture",
+            "from mercurial import node\nfrom ...outbox import records\nfrom pushlog import api",
+        ),
         (f"{OURS}.cli.relay", "from ..relay import loop\nimport click"),
-        ("pushlog.storage", "from mercurial import node\nfrom . import api"),
-        ("notifier.listener", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
+        ("pushlog.store.storage", "from mercurial import node\nfrom . import api"),
+        ("notifier.pulse.listener", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
     ],
 )
 def test_an_allowed_import_passes(module: str, line: str) -> None:

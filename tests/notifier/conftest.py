@@ -9,8 +9,8 @@ import structlog
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
-from testing.notices import with_topics
-from testing.notifying import Notifier
+from testing.builders.notices import with_topics
+from testing.builders.notifying import Notifier
 
 
 @pytest.fixture(autouse=True, scope="session")

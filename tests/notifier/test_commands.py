@@ -15,15 +15,17 @@ import click.testing
 import pytest
 
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.errors import Refused, ReplicationError, Unavailable
 from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
 from notifier import settings as notifier_settings
-from notifier.listener import Arrival, ListenSettings, listen
-from testing.endpoint import Endpoint, Reply
-from testing.notices import publish_pushes
-from testing.notifying import Notifier, Scripted
-from testing.receivers import PulseReceiver
+from notifier.pulse.listener import Arrival, ListenSettings, listen
+from testing.builders.endpoint import Endpoint, Reply
+from testing.builders.notices import publish_pushes
+from testing.builders.notifying import Notifier, Scripted
+from testing.builders.receivers import PulseReceiver
 from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
 
 TOML = """\
 log = "sqlite://{folder}/log.db"
@@ -263,7 +265,7 @@ def test_listen_prints_what_is_no_json_as_a_string(monkeypatch: pytest.MonkeyPat
 
 def _listen_says(monkeypatch: pytest.MonkeyPatch, arrival: Arrival, *words: str) -> str:
     """What the verb prints of a message, without a broker; this process keeps its signals and its log lines."""
-    monkeypatch.setattr("notifier.listener.listen", lambda settings, hand_on, **more: hand_on(arrival))
+    monkeypatch.setattr("notifier.pulse.listener.listen", lambda settings, hand_on, **more: hand_on(arrival))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
     arguments = ["listen", "amqp://localhost", "exchange/a/b", *words]

@@ -11,20 +11,22 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.errors import Expired, Rejected, Unavailable
-from hgext.vcsreplicator.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Message, Record
-from hgext.vcsreplicator.shape import from_json
+from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
+from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
+from hgext.vcsreplicator.words.shape import from_json
 from notifier import courier, replay
 from notifier import message as notifier_message
 from notifier.courier import Courier, _Shift, group
 from notifier.delivery import Delivery
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, State
+from testing.builders.memorylog import MemoryLog, MemoryReader
+from testing.builders.notices import publish_pushes, with_topics
+from testing.builders.notifying import PUBLIC, Scripted
 from testing.clock import HandClock
-from testing.memorylog import MemoryLog, MemoryReader
-from testing.notices import publish_pushes, with_topics
-from testing.notifying import PUBLIC, Scripted
+
+pytestmark = pytest.mark.processes
 
 
 class Log(MemoryLog):

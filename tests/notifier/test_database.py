@@ -16,16 +16,18 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.log import NOTICES
+from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from notifier import database, publisher, state
 from notifier.database import trouble
-from notifier.deliveries import Deliveries
 from notifier.settings import NotifierSettings, read
 from notifier.state import State
-from testing.memorylog import MemoryLog
-from testing.notices import publish_pushes, with_topics
-from testing.notifying import PUBLIC, Notifier, Scripted
+from notifier.webhook.deliveries import Deliveries
+from testing.builders.memorylog import MemoryLog
+from testing.builders.notices import publish_pushes, with_topics
+from testing.builders.notifying import PUBLIC, Notifier, Scripted
+
+pytestmark = pytest.mark.processes
 
 OPENERS = pytest.mark.parametrize("opened", [State, Deliveries])
 

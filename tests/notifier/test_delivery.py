@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.event import Type
-from hgext.vcsreplicator.retry import Backoff
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.retry import Backoff
 from notifier.delivery import Delivery, Patience, Window
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
-from testing.notices import a_notice, an_event
+from testing.builders.notices import a_notice, an_event
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 STEADY = Backoff(first=1.0, factor=2.0, longest=8.0, jitter=0.0)

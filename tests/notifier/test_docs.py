@@ -18,10 +18,12 @@ from amqp.exceptions import NotFound
 from hgext.vcsreplicator.log import Log
 from notifier import destination
 from notifier.settings import read
-from testing.notices import an_event, publish_pushes
-from testing.notifying import Notifier
-from testing.receivers import PulseReceiver
+from testing.builders.notices import an_event, publish_pushes
+from testing.builders.notifying import Notifier
+from testing.builders.receivers import PulseReceiver
 from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
 
 DOCS = Path(__file__).parents[2] / "docs"
 

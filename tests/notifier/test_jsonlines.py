@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.clock import SystemClock
-from hgext.vcsreplicator.errors import Unavailable
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.delivery import Delivery
 from notifier.destination import Destination
 from notifier.jsonlines import JsonLinesSettings
 from notifier.message import messages
 from notifier.public import PublicSettings
-from testing.notices import a_notice, an_event
+from testing.builders.notices import a_notice, an_event
+
+pytestmark = pytest.mark.processes
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.event import Bookmark, Event, Marker, MarkerNode, PhaseMove, PushEntry, Type
+from hgext.vcsreplicator.words.event import Bookmark, Event, Marker, MarkerNode, PhaseMove, PushEntry, Type
 from notifier.message import Message, messages, to_text
 from notifier.public import Policy, PublicSettings, public_url
-from testing.notices import a_notice, a_push, an_event, identifier, node
+from testing.builders.notices import a_notice, a_push, an_event, identifier, node
 
 GOLDEN = Path(__file__).with_name("golden")
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})

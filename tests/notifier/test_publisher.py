@@ -8,22 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.clock import Clock
-from hgext.vcsreplicator.errors import BadConfig, Rejected, Unavailable
-from hgext.vcsreplicator.event import Type
 from hgext.vcsreplicator.log import NOTICES, Log, topics
 from hgext.vcsreplicator.log import Message as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.words.event import Type
 from notifier.courier import DOWN, group
 from notifier.message import Message
-from notifier.pulse import PulseSettings
+from notifier.pulse.destination import PulseSettings
 from notifier.secret import Secret
 from notifier.settings import read
 from notifier.state import Kind
-from testing.certificates import certificate
-from testing.notices import a_notice, an_event, identifier, publish, publish_pushes
-from testing.notifying import FAST, Notifier, Scripted
+from testing.builders.certificates import certificate
+from testing.builders.notices import a_notice, an_event, identifier, publish, publish_pushes
+from testing.builders.notifying import FAST, Notifier, Scripted
 from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
 
 
 def message_id(path: str, seq: int, stream: str = "changegroup.1") -> str:

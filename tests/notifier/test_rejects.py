@@ -6,8 +6,10 @@ import time
 
 import pytest
 
-from hgext.vcsreplicator.errors import MalformedEvent, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected, ReplicationError, Unavailable
 from notifier.rejects import judged
+
+pytestmark = pytest.mark.processes
 
 
 def no_such_time() -> Exception:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.event import Bookmark, Marker, MarkerNode, PhaseMove, PushEntry
-from hgext.vcsreplicator.streams import Stream
+from hgext.vcsreplicator.words.event import Bookmark, Marker, MarkerNode, PhaseMove, PushEntry
+from hgext.vcsreplicator.words.streams import Stream
 from notifier.message import messages
 from notifier.public import PublicSettings
 from notifier.schemas import schema
-from testing.notices import a_notice, an_event, node
+from testing.builders.notices import a_notice, an_event, node
 
 GOLDEN = Path(__file__).with_name("golden")
 DOCS = Path(__file__).parents[2] / "docs" / "messages.md"

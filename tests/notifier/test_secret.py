@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.errors import BadConfig
+from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.secret import Secret
 
 

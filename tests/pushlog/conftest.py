@@ -19,8 +19,9 @@ from mercurial import ui as ui_module
 from mercurial.hgweb import hgweb_mod_inner
 from mercurial.repo import factory
 
-from pushlog import checking, database, wire
-from pushlog.storage import Pushlog
+from pushlog import checking, wire
+from pushlog.store import database
+from pushlog.store.storage import Pushlog
 from testing.services.cache import cached
 
 initialization.init()

@@ -5,9 +5,12 @@ import pytest
 from mercurial import error
 from mercurial.node import wdirrev
 
-from pushlog import database, revsets
-from testing.million_pushes import build
+from pushlog import revsets
+from pushlog.store import database
+from testing.bench.million_pushes import build
 from tests.pushlog.conftest import Place, environment_variable
+
+pytestmark = pytest.mark.processes
 
 PUSHES = 6000
 

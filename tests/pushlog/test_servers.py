@@ -9,6 +9,8 @@ import pytest
 
 from tests.pushlog.conftest import HG, environment
 
+pytestmark = pytest.mark.processes
+
 PUSHERS, PUSHES = 2, 6
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 # As a site's script would do it, with nothing else of Mercurial made ready.
 SCRIPT = """
 from types import SimpleNamespace

@@ -8,6 +8,8 @@ from mercurial import localrepo
 
 from pushlog import fetching, wire
 
+pytestmark = pytest.mark.processes
+
 LARGEST = (1 << 63) - 1
 
 

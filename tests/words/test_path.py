@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.errors import MalformedEvent
-from hgext.vcsreplicator.path import check_path, twin, wire_path
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.path import check_path, twin, wire_path
 
 
 @pytest.mark.parametrize("path", ["try", "integration/autoland", "users/größe/a.b-c_d+e", "R&D 2/x", "a" * 200])

@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.retry import RECONNECT, Backoff
+from hgext.vcsreplicator.words.retry import RECONNECT, Backoff
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))

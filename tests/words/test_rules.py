@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from hgext.vcsreplicator.errors import MalformedEvent
-from hgext.vcsreplicator.rules import Rules, check_rules
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.rules import Rules, check_rules
 
 
 @pytest.mark.parametrize(

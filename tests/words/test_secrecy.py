@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.config import load
-from hgext.vcsreplicator.errors import BadConfig
-from hgext.vcsreplicator.secrecy import is_loopback
+from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.secrecy import is_loopback
 
 SQLITE = 'log = "sqlite:///x"\n'
 PULSE = 'log = "sqlite:///x"\n[notifier.p]\ntype = "pulse"\nurl = '

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.errors import MalformedEvent
-from hgext.vcsreplicator.levels import Ack, AggregatorBeat, Beat, Notice
-from hgext.vcsreplicator.roster import Request
-from hgext.vcsreplicator.shape import EARLIEST, LATEST, extensible, from_json, parse, read, to_json
-from testing.chains import Chain
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, Notice
+from hgext.vcsreplicator.words.roster import Request
+from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, extensible, from_json, parse, read, to_json
+from testing.builders.chains import Chain
 
 
 class Colour(enum.StrEnum):

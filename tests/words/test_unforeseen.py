@@ -5,8 +5,8 @@ import errno
 
 import pytest
 
-from hgext.vcsreplicator.errors import MalformedEvent, Unavailable
-from hgext.vcsreplicator.unforeseen import TRACEBACK_KEPT, fault
+from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.unforeseen import TRACEBACK_KEPT, fault
 
 
 def raised(error: Exception) -> Exception:

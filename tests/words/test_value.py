@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from hgext.vcsreplicator.value import Value
+from hgext.vcsreplicator.words.value import Value
 
 
 class Point(Value):

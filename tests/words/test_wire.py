@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator import digest, wire
-from hgext.vcsreplicator.errors import MalformedEvent, Rejected, UnknownEvent
-from hgext.vcsreplicator.event import (
+from hgext.vcsreplicator.words import digest, wire
+from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected, UnknownEvent
+from hgext.vcsreplicator.words.event import (
     Bookmark,
     Changes,
     Event,
@@ -25,7 +25,7 @@ from hgext.vcsreplicator.event import (
     Tip,
     Type,
 )
-from hgext.vcsreplicator.shape import read
+from hgext.vcsreplicator.words.shape import read
 
 GOLDEN = Path(__file__).with_name("golden") / "event.1.bin"
 NODE = "0123456789" * 4

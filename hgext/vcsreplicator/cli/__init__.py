@@ -12,8 +12,8 @@ import sys
 
 import click
 
-from ..errors import BadConfig, ReplicationError
-from ..version import VERSION
+from ..words.errors import BadConfig, ReplicationError
+from ..words.version import VERSION
 
 VERBS = {
     "demo": "A whole installation on this machine, and a push through it",
@@ -96,6 +96,6 @@ def main() -> None:
 
 def _is_passing(error: BaseException) -> bool:
     """Imported when needed: a verb in a hurry loads no SQLite."""
-    from ..passing import is_passing
+    from ..words.passing import is_passing
 
     return is_passing(error)

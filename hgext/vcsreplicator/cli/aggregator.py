@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import click
 
 from ..config import Config
-from ..errors import Expired
 from ..log import Log
 from ..service import configure_logging, serve
+from ..words.errors import Expired
 from .options import log_of, with_config
 
 
@@ -18,15 +18,15 @@ from .options import log_of, with_config
 @with_config
 def command(config: Config) -> None:
     """Release what all gating mirrors applied, announce what all of them serve."""
-    from .. import aggregator
+    from ..aggregator import loop
 
     configure_logging("aggregator")
-    settings = config.settings(aggregator.AggregatorSettings, "aggregator")
+    settings = config.settings(loop.AggregatorSettings, "aggregator")
     with log_of(config) as log:
         sys.exit(
             serve(
                 "aggregator",
-                lambda stop, ready: aggregator.run(settings, log, stop=stop, ready=ready),
+                lambda stop, ready: loop.run(settings, log, stop=stop, ready=ready),
                 listen=config.listen("aggregator"),
                 pages={"/status": _status(log)},
             )

@@ -17,13 +17,14 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from .. import bootstrap, mirror
+from .. import mirror
 from ..config import Config
-from ..errors import Refused
 from ..log import Log
 from ..log.opening import open_log
-from ..roster import Request, Role, Verb
-from ..rules import Rules
+from ..mirror.jobs import bootstrap
+from ..words.errors import Refused
+from ..words.roster import Request, Role, Verb
+from ..words.rules import Rules
 from .display import console, visible
 from .options import SECONDS, with_config
 from .requests import who

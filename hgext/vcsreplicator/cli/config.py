@@ -6,8 +6,8 @@ import os
 import click
 
 from ..config import Config
-from ..errors import BadConfig
 from ..log import topics
+from ..words.errors import BadConfig
 from .hgrc import check_hgrc
 from .options import log_of, with_config
 
@@ -43,10 +43,14 @@ def check(config: Config, files: tuple[str, ...]) -> None:
 def _sections(config: Config) -> None:
     from notifier import settings as notifier
 
-    from .. import aggregator, bootstrap, health, mirror, relay, verify
+    from .. import mirror
+    from ..aggregator import loop
+    from ..mirror.jobs import bootstrap, verify
+    from ..relay import daemon
+    from ..status import health
 
     if "relay" in config.tables:
-        _blobs(config.settings(relay.RelaySettings, "relay", blobs=config.blobs).blobs, f"{config.file}: relay.blobs")
+        _blobs(config.settings(daemon.RelaySettings, "relay", blobs=config.blobs).blobs, f"{config.file}: relay.blobs")
     if "mirror" in config.tables:
         roots: dict[str, str] = {}
         for name in config.names("mirror"):
@@ -56,7 +60,7 @@ def _sections(config: Config) -> None:
             if other != name:
                 raise BadConfig(f"{config.file}: mirror.{name}.root: {settings.root} is the root of mirror {other}")
     if "aggregator" in config.tables:
-        config.settings(aggregator.AggregatorSettings, "aggregator")
+        config.settings(loop.AggregatorSettings, "aggregator")
     if "notifier" in config.tables:
         notifier.read(config.tables, config.file)
     config.settings(health.HealthSettings, "health")
@@ -77,7 +81,7 @@ def _sections(config: Config) -> None:
 
 
 def _blobs(url: str | None, where: str) -> None:
-    from ..blobs import open_blobs
+    from ..log.blobs import open_blobs
 
     if url is not None:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..config import Config
-from ..errors import Refused
+from ..words.errors import Refused
 from .display import console, table
 from .options import HOW_MANY, with_config
 from .requests import open_deliveries, when, who

@@ -21,12 +21,12 @@ import click
 import rich
 from rich.text import Text
 
-from ..cluster import layout as plan
-from ..cluster import scenario
-from ..cluster.supervisor import Supervisor
-from ..errors import BadConfig
+from ..demo import layout as plan
+from ..demo import scenario
+from ..demo.supervisor import Supervisor
 from ..log import ROSTER_REQUESTS, Log, Message, topics
 from ..log.opening import open_log
+from ..words.errors import BadConfig
 from .display import console, table
 from .options import check_exposures, with_insecure
 
@@ -89,8 +89,8 @@ def prepare(options: plan.Options) -> plan.Layout:
 
 def _enlist(log: Log, names: list[str]) -> None:
     """Asks for each mirror to be added; a repeated request changes nothing."""
-    from .. import roster
-    from ..shape import to_json
+    from ..words import roster
+    from ..words.shape import to_json
 
     requests = [
         roster.Request(

@@ -7,10 +7,10 @@ import json
 import click
 
 from ..config import Config
-from ..errors import MalformedEvent
-from ..levels import ErrorRecord
 from ..log import ERRORS, Log, Record
-from ..shape import from_json, plain
+from ..words.errors import MalformedEvent
+from ..words.levels import ErrorRecord
+from ..words.shape import from_json, plain
 from .display import console, table
 from .options import HOW_MANY, log_of, with_config
 from .requests import when

@@ -9,11 +9,11 @@ import click
 
 from .. import mirror
 from ..config import Config
-from ..errors import Refused
-from ..levels import State
 from ..log.opening import open_log
 from ..mirror.notes import Notes
 from ..status import Follower, Picture
+from ..words.errors import Refused
+from ..words.levels import State
 from .options import with_config
 
 

@@ -7,7 +7,7 @@ import tempfile
 
 import click
 
-from ..errors import BadConfig
+from ..words.errors import BadConfig
 
 EXTENSIONS = ("vcsreplicator", "pushlog")
 _TRUE = {"1", "yes", "true", "on", "always"}  # as Mercurial reads them

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from ..errors import BadConfig, Refused
 from ..service import configure_logging
+from ..words.errors import BadConfig, Refused
 from .options import check_exposures, with_insecure
 
 
@@ -49,7 +49,7 @@ def command(
     A message is acknowledged once it is printed, or its command exited with 0; else it comes again. One that is no JSON is
     printed as a string.
     """
-    from notifier.listener import Arrival, listen
+    from notifier.pulse.listener import Arrival, listen
 
     check_exposures({"URL": url}, insecure)
     configure_logging("listen")
@@ -102,7 +102,7 @@ def _content(text: str) -> Any:
 
 
 def _settings(url: str, exchange: str, *, queue: str | None, key: str, **options: Any) -> Any:
-    from notifier.listener import ListenSettings, client_name
+    from notifier.pulse.listener import ListenSettings, client_name
 
     user = urllib.parse.urlsplit(url).username or "guest"
     try:

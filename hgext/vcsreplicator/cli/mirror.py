@@ -18,7 +18,8 @@ def command(config: Config, name: str) -> None:
 
     NAME is the mirror's name in the roster and its section [mirror.NAME].
     """
-    from .. import health, mirror
+    from .. import mirror
+    from ..status import health
 
     limits = config.settings(health.HealthSettings, "health")
     configure_logging(f"mirror-{name}")

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from ..clock import DAY
 from ..config import DEFAULT_FILE, Config, load
-from ..errors import BadConfig
 from ..log import Log
 from ..log.opening import open_log
-from ..secrecy import Exposure, exposures
+from ..words.clock import DAY
+from ..words.errors import BadConfig
+from ..words.secrecy import Exposure, exposures
 
 
 class Number(click.FloatRange):

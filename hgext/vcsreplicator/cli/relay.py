@@ -14,15 +14,15 @@ from .options import log_of, with_config
 @with_config
 def command(config: Config) -> None:
     """Move the events of the master's repositories to the log, oldest first."""
-    from .. import relay
+    from ..relay import daemon
 
     configure_logging("relay")
-    settings = config.settings(relay.RelaySettings, "relay", blobs=config.blobs)
+    settings = config.settings(daemon.RelaySettings, "relay", blobs=config.blobs)
     with log_of(config) as log:
         sys.exit(
             serve(
                 "relay",
-                lambda stop, ready: relay.run(settings, log, stop=stop, ready=ready),
+                lambda stop, ready: daemon.run(settings, log, stop=stop, ready=ready),
                 listen=config.listen("relay"),
             )
         )

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ..config import Config
-from ..errors import Refused
+from ..words.errors import Refused
 
 
 def who() -> str:
@@ -54,9 +54,9 @@ def open_deliveries(config: Config, destination: str | None, *, create: bool = F
     One that is not there is shown as empty and not made, unless `create` says so.
     """
     from notifier.database import NOWHERE
-    from notifier.deliveries import Deliveries
     from notifier.settings import read
-    from notifier.webhook import WebhookSettings
+    from notifier.webhook.deliveries import Deliveries
+    from notifier.webhook.destination import WebhookSettings
 
     found = {
         name: each

@@ -16,15 +16,15 @@ from typing import Any
 import click
 from rich.table import Table
 
-from .. import roster as rosters
 from ..config import Config
-from ..errors import Refused
-from ..levels import State
 from ..log import ROSTER, ROSTER_REQUESTS, Log, Message
-from ..roster import Decision, Mirror, Request, Role, Roster, Verb
-from ..rules import Rules
-from ..shape import from_json, plain, to_json
 from ..status import Follower, Picture
+from ..words import roster as rosters
+from ..words.errors import Refused
+from ..words.levels import State
+from ..words.roster import Decision, Mirror, Request, Role, Roster, Verb
+from ..words.rules import Rules
+from ..words.shape import from_json, plain, to_json
 from .display import console, table
 from .options import SECONDS, log_of, with_config
 from .requests import when, who
@@ -224,8 +224,8 @@ def _serving(picture: Picture, name: str | None, state: State) -> int:
 
 
 def _offline(config: Config, log: Log, request: Request) -> tuple[Decision, Roster]:
-    from ..aggregator import AggregatorSettings
-    from ..roster_offline import check_silence, decide_offline
+    from ..aggregator.loop import AggregatorSettings
+    from ..aggregator.offline_roster import check_silence, decide_offline
 
     check_silence(log, BEATS * config.settings(AggregatorSettings, "aggregator").beat)
     return decide_offline(log, request)

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from ..config import Config
-from ..errors import Refused
-from ..shape import plain
+from ..words.errors import Refused
+from ..words.shape import plain
 from .display import console, table
 from .options import HOW_MANY, with_config
 from .requests import open_deliveries, when, who
@@ -69,7 +69,7 @@ def _subscription(
     url: str, *, headers: tuple[str, ...], secret_files: tuple[str, ...], speed: bool, **options: Any
 ) -> Any:
     from notifier.secret import Secret
-    from notifier.subscription import Order, Subscription
+    from notifier.webhook.subscription import Order, Subscription
 
     pairs = [header.partition(":") for header in headers]
     if wrong := [name for name, colon, _ in pairs if not colon]:

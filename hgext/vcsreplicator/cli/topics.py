@@ -5,9 +5,9 @@ import json
 
 import click
 
-from ..clock import DAY
 from ..config import Config
 from ..log import Log, topics
+from ..words.clock import DAY
 from .display import console, table
 from .options import Number, log_of, with_config
 

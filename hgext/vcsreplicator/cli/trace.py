@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import click
 
-from .. import wire
 from ..config import Config
-from ..errors import Refused, Rejected
-from ..event import Event
-from ..levels import Notice, State
 from ..log import EVENTS, NOTICES, Log, Record, partition_of
-from ..shape import from_json
 from ..status import Follower, Picture
+from ..words import wire
+from ..words.errors import Refused, Rejected
+from ..words.event import Event
+from ..words.levels import Notice, State
+from ..words.shape import from_json
 from .display import console, table, visible
 from .options import log_of, with_config
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from .. import verify
-from ..comparison import Outcome, Verdict
 from ..config import Config
-from ..errors import BadConfig
 from ..log import Log
 from ..log.opening import open_log
 from ..mirror import MirrorSettings
+from ..mirror.comparison import Outcome, Verdict
+from ..mirror.jobs import verify
 from ..service import configure_logging, serve
-from ..shape import plain
+from ..words.errors import BadConfig
+from ..words.shape import plain
 from .display import console, visible
 from .options import SECONDS, with_config
 

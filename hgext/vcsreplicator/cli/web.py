@@ -8,9 +8,9 @@ from collections.abc import Callable
 import click
 
 from ..config import address
-from ..errors import BadConfig
-from ..listening import create_server
 from ..service import configure_logging, serve
+from ..service.listening import create_server
+from ..words.errors import BadConfig
 
 MAX_PUSH = 16 * 1024**3
 
@@ -29,7 +29,7 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
     configure_logging(role)
 
     def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
-        from ..hg.web import application
+        from ..hg.serving.web import application
 
         try:
             server = create_server(

@@ -15,9 +15,9 @@ from mercurial import bundle2, changegroup, encoding, error, initialization, obs
 from mercurial import ui as uimod
 from mercurial.repo import factory
 
-from ..digest import node_set
 from ..outbox import Entry
-from ..relay_sending import Bundle, Gone
+from ..relay.sending import Bundle, Gone
+from ..words.digest import node_set
 from . import requirement
 
 COMPRESSION = b"ZS"

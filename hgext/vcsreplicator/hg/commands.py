@@ -6,10 +6,11 @@ from typing import Any
 
 from mercurial import error, registrar
 
-from ..errors import ReplicationError
-from ..event import Heartbeat, Type
 from ..outbox import Needs
-from . import announcing, capture, hashes, lifecycle, overlay, settings
+from ..words.errors import ReplicationError
+from ..words.event import Heartbeat, Type
+from . import hashes, settings
+from .master import announcing, capture, lifecycle, overlay
 from .text import path as path_text
 
 cmdtable: dict[Any, Any] = {}
@@ -99,7 +100,7 @@ def sendheartbeat(ui: Any) -> None:
     """
     from ..log import EVENTS, Message
     from ..log.opening import open_log
-    from ..wire import encode_heartbeat
+    from ..words.wire import encode_heartbeat
 
     configuration = settings.read(ui)
     if configuration.log is None:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from mercurial.node import hex
 
-from ..comparison import Fingerprint
-from ..errors import Unavailable
+from ..mirror.comparison import Fingerprint
+from ..words.errors import Unavailable
 from . import observe
 
 ATTEMPTS = 5

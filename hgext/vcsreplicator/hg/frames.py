@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from ..errors import Diverged, Unavailable
+from ..words.errors import Diverged, Unavailable
 
 LARGEST = 16 * 1024 * 1024
 _SIZE = struct.Struct(">I")

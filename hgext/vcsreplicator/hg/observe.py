@@ -21,9 +21,9 @@ from typing import Any
 from mercurial import obsolete, phases, repair
 from mercurial.node import bin, hex, nullrev
 
-from ..digest import marker_hash, node_set
-from ..event import NULL_NODE, Bookmark, Changes, PhaseMove, PushEntry, Tip
-from ..value import Value
+from ..words.digest import marker_hash, node_set
+from ..words.event import NULL_NODE, Bookmark, Changes, PhaseMove, PushEntry, Tip
+from ..words.value import Value
 from .text import local, text
 
 PHASES = (phases.public, phases.draft, phases.secret)

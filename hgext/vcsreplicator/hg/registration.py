@@ -26,7 +26,7 @@ _setup = seams.Setup("vcsreplicator")
 
 def uisetup(ui: Any) -> None:
     """Guards what a mirror serves, whoever is one; where none is, pushes are spared the search for cyclic garbage."""
-    from . import guards
+    from .serving import guards
 
     _setup.run(guards.install)
     if ui.config(settings.SECTION, b"role") != b"mirror":
@@ -60,9 +60,10 @@ def extsetup(ui: Any) -> None:
 def _wrap(*, locking: bool) -> None:
     from mercurial.cmd_impls import clone
 
-    from pushlog import journal
+    from pushlog.store import journal
 
-    from . import creation, master, offer, requirement
+    from . import requirement
+    from .master import creation, offer, transactions
 
     journal.install()
     offer.register()
@@ -73,7 +74,7 @@ def _wrap(*, locking: bool) -> None:
     seams.wrap(repair, "strip", _in_lifecycle("strip"))
     seams.wrap(repair, "deleteobsmarkers", _in_lifecycle("delete_markers"))
     seams.wrap(revlog, "revlog.censorrevision", _in_lifecycle("censor"))
-    seams.wrap(clone, "clone", master.after_clone)
+    seams.wrap(clone, "clone", transactions.after_clone)
     seams.wrap(localrepo, "createrepository", creation.note_creation)
 
 
@@ -81,7 +82,7 @@ def _in_lifecycle(name: str) -> Any:
     """A wrapper of `lifecycle`, which is loaded when it is called: no push needs it."""
 
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
-        from . import lifecycle
+        from .master import lifecycle
 
         return getattr(lifecycle, name)(*arguments, **keywords)
 
@@ -95,15 +96,15 @@ def reposetup(ui: Any, repo: Any) -> None:
     _setup.check(repo)
     _check_pushlog(repo.ui)
     if settings.role(repo.ui) is settings.Role.MIRROR:
-        from . import guards, visibility
+        from .serving import guards, views
 
         _setup.run(guards.install_views)
         _setup.check(repo)
-        visibility.reposetup(ui, repo)
+        views.reposetup(ui, repo)
         return
-    from . import master
+    from .master import transactions
 
-    master.set_up(repo, settings.read(repo.ui))
+    transactions.set_up(repo, settings.read(repo.ui))
 
 
 def _check_pushlog(ui: Any) -> None:

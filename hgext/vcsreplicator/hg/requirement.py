@@ -21,7 +21,7 @@ MIRROR_LOCK = (b"vcsreplicator-mirror", b"lock")
 
 
 def register(*, locking: bool) -> None:
-    """Lets this process open what is locked; where it locks, the entry stays through format upgrades (`master-lock.t`)."""
+    """Lets this process open what is locked; where it locks, the entry stays through format upgrades (`tests/hg/master/lock.t`)."""
     understand()
     if locking:
         from mercurial.upgrade_utils import actions  # which a push need not load

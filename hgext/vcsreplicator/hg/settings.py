@@ -10,10 +10,10 @@ from typing import Any
 from mercurial import error
 from mercurial.utils import stringutil
 
-from .. import secrecy
-from ..errors import MalformedEvent
-from ..path import check_path, check_prefix, wire_path
-from ..value import Value
+from ..words import secrecy
+from ..words.errors import MalformedEvent
+from ..words.path import check_path, check_prefix, wire_path
+from ..words.value import Value
 
 SECTION = b"vcsreplicator"
 ROOTS = b"vcsreplicator-roots"

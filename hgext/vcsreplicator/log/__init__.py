@@ -28,8 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from ..clock import DAY
-from ..errors import Rejected
+from ..words.clock import DAY
+from ..words.errors import Rejected
 
 Positions = Mapping[int, int]
 """Partition → offset."""

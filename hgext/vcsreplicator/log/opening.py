@@ -4,7 +4,7 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ..errors import BadConfig
+from ..words.errors import BadConfig
 from . import Log
 
 EXPECTED = "expected sqlite:///absolute/path or kafka://host:port[,host:port…][?option=value]"
@@ -20,12 +20,12 @@ def open_log(url: str) -> Log:
         odd = not parts.path.startswith("/") or parts.path.startswith("//") or parts.path.endswith("/")
         if odd or parts.netloc or parts.query or parts.fragment:
             raise BadConfig(f"log: expected sqlite:///absolute/path without options, got {url!r}")
-        from .sqlite import SqliteLog
+        from .sqlite.adapter import SqliteLog
 
         return SqliteLog(Path(unquote(parts.path)))
     if parts.scheme == "kafka":
-        from .kafka import KafkaLog
-        from .kafka_options import parse
+        from .kafka.adapter import KafkaLog
+        from .kafka.options import parse
 
         return KafkaLog(parse(url))
     raise BadConfig(f"log: {EXPECTED}, got {url!r}")

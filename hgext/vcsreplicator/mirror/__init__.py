@@ -9,8 +9,8 @@ level again (`following`, `notes`).
 import threading
 from collections.abc import Callable
 
-from ..clock import Clock, SystemClock
 from ..log import Log
+from ..words.clock import Clock, SystemClock
 from .settings import MirrorSettings
 
 __all__ = ["MirrorSettings", "run"]

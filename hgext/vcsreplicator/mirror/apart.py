@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import structlog
 
-from ..errors import Rejected, Unavailable
-from ..event import Event
-from ..levels import Reason, State
 from ..log import EVENTS, partition_of
-from ..retry import Backoff
+from ..words.errors import Rejected, Unavailable
+from ..words.event import Event
+from ..words.levels import Reason, State
+from ..words.retry import Backoff
 from . import metrics
 from .books import Books
 from .following import NEEDS_OPERATOR, Following, Phase, repair, resume_offset, wait

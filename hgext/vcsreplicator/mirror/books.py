@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 
 import structlog
 
-from ..clock import Clock
-from ..errors import MalformedEvent, Rejected, Unavailable
-from ..event import Event
-from ..levels import Ack, AggregatorBeat, Reason, State
 from ..log import Log, Record, partition_of
-from ..path import twin
-from ..retry import Backoff
-from ..roster import Mirror, Role, Roster
-from ..shape import to_json
-from ..unforeseen import Fault, fault
-from ..wire import decode
+from ..words.clock import Clock
+from ..words.errors import MalformedEvent, Rejected, Unavailable
+from ..words.event import Event
+from ..words.levels import Ack, AggregatorBeat, Reason, State
+from ..words.path import twin
+from ..words.retry import Backoff
+from ..words.roster import Mirror, Role, Roster
+from ..words.shape import to_json
+from ..words.unforeseen import Fault, fault
+from ..words.wire import decode
 from .backlog import Backlog
 from .following import Following, Phase
 from .level import Level, before_first

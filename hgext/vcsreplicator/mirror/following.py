@@ -4,8 +4,8 @@
 import enum
 from dataclasses import dataclass, field
 
-from ..levels import Ack, Reason
-from ..retry import Backoff
+from ..words.levels import Ack, Reason
+from ..words.retry import Backoff
 from .level import Level
 from .notes import Detached
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import structlog
 
-from ..errors import MalformedEvent, Rejected, UnknownEvent
-from ..event import check_place
-from ..levels import KEY_KEPT, AggregatorBeat, ErrorRecord, Reason, State
 from ..log import ERRORS, EVENTS, Message, Record
-from ..roster import KEY as ROSTER_KEY
-from ..roster import Roster
-from ..rules import refused
-from ..shape import from_json, to_json
-from ..unforeseen import fault
+from ..words.errors import MalformedEvent, Rejected, UnknownEvent
+from ..words.event import check_place
+from ..words.levels import KEY_KEPT, AggregatorBeat, ErrorRecord, Reason, State
+from ..words.roster import KEY as ROSTER_KEY
+from ..words.roster import Roster
+from ..words.rules import refused
+from ..words.shape import from_json, to_json
+from ..words.unforeseen import fault
 from . import metrics
 from .apart import Apart
 from .books import Unforeseen, deletion

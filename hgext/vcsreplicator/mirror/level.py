@@ -4,9 +4,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..digest import START
-from ..event import NULL_NODE, Event
-from ..shape import from_json
+from ..words.digest import START
+from ..words.event import NULL_NODE, Event
+from ..words.shape import from_json
 
 FILE, MAGIC = b"replicated.log", b"VRL1"
 FORMER_KEPT = 16

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import structlog
 
-from ..errors import BadConfig, Expired, Unavailable
-from ..levels import Beat
 from ..log import ACKS, Log, Reader
-from ..shape import from_json
+from ..words.errors import BadConfig, Expired, Unavailable
+from ..words.levels import Beat
+from ..words.shape import from_json
 from .settings import MirrorSettings
 from .sources import Broken
 

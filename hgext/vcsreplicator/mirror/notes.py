@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BadConfig, Unavailable
-from ..levels import Reason
+from ..words.errors import BadConfig, Unavailable
+from ..words.levels import Reason
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS detached (

@@ -4,8 +4,8 @@
 import enum
 from dataclasses import dataclass
 
-from ..event import Event, Type
-from ..levels import Reason
+from ..words.event import Event, Type
+from ..words.levels import Reason
 from .level import Level
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from .settings import MirrorSettings
 from .task import READY
 
-WORKER = "hgext.vcsreplicator.hg.worker"
+WORKER = "hgext.vcsreplicator.hg.replica.worker"
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _NICE = 5
 CONFIGURATION = """\

@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import structlog
 
-from ..clock import Clock
-from ..errors import BadConfig, Expired, Unavailable
-from ..levels import Ack
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
-from ..retry import RECONNECT
-from ..roster import KEY as ROSTER_KEY
-from ..shape import from_json
+from ..words.clock import Clock
+from ..words.errors import BadConfig, Expired, Unavailable
+from ..words.levels import Ack
+from ..words.retry import RECONNECT
+from ..words.roster import KEY as ROSTER_KEY
+from ..words.shape import from_json
 from .namesake import Namesakes, instance_of
 from .notes import Notes
 from .pool import Answered, Lane

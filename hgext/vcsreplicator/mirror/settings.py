@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from ..clock import DAY
-from ..path import check_prefix
-from ..shape import GIB, within
+from ..words.clock import DAY
+from ..words.path import check_prefix
+from ..words.shape import GIB, within
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _KIB = 1024

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ..errors import Expired, Rewound, Unavailable
 from ..log import ACKS, EVENTS, Log, Message, Positions, Reader, Record
-from ..retry import RECONNECT
+from ..words.errors import Expired, Rewound, Unavailable
+from ..words.retry import RECONNECT
 
 POLL = 0.2
 AHEAD = 2

@@ -19,11 +19,11 @@ from dataclasses import replace
 
 import structlog
 
-from ..event import Type
-from ..levels import MIRROR_FORMAT, Ack, Beat, Reason
-from ..shape import to_json
-from ..unforeseen import fault
-from ..version import VERSION
+from ..words.event import Type
+from ..words.levels import MIRROR_FORMAT, Ack, Beat, Reason
+from ..words.shape import to_json
+from ..words.unforeseen import fault
+from ..words.version import VERSION
 from . import metrics
 from .books import deletion
 from .following import Following, Phase

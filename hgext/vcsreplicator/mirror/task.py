@@ -3,10 +3,10 @@
 
 from dataclasses import dataclass
 
-from ..comparison import Fingerprint
-from ..event import Event
-from ..levels import Reason
-from ..wire import Frame, Where
+from ..words.event import Event
+from ..words.levels import Reason
+from ..words.wire import Frame, Where
+from .comparison import Fingerprint
 from .level import Level
 
 READY = "ready"

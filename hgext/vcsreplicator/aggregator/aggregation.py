@@ -1,0 +1,669 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The decisions of the aggregator: levels in, releases and notices out. Pure: no log, no clock, no thread.
+
+Feed it records (`event`, `ack`, `request`), let it `decide`, and write what `batch` returns in one transaction. What it holds in
+memory is the log's present plus what the next batch will make of it; when the outcome of a transaction is unknown, throw the
+whole object away and load another from the log.
+
+Rules of this file:
+
+- An event is released once every mirror that gates it acked *applied* at least its sequence; its notice is written once every one
+  acked *serving*. Both go strictly in order of sequence. An ack counts if its event is known, by id and digest; one beyond what
+  is known counts as soon as that is known.
+- What changes URL or visibility is released when everything before it in its repository is announced. A repository's creation at a
+  path, or its rename to it, is released when the notices of those that lived there before are written, the one of their
+  departure included; of one that leaves without any event, after DEPARTURE_PATIENCE
+  (`succession`).
+- Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
+- No mirror gates: nothing is released, unless the roster allows it.
+- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that nobody foresaw:
+  it raises Poisoned, and once `poison` names it, it is passed unread. A repository named there stands still.
+- An event of a newer version, and all that follows it in its repository, is kept in `pending` as it came, under a key of another
+  form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, Message, Record
+from ..words import roster as rosters
+from ..words import shape, wire
+from ..words.errors import MalformedEvent, Rejected, UnknownEvent
+from ..words.event import Event, Type, is_identifier
+from ..words.levels import Ack, Beat, MirrorProof, Notice, State
+from ..words.roster import Mirror, Request, Roster
+from ..words.streams import streams
+from .arrival import TAKEN, Arrival, adopts, follow, forked, is_older, judge, recovered
+from .joining import Joining
+from .outgoing import MESSAGE_BYTES, Batch, Outgoing
+from .poison import Poison, blaming, place_of
+from .repository import Held, Repository, Standing
+from .succession import Succession
+
+
+class Outcome(enum.StrEnum):
+    """What a record came to, for metrics and log lines; an unfinished one is entered again once the batch is written.
+
+    So is a missing one, before which something is missing, once its partition is read again: see `rereading`.
+    """
+
+    TAKEN = "taken"
+    REPEAT = "repeat"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+    HELD = "held"
+    MISSING = "missing"
+    NOTHING = "nothing"
+    UNFINISHED = "unfinished"
+
+
+class Aggregation:
+    """All repositories, levels and the roster of one installation; used by one thread.
+
+    `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset; in `acks`, up to
+    where unreadable levels are recorded. `whole` are the partitions of `events` that were read from their beginning up to there, so
+    that what is missing in them is lost; all of them if nothing is said. `lost` counts by repository what was found to be. A batch
+    holds at most about `limit` notices, or BATCH_BYTES.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        limit: int = 1000,
+        poison: Poison | None = None,
+        whole: Collection[int] | None = None,
+    ) -> None:
+        self.roster = roster
+        self.poison = poison or Poison()
+        self.whole = {partition for _, partition in positions} if whole is None else set(whole)
+        self.lost: dict[str, int] = {}
+        self.limit = limit
+        self.positions = dict(positions)
+        self.formats: dict[str, int] = {}
+        self.repositories: dict[str, Repository] = {}
+        self._touched: dict[str, Repository] = {}
+        self._line: dict[str, Repository] = {}
+        self.succession = Succession(self.repositories)
+        self._successors: dict[str, Repository] = {}
+        self._stored_newer: list[Record] = []
+        self._kept: set[tuple[str, int, int]] = set()
+        self._unsettled: dict[str, Record] = {}
+        self._joining = Joining()
+        self._is_loaded = False
+        self._output = Outgoing(passed=dict(positions))
+
+    # Loading
+
+    def load_state(self, state: State) -> None:
+        """Takes a stored state; all of them before anything is decided."""
+        self._repository(state.repository).state = state
+        self.succession.note(state)
+
+    def load_pending(self, key: str, value: bytes) -> None:
+        """Takes a record of `pending`, whatever the order; read later. Raises ValueError if the key is none of ours."""
+        repository, _, place = key.partition("/")
+        partition, newer, offset = place.rpartition(":")
+        if newer:
+            self._stored_newer.append(_kept(repository, int(partition), int(offset), value))
+            self._kept.add((repository, int(partition), int(offset)))
+            return
+        found = self._repository(repository)
+        found.add(Held.stored(int(place), value))
+        self._touched[repository] = found
+
+    def loaded(self, now: float) -> None:
+        """Everything stored was taken, acks included: what was decided before counts from here on."""
+        for repository in self.repositories.values():
+            broken = self.poison.repositories.get(repository.id)
+            if broken is not None:
+                text = f"{_path(repository)}: stands still: {broken.reason}"
+                self._output.fail(repository.id, text, broken.traceback, now)
+                continue
+            with blaming(repository.id):
+                repository.loaded()
+        self._stored_newer.sort(key=lambda record: record.offset, reverse=True)
+        self._is_loaded = True
+        self._joining.survey(self.roster, self.repositories)
+
+    def recover(self, notice: Notice) -> bool:
+        """Takes a notice, the oldest first, and says whether it told anything new: of a state that was lost or is older."""
+        repository = self._repository(notice.event.repository)
+        if not is_older(repository.state, notice):
+            return False
+        repository.state, repository.is_recovered = recovered(repository.state, notice), True
+        self.succession.note(repository.state)
+        self._touched[repository.id] = self._output.dirty[repository.id] = repository
+        return True
+
+    def write_again(self, names: Iterable[str]) -> None:
+        """The next batch holds the states of these repositories."""
+        self._output.dirty.update((name, self.repositories[name]) for name in names)
+
+    def take_kept(self, now: float) -> Outcome:
+        """Takes what an older aggregator kept, until a batch is full; all of it before any `event`.
+
+        Unfinished: call it again once the batch is written. Missing: once the partition `kept_in` is read again.
+        """
+        while self._stored_newer:
+            outcome = Outcome.UNFINISHED if self.full else self._take_newer(self._stored_newer[-1], now)
+            if outcome in (Outcome.UNFINISHED, Outcome.MISSING):
+                return outcome
+            self._stored_newer.pop()
+        return Outcome.TAKEN
+
+    @property
+    def kept_in(self) -> int:
+        """The partition of what `take_kept` takes next."""
+        return self._stored_newer[-1].partition
+
+    def begin_again(self, partition: int) -> None:
+        """The partition is read from its beginning up to its position, by `passed`; what is not found there is lost."""
+        self.whole.add(partition)
+
+    def end_again(self, partition: int, now: float) -> None:
+        """All of the partition up to its position was read again."""
+        for name, record in list(self._unsettled.items()):
+            if record.partition == partition:
+                del self._unsettled[name]
+                self._fork(self.repositories[name], wire.decode(record.value or b"").event, record, now)
+
+    # Input
+
+    def event(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `events`; its position is passed whatever it is, but for an unfinished one."""
+        return self._pass(record, self._guarded(self._event, record, now))
+
+    def _event(self, record: Record, now: float) -> Outcome:
+        repository = self.repositories.get(record.key or "")
+        if repository is not None and repository.newer:
+            self._keep(repository, record)
+            return Outcome.HELD
+        try:
+            return self._read(record, now)
+        except UnknownEvent as error:
+            if not is_identifier(record.key or ""):
+                return self._refuse(record, error, now)
+            self._keep(self._repository(record.key or ""), record)
+            return Outcome.UNKNOWN
+        except Rejected as error:
+            return self._refuse(record, error, now)
+
+    def passed(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `events` that lies before the position, should anything of it be missing; as with `event`.
+
+        What cannot be read was recorded when it was passed. A fork counts at `end_again`, unless an adoption follows it.
+        """
+        repository = self.repositories.get(record.key or "")
+        if repository is not None and repository.is_behind_newer(record):
+            self._keep(repository, record, is_again=True)
+            return Outcome.HELD
+        try:
+            return self._guarded(self._read_again, record, now)
+        except UnknownEvent:
+            if is_identifier(record.key or ""):
+                self._keep(self._repository(record.key or ""), record, is_again=True)
+            return Outcome.UNKNOWN
+        except Rejected:
+            return Outcome.REJECTED
+
+    def incomplete(self) -> set[str]:
+        """Ids of the repositories of which events that wait for their notice are missing."""
+        return {name for name, repository in self.repositories.items() if repository.is_incomplete}
+
+    def lose(self, name: str, now: float) -> None:
+        """What the repository lacks is not in the log any more: it is recorded, and counts as announced in its turn."""
+        repository = self.repositories[name]
+        lost = repository.pass_lost()
+        if not lost:
+            return
+        text = f"{_path(repository)}: {lost} events without notice are gone from pending and from events; they get none"
+        self._output.fail(name, text, None, now)
+        self._output.dirty[name] = self._touched[name] = repository
+        self.lost[name] = self.lost.get(name, 0) + lost
+
+    def ahead(self) -> dict[tuple[str, str], int]:
+        """The levels of gating mirrors at events that are not known: (mirror, repository) → sequence."""
+        found = {}
+        for name, repository in self.repositories.items():
+            for mirror in repository.acks:
+                if repository.standing(mirror) is Standing.AHEAD and self._may_gate(mirror, repository):
+                    found[mirror, name] = repository.acks[mirror].applied
+        return found
+
+    def is_ahead(self, mirror: str, name: str, applied: int) -> bool:
+        """Whether event `applied` of the repository, which the mirror says to have, is still not known."""
+        repository = self.repositories[name]
+        return repository.standing(mirror) is Standing.AHEAD and applied > _last(repository)
+
+    def missing(self, levels: Mapping[tuple[str, str], int]) -> dict[str, int]:
+        """How many events of each repository the log lacks, by those of these levels that are still ahead of it."""
+        found: dict[str, int] = {}
+        for (mirror, name), applied in levels.items():
+            if name in self.repositories and self.is_ahead(mirror, name, applied):
+                found[name] = max(found.get(name, 0), applied - _last(self.repositories[name]))
+        return found
+
+    def path(self, name: str) -> str:
+        """The path of a repository, its id if none is known."""
+        return _path(self.repositories[name]) if name in self.repositories else name
+
+    def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
+        """Sets a level aside of which the whole log knows no event."""
+        repository = self.repositories[name]
+        text = (
+            f"{_path(repository)}: {mirror} says that it has applied event {applied}, which is not in the log; "
+            "its level counts for nothing until the log has that event"
+        )
+        self._output.error(
+            f"{mirror}/{name}", text, ACKS, 0, 0, shape.to_json(repository.acks[mirror]), now, repository=name
+        )
+
+    def _may_gate(self, name: str, repository: Repository) -> bool:
+        """Whether notices of the repository wait for this mirror; if its path is not known, whether they could."""
+        if repository.state is not None:
+            return any(mirror.name == name for mirror in repository.gating(self.roster))
+        mirror = self.roster.mirror(name)
+        return mirror is not None and mirror.gates(repository.id, None)
+
+    def ack(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
+        return self._guarded(self._ack, record, now)
+
+    def _ack(self, record: Record, now: float) -> Outcome:
+        mirror, _, repository = (record.key or "").partition("/")
+        try:
+            if repository:
+                found = self._level(mirror, repository, record.value)
+                if found is not None:
+                    return self._refuse_ack(record, found, None, now)
+            elif record.value is not None:
+                beat = shape.from_json(Beat, record.value)
+                if beat.mirror != mirror:
+                    raise MalformedEvent("key and value name different mirrors")
+                self.formats[mirror] = beat.format
+        except Rejected as error:
+            return self._refuse_ack(record, str(error), None, now)
+        return Outcome.TAKEN
+
+    def _refuse_ack(self, record: Record, reason: str, traceback: str | None, now: float) -> Outcome:
+        if record.offset >= self.positions.get((ACKS, record.partition), 0):
+            self._output.reject(record, reason, now, traceback=traceback)
+            self._pass(record, Outcome.REJECTED)
+        return Outcome.REJECTED
+
+    def request(self, record: Record, now: float) -> Outcome:
+        """Takes a record of `roster-requests` and decides it; a request decided before is a repeat. As with `event`."""
+        return self._pass(record, self._guarded(self._request, record, now))
+
+    def _request(self, record: Record, now: float) -> Outcome:
+        self._output.moved = True
+        try:
+            request = shape.from_json(Request, record.value or b"")
+        except Rejected as error:
+            self._output.reject(record, str(error), now)
+            return Outcome.REJECTED
+        if self.roster.decision(request.id) is not None:
+            return Outcome.REPEAT
+        points = {partition: at for (topic, partition), at in self.positions.items() if topic == EVENTS}
+        decided = rosters.decide(self.roster, request, positions=points, now=now)
+        if isinstance(decided, rosters.Refusal):
+            self._set_roster(rosters.remember(self.roster, request, now=now, refusal=decided))
+            return Outcome.REJECTED
+        returns = request.verb is rosters.Verb.ADD and self.roster.mirror(request.mirror) is not None
+        if (returns or request.verb is rosters.Verb.REMOVE) and not self._forget(request.mirror or ""):
+            return Outcome.UNFINISHED
+        self._set_roster(rosters.remember(decided, request, now=now))
+        return Outcome.TAKEN
+
+    # Decisions
+
+    def decide(self, now: float) -> bool:
+        """Releases and announces what can be, until a batch is full; whether something is left.
+
+        What is new goes first: a long backlog of others delays no release, and no notice by more than a batch.
+        """
+        touched, self._touched = {**self._successors, **self._touched}, {}
+        self._successors = {}
+        for name, repository in touched.items():
+            if self._output.crowded:
+                self._touched[name] = repository
+            elif self._decide(repository, now):
+                self._line.pop(name, None)
+            else:
+                self._line[name] = repository
+        for name in list(self._line):
+            repository = self._line.pop(name)
+            if not self._decide(repository, now):
+                self._line[name] = repository
+                break
+        self._promote(now)
+        return self.undecided
+
+    def _decide(self, repository: Repository, now: float) -> bool:
+        if repository.id in self.poison.repositories:
+            return True
+        with blaming(repository.id):
+            return self._advance(repository, now)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether there is more to decide than went into the last batch."""
+        return bool(self._touched or self._line)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether mirrors or receivers wait for what the next batch holds."""
+        return self._output.urgent
+
+    @property
+    def full(self) -> bool:
+        """Whether the next batch is as large as a transaction should be."""
+        return self._output.full
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything for the next batch at all."""
+        return self._output.waiting
+
+    def batch(self) -> Batch:
+        """All that changed since the last batch, to be written in one transaction."""
+        output, self._output = self._output, Outgoing()
+        return output.batch()
+
+    # For whoever watches
+
+    @property
+    def held(self) -> int:
+        """Events without a notice."""
+        return sum(len(repository.queue) + len(repository.newer) for repository in self.repositories.values())
+
+    def gating(self, repository: Repository) -> tuple[Mirror, ...]:
+        """The mirrors that this repository's notices wait for, by the path it has now."""
+        return repository.gating(self.roster)
+
+    def renew(self) -> None:
+        """The next batch stores every position, also those that did not move."""
+        self._output.passed = dict(self.positions)
+
+    # Inside
+
+    def _guarded(self, take: Callable[[Record, float], Outcome], record: Record, now: float) -> Outcome:
+        """What `take` makes of the record; a reject if it was poisoned before. Raises Poisoned."""
+        place = place_of(record)
+        known = self.poison.records.get(place)
+        if known is None:
+            with blaming(place):
+                return take(record, now)
+        if record.topic == ACKS:
+            return self._refuse_ack(record, known.reason, known.traceback, now)
+        self._output.moved = True
+        self._output.reject(record, known.reason, now, traceback=known.traceback)
+        return Outcome.REJECTED
+
+    def _pass(self, record: Record, outcome: Outcome) -> Outcome:
+        if outcome not in (Outcome.UNFINISHED, Outcome.MISSING):
+            place = (record.topic, record.partition)
+            self.positions[place] = self._output.passed[place] = record.offset + 1
+        return outcome
+
+    def _repository(self, name: str) -> Repository:
+        found = self.repositories.get(name)
+        if found is None:
+            found = self.repositories[name] = Repository(name)
+        return found
+
+    def _read_again(self, record: Record, now: float) -> Outcome:
+        return self._read(record, now, is_again=True)
+
+    def _read(self, record: Record, now: float, *, is_again: bool = False) -> Outcome:
+        frame = wire.decode(record.value or b"")
+        if frame.header.event is None:
+            return Outcome.NOTHING
+        self._output.moved = True
+        outcome = self._arrive(frame.event, record, now, is_again=is_again)
+        if outcome is Outcome.TAKEN:
+            self._output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
+        return outcome
+
+    def _refuse(self, record: Record, error: Rejected, now: float) -> Outcome:
+        self._output.moved = True
+        self._output.reject(record, str(error), now)
+        return Outcome.REJECTED
+
+    def _keep(self, repository: Repository, record: Record, *, is_again: bool = False) -> None:
+        """For whoever understands it; those behind it wait as well, because their order and their chain depend on it.
+
+        Met again, it is stored already; but a log that lost records has others at the same places.
+        """
+        place = (repository.id, record.partition, record.offset)
+        repository.hold_newer(record)
+        if not is_again or place not in self._kept:
+            self._kept.add(place)
+            self._output.keep(record)
+
+    def _take_newer(self, record: Record, now: float) -> Outcome:
+        """What an older aggregator kept; it stays there if it is still not understood, or stands behind one that is not."""
+        repository = self._repository(record.key or "")
+        if repository.newer:
+            self._keep(repository, record, is_again=True)
+            return Outcome.HELD
+        try:
+            outcome = self._guarded(self._read, record, now)
+        except UnknownEvent:
+            self._keep(repository, record, is_again=True)
+            return Outcome.UNKNOWN
+        except Rejected as error:
+            outcome = self._refuse(record, error, now)
+        if outcome not in (Outcome.UNFINISHED, Outcome.MISSING):
+            self._kept.discard((repository.id, record.partition, record.offset))
+            self._output.give_up(record)
+        return outcome
+
+    def _arrive(self, event: Event, record: Record, now: float, *, is_again: bool) -> Outcome:
+        if record.key != event.repository:
+            raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
+        repository = self._repository(event.repository)
+        is_unsettled = repository.id in self._unsettled
+        arrival = judge(repository.state, event, repository.known, is_forked=is_unsettled)
+        if is_unsettled and adopts(repository.state, event, arrival):
+            del self._unsettled[repository.id]
+        if arrival is Arrival.REPEAT:
+            return self._fill(repository, event, record, now) if repository.lacks(event) else Outcome.REPEAT
+        is_other = repository.state is not None and event.incarnation != repository.state.incarnation
+        may_lack = arrival is Arrival.GAP or (arrival is Arrival.FORK and is_other)  # its adoption may have been passed
+        if may_lack and record.partition not in self.whole:
+            return Outcome.MISSING
+        if arrival not in TAKEN:
+            if is_again:
+                self._unsettled[repository.id] = record
+            else:
+                self._fork(repository, event, record, now)
+            return Outcome.REJECTED
+        if arrival is Arrival.GAP:
+            text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
+            if repository.state is None:
+                text += "; nothing else is known of it, so the chains of its streams begin anew"
+            self._output.reject(record, text, now, repository=repository.id)
+            self.lost[repository.id] = self.lost.get(repository.id, 0) + event.seq - _last(repository) - 1
+        if arrival is Arrival.ADOPTED and not self._retire(repository, event, now):
+            return Outcome.UNFINISHED
+        repository.state = follow(repository.state, event, arrival, self.roster.version)
+        self.succession.note(repository.state)
+        repository.add(Held.arrived(event, record, now))
+        repository.newest_at = now
+        self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
+        self._touched[repository.id] = repository
+        if self._joining and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
+            self._joining.survey(self.roster, self.repositories)
+        return Outcome.TAKEN
+
+    def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
+        """Marks the repository; recorded before, it is not again."""
+        assert repository.state is not None
+        if repository.state.fork == event.id:
+            return
+        repository.state = forked(repository.state, event)
+        self._output.dirty[repository.id] = repository
+        self._output.reject(record, _fork_text(event, repository.state), now, repository=repository.id)
+
+    def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> Outcome:
+        """An event that waits for its notice, but was lost from `pending`, is there again."""
+        held = Held.arrived(event, record, now)
+        held.written = True
+        repository.fill(held)
+        self._output.add(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store()))
+        self._touched[repository.id] = repository
+        return Outcome.TAKEN
+
+    def _retire(self, repository: Repository, event: Event, now: float) -> bool:
+        """An adopted history begins: what can still be told of the old one is told, the rest is recorded as overtaken.
+
+        False if the batch was full before the end. The newest is overtaken first: killed in the middle, what is left is told
+        without a hole, or overtaken the next time. Raises UnknownEvent, with nothing changed, if a newer aggregator stored some.
+        """
+        for held in repository.queue:
+            if held.pending is None and held.readable():
+                held.opened()
+        if not self._advance(repository, now):
+            return False
+        while repository.queue and not self._output.full:
+            self._overtake(repository, repository.drop_newest(), event, now)
+        return not repository.queue
+
+    def _overtake(self, repository: Repository, held: Held, event: Event, now: float) -> None:
+        if not held.readable():
+            self._set_aside(repository, held, now)
+            return
+        text = f"{event.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
+        self._output.bury(repository, held)
+        self._output.error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
+
+    def _level(self, mirror: str, repository: str, value: bytes | None) -> str | None:
+        """Takes a level; why it counts for nothing, if that is certain."""
+        ack = None if value is None else shape.from_json(Ack, value)
+        if ack is not None and (ack.mirror, ack.repository) != (mirror, repository):
+            raise MalformedEvent("key and value name different mirrors or repositories")
+        found = self._repository(repository)
+        found.heard(mirror, ack)
+        if found.queue:
+            self._touched[repository] = found
+        if self._is_loaded:  # before, what the level is held against is not complete
+            self._joining.heard(mirror, found)
+        is_foreign = self._is_loaded and found.standing(mirror) is Standing.FOREIGN
+        return _foreign(found, ack) if ack is not None and is_foreign else None
+
+    def _advance(self, repository: Repository, now: float) -> bool:
+        """Releases, then announces, in order; False when the batch was full before the end."""
+        while True:
+            try:
+                return self._step(repository, now)
+            except UnknownEvent:  # stored by a newer aggregator: it waits for that one, and all behind it do
+                repository.is_stored_newer = True
+                return True
+            except MalformedEvent:
+                if self._output.full:
+                    return False
+                self._set_aside(repository, repository.drop_broken(), now)
+
+    def _step(self, repository: Repository, now: float) -> bool:
+        output, version, allow = self._output, self.roster.version, self.roster.allow_empty
+        gating = repository.gating(self.roster)
+        while True:
+            for held in repository.releasable(gating, allow_empty=allow):
+                if self.succession.must_wait(repository, held, now):
+                    self._successors[repository.id] = repository
+                    break
+                repository.release(held, version)
+                output.dirty[repository.id] = repository
+                output.releases += 1
+            before = output.notices
+            for held, proof in repository.announceable(gating, allow_empty=allow):
+                if output.notices >= self.limit or output.full:
+                    return False
+                self._announce(repository, held, proof, now)
+            if output.notices == before:
+                return True
+
+    def _announce(self, repository: Repository, held: Held, proof: tuple[MirrorProof, ...], now: float) -> None:
+        event, state = held.event, repository.state
+        assert state is not None
+        last = dict(state.streams or {})
+        previous = {stream.value: last.get(stream.value) for stream in streams(event)}
+        notice = Notice(
+            event=event,
+            time=now,
+            roster=self.roster.version,
+            acks=proof,
+            previous=previous,
+            base=state.base or None,
+        )
+        self._output.add(Message(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
+        self._output.bury(repository, held)
+        self._output.dirty[repository.id] = repository
+        repository.announced(held, self.roster.version, {**last, **dict.fromkeys(previous, event.id)} or None)
+        self._output.notices += 1
+        if event.type in (Type.RENAMED, Type.DELETED):
+            self._touched.update(self._successors)
+            self._successors.clear()
+
+    def _set_aside(self, repository: Repository, broken: Held, now: float) -> None:
+        key, value = f"{repository.id}/{broken.seq}", broken.value or b""
+        self._output.bury(repository, broken)
+        self._output.error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)
+
+    # Roster
+
+    def _set_roster(self, roster: Roster) -> None:
+        """Every version is a record of its own, because decisions name it; later ones in the same batch follow it."""
+        changed = roster.version != self.roster.version
+        self.roster, self._output.roster = roster, True
+        self._output.add(Message(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
+        if changed:
+            self._touched.update((name, found) for name, found in self.repositories.items() if found.queue)
+            self._joining.survey(self.roster, self.repositories)
+
+    def _promote(self, now: float) -> None:
+        for name in self._joining.level():
+            self._set_roster(rosters.promoted(self.roster, name, now=now))
+
+    def _forget(self, mirror: str) -> bool:
+        """The levels of a mirror that is about to be removed, for it may come back empty; and what it said while it was removed.
+
+        False if the batch was full before.
+        """
+        for repository in self.repositories.values():
+            if mirror in repository.acks:
+                if self._output.full:
+                    return False
+                repository.heard(mirror, None)
+                self._output.add(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
+        return True
+
+
+def _kept(repository: str, partition: int, offset: int, value: bytes) -> Record:
+    """The record of `events` as `pending` keeps it."""
+    return Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
+
+
+def _foreign(repository: Repository, ack: Ack) -> str:
+    return (
+        f"{_path(repository)}: {ack.mirror} says that it has applied event {ack.applied} ({ack.event[:40]}), which is another "
+        "one in the log, or has another digest: this level counts for nothing"
+    )
+
+
+def _path(repository: Repository) -> str:
+    return repository.state.path if repository.state else repository.id
+
+
+def _last(repository: Repository) -> int:
+    return repository.state.seq if repository.state else 0
+
+
+def _fork_text(event: Event, state: State) -> str:
+    return (
+        f"{event.path}: event {event.seq} ({event.id}) is a fork: the log continued from {state.seq} ({state.event}); "
+        "find out which history is true, then adopt it"
+    )

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What holds notices back and needs a human: silent mirrors, repositories that no mirror gates or that wait for others. Pure."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..words.clock import Silence
+from ..words.levels import MIRROR_FORMAT
+from ..words.roster import MirrorState
+from .aggregation import Aggregation
+from .repository import Repository
+
+SILENT = "mirror silent"
+NO_GATING = "no gating mirror"
+NEWER = "events of a newer version"
+BROKEN = "decisions failed"
+LOST = "events lost"
+MISSING = "events missing in the log"
+SUCCESSOR = "successor waits"
+OLDER = "mirror of an older release"
+STEPS = {
+    LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
+    MISSING: "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep",
+}
+"""What an operator can do about an alarm, where the name does not say it."""
+
+NAMED = 3
+"""So many repositories are told by name."""
+
+OLDER_STEP = "upgrade it; it does not say from which event on it can serve, so renames and deletions may wait for ever"
+
+SUCCESSORS = 10
+"""Successors that get an alarm of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One alarm; equal while the same thing goes on, whatever its numbers are.
+
+    Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
+    it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; some of these are named by `paths`. A
+    repository that waits for the one before it at its path has an alarm of its own, which `story` tells.
+    """
+
+    kind: str
+    mirror: str | None = None
+    repository: str | None = None
+    story: str | None = field(default=None, compare=False)
+    numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
+    paths: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def text(self) -> str:
+        """In one line, for whoever has no log lines at hand."""
+        if self.story is not None:
+            return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {self.story}"
+        numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
+        where = f" ({', '.join(self.paths)})" if self.paths else ""
+        step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
+        return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}{where}{step}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Backlog:
+    """What waits for one mirror: `lag` events it has not applied, `held` notices it does not serve yet."""
+
+    lag: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What waits, and for whom.
+
+    `alone` notices of `repositories` wait because no mirror gates them; `newer` has the number of events of each repository that
+    waits for a newer aggregator, `broken` of each that stands still because decisions about it failed.
+    """
+
+    mirrors: Mapping[str, Backlog]
+    alone: int
+    repositories: int
+    newer: Sequence[int]
+    broken: Sequence[int] = ()
+
+
+def alarms(
+    core: Aggregation,
+    waiting: Waiting,
+    silence: Silence,
+    now: float,
+    patience: float,
+    missing: Mapping[str, int] | None = None,
+) -> tuple[Alarm, ...]:
+    """All that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent.
+
+    `missing` says of repositories how many events mirrors have that the log does not.
+    """
+    found = []
+    for mirror in core.roster.mirrors:
+        if mirror.state not in (MirrorState.ACTIVE, MirrorState.JOINING):
+            continue
+        standing = mirror.name, "standing"  # one that has come into its state gets time to begin
+        silence.heard(standing, mirror.since, now)
+        seconds = min(silence.seconds(mirror.name, now), silence.seconds(standing, now))
+        if seconds >= patience:
+            backlog = waiting.mirrors[mirror.name]
+            numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
+            found.append(Alarm(kind=SILENT, mirror=mirror.name, numbers=numbers))
+        if core.formats.get(mirror.name, MIRROR_FORMAT) < MIRROR_FORMAT:
+            found.append(Alarm(kind=OLDER, mirror=mirror.name, story=OLDER_STEP))
+    if waiting.alone:
+        numbers = {"held": waiting.alone, "repositories": waiting.repositories}
+        found.append(Alarm(kind=NO_GATING, numbers=numbers))
+    if waiting.newer:
+        found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
+    if waiting.broken:
+        found.append(Alarm(kind=BROKEN, numbers={"held": sum(waiting.broken), "repositories": len(waiting.broken)}))
+    found += _by_repository(core, LOST, "lost", core.lost)
+    found += _by_repository(core, MISSING, "missing", missing or {})
+    return (*found, *_successors(core, silence, now, patience))
+
+
+def _successors(core: Aggregation, silence: Silence, now: float, patience: float) -> Iterator[Alarm]:
+    """Who waits for whom at a path: at once if only an operator can end it, after `patience` if mirrors may."""
+    told = []
+    for wait in core.succession.waits():
+        whom = wait.successor.id, "waits"
+        silence.heard(whom, wait.since, now)
+        is_due = silence.seconds(whom, now) >= patience
+        causes = [(other, cause) for other in wait.predecessors if (cause := _cause(core, other, is_due=is_due))]
+        if causes:
+            told.append((wait, causes))
+    for wait, causes in told[:SUCCESSORS]:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wait.since))
+        reasons = "; ".join(f"{_name(other)}, {cause}" for other, cause in causes)
+        story = f"{wait.path} ({wait.successor.id}) waits since {since} UTC for all notices of {reasons}"
+        yield Alarm(kind=SUCCESSOR, repository=wait.successor.id, story=story)
+    if len(told) > SUCCESSORS:
+        yield Alarm(kind=SUCCESSOR, story=f"{len(told) - SUCCESSORS} more")
+
+
+def _cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
+    """Why the repository's own notices do not come, and what ends that; None if they still may by themselves."""
+    broken = core.poison.repositories.get(other.id)
+    if broken is not None:
+        return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"
+    if other.newer or other.is_stored_newer:
+        return "which has events of a newer version: upgrade the aggregator"
+    if other.queue and not other.gating(core.roster) and not core.roster.allow_empty:
+        return (
+            f"which no mirror gates: `vcsreplicator roster activate MIRROR --repository {other.id}`, "
+            "or `vcsreplicator roster allow-empty yes --yes`"
+        )
+    mirrors = other.lagging(core.roster)
+    if is_due and mirrors:
+        return f"which mirrors lack ({', '.join(mirrors)}): `vcsreplicator roster deactivate MIRROR --repository {other.id} --yes`"
+    return None
+
+
+def _name(repository: Repository) -> str:
+    return f"{repository.state.path} ({repository.id})" if repository.state else repository.id
+
+
+def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
+    """The alarm about so many events of each of these repositories, if there are any."""
+    if not counts:
+        return []
+    paths = tuple(sorted(core.path(name) for name in counts)[:NAMED])
+    return [Alarm(kind=kind, numbers={what: sum(counts.values()), "repositories": len(counts)}, paths=paths)]
+
+
+def survey(core: Aggregation) -> Waiting:
+    """Counts over everything that has no notice yet."""
+    mirrors = {mirror.name: Backlog() for mirror in core.roster.mirrors}
+    alone = repositories = 0
+    broken = []
+    for repository in core.repositories.values():
+        if repository.id in core.poison.repositories:
+            broken.append(len(repository.queue) + len(repository.newer))
+            continue
+        gating = core.gating(repository)
+        if repository.queue and not gating and not core.roster.allow_empty:
+            alone, repositories = alone + len(repository.queue), repositories + 1
+        for mirror in gating:
+            ack = repository.ack(mirror.name)
+            applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
+            mirrors[mirror.name].lag += sum(held.seq > applied for held in repository.queue)
+            mirrors[mirror.name].held += sum(held.seq > serving for held in repository.queue)
+    newer = [
+        len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0)
+        for repository in core.repositories.values()
+        if repository.newer or repository.is_stored_newer
+    ]
+    return Waiting(mirrors=mirrors, alone=alone, repositories=repositories, newer=newer, broken=broken)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An event arrives: does it continue what the aggregator holds true of its repository? Pure.
+
+Records of `events` may stand twice, a restored master may write a history that forks, and records may be missing after a loss of
+the log. Only what continues the chain moves a level; everything else is named here and recorded by the caller.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..words.event import Event, Type
+from ..words.levels import Notice, State, Stay
+
+
+class Arrival(enum.StrEnum):
+    """What an event is to the state of its repository; only the first four are taken."""
+
+    FIRST = "first"
+    NEXT = "next"
+    GAP = "gap"
+    ADOPTED = "adopted"
+    REPEAT = "repeat"
+    FORK = "fork"
+
+
+TAKEN = frozenset({Arrival.FIRST, Arrival.NEXT, Arrival.GAP, Arrival.ADOPTED})
+
+
+def judge(state: State | None, event: Event, known: Callable[[int], str | None], *, is_forked: bool = False) -> Arrival:
+    """What the event is; `known` gives the id of an earlier event by its sequence, None if it is forgotten.
+
+    A gap is taken only while no fork was seen, by the state or, with `is_forked`, since: behind a fork it is unknown whose history
+    it is. An earlier sequence whose id is forgotten counts as a repeat.
+    """
+    if state is None:
+        return Arrival.FIRST if event.seq == 1 else Arrival.GAP
+    if event.incarnation != state.incarnation:
+        return _other_incarnation(state, event)
+    if event.seq <= state.seq:
+        return Arrival.REPEAT if known(event.seq) in (event.id, None) else Arrival.FORK
+    if event.seq == state.seq + 1:
+        return Arrival.NEXT if event.previous == state.event else Arrival.FORK
+    return Arrival.FORK if state.fork or is_forked else Arrival.GAP
+
+
+def adopts(state: State | None, event: Event, arrival: Arrival) -> bool:
+    """Whether the event adopts a history, or did so with the present one: what did not fit before it is settled."""
+    if state is None or arrival is Arrival.ADOPTED:
+        return arrival is Arrival.ADOPTED
+    return event.seq == 1 and event.incarnation == state.incarnation and bool(state.retired)
+
+
+def _other_incarnation(state: State, event: Event) -> Arrival:
+    if event.incarnation in state.retired:
+        return Arrival.REPEAT
+    adopted = "adopted" in (event.detail or {}).values() and event.type in (Type.CREATED, Type.SYNC)
+    return Arrival.ADOPTED if adopted and event.seq == 1 else Arrival.FORK
+
+
+def follow(state: State | None, event: Event, arrival: Arrival, roster: int) -> State:
+    """The state after an event that is taken; releases and notices start over with an adopted history."""
+    fresh = state is None or arrival is Arrival.ADOPTED
+    before = event.seq - 1
+    return State(
+        repository=event.repository,
+        incarnation=event.incarnation,
+        path=event.path,
+        generation=event.generation,
+        seq=event.seq,
+        event=event.id,
+        digest=event.digest,
+        released=before if fresh or state is None else state.released,
+        noticed=before if fresh or state is None else state.noticed,
+        roster=roster if state is None else state.roster,
+        deleted=event.type is Type.DELETED,
+        streams=state.streams if state else None,
+        retired=_retired(state, arrival),
+        fork=None if fresh or state is None else state.fork,
+        base=_base(state, arrival),
+        stays=_stays(state, event, arrival),
+    )
+
+
+def is_older(state: State | None, notice: Notice) -> bool:
+    """Whether the state is from before this notice, which both were written in one transaction."""
+    event = notice.event
+    if state is None or event.incarnation != state.incarnation:
+        return state is None or event.incarnation not in state.retired
+    return event.seq > state.noticed
+
+
+def recovered(state: State | None, notice: Notice) -> State:
+    """The state as far as notices tell: after this one, when `state` was after one before."""
+    event = notice.event
+    if state is not None and state.incarnation == event.incarnation and event.seq <= state.seq:
+        found = state
+    else:
+        is_adopted = state is not None and state.incarnation != event.incarnation
+        found = follow(state, event, Arrival.ADOPTED if is_adopted else Arrival.NEXT, notice.roster)
+    streams = {**(found.streams or {}), **dict.fromkeys(notice.previous, event.id)}
+    return replace(
+        found,
+        released=max(found.released, event.seq),
+        noticed=event.seq,
+        roster=notice.roster,
+        base=notice.base or 0,
+        streams=streams or None,
+        stays=tuple(stay for stay in found.stays if stay.until > event.seq),
+    )
+
+
+def forked(state: State, event: Event) -> State:
+    """The state after an event that does not fit: the same levels, and the event's id as the mark of the fork."""
+    return replace(state, fork=event.id)
+
+
+def _stays(state: State | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:
+    if state is None:
+        return ()
+    before = () if arrival is Arrival.ADOPTED else state.stays
+    if event.path == state.path and event.type is not Type.DELETED:
+        return before
+    return (*before, Stay(path=state.path, generation=state.generation, until=event.seq))
+
+
+def _base(state: State | None, arrival: Arrival) -> int:
+    if state is None:
+        return 0
+    return state.base + state.seq if arrival is Arrival.ADOPTED else state.base
+
+
+def _retired(state: State | None, arrival: Arrival) -> tuple[str, ...]:
+    if state is None:
+        return ()
+    return (*state.retired, state.incarnation) if arrival is Arrival.ADOPTED else state.retired

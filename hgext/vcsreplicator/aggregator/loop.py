@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The aggregator: releases what every gating mirror has applied, and announces what every one serves.
+
+It reads `events`, `acks` and `roster-requests`; one transaction moves its positions, `pending`, `state`, `roster` and `notices`.
+Levels (`acks`) are read whole at start; a stored position there only says up to where unreadable ones are recorded. So whatever
+crashes, each event is released and announced once in effect, and a restart needs the compacted topics alone. After a transaction
+whose outcome is unknown everything in memory is thrown away and read again; so it is after an exception that nobody foresaw, but
+then without the record or the repository that it came of. A newer aggregator fences an older one, which leaves
+`run` with Fenced, whatever trouble either had.
+
+Commits are made when somebody waits for them: a release, a notice or a decision about the roster at once (what arrives during a
+commit is the next group). Nobody waits for new events alone: within `group_time` most of them are released, and one transaction
+holds both.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import structlog
+
+from ..log import (
+    ACKS,
+    EVENTS,
+    NOTICES,
+    PENDING,
+    ROSTER,
+    ROSTER_REQUESTS,
+    STATE,
+    Log,
+    Message,
+    Reader,
+    Record,
+    Transactor,
+    partition_of,
+)
+from ..words import roster as rosters
+from ..words.clock import Clock, Silence, SystemClock
+from ..words.errors import BadConfig, Expired, MalformedEvent, Unavailable
+from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, State
+from ..words.retry import RECONNECT
+from ..words.roster import Roster
+from ..words.shape import from_json, to_json, within
+from .aggregation import Aggregation, Outcome
+from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, survey
+from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, HELD, NOTICES_TOTAL, RELEASES_TOTAL, VERSION, WAITING
+from .outgoing import BATCH_STATES, Batch
+from .poison import Poison, Poisoned
+from .rereading import Rereading
+
+GROUP = IDENTITY = "aggregator"
+POLL = 0.2
+"""Longest wait for a record in seconds: how soon a wish to stop is noticed."""
+
+READ_LIMIT, READS = 500, 4
+RENEW_INTERVAL = 3600.0  # seconds; Kafka forgets a position that nobody stores for a week
+"""Records of one read, and reads before what they brought is decided and committed."""
+
+LOAD_LIMIT = 5000
+TopicPartition = tuple[str, int]
+
+log_line = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorSettings:
+    """Times in seconds.
+
+    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two signs of life,
+    `silence` after how long without one a mirror is alarmed. `batch` is the most notices of one transaction.
+    """
+
+    group_time: float = 0.1
+    beat: float = 5.0
+    silence: float = 60.0
+    batch: int = 1000
+
+    def __post_init__(self) -> None:
+        within(self, group_time=(0, 3600), beat=(0.01, 3600), silence=(0.01, 3600), batch=(1, 10_000))
+
+
+def run(
+    settings: AggregatorSettings,
+    log: Log,
+    *,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    clock: Clock | None = None,
+) -> None:
+    """Aggregates until `stop` is set; `ready` is called when everything is loaded. Raises Fenced and BadConfig only.
+
+    While the log is away it is tried again for ever.
+    """
+    clock = clock or SystemClock()
+    transactor: Transactor | None = None
+    poison, silence = Poison(), Silence(clock.monotonic())
+    failures = 0
+    announced = False
+    while not stop.is_set():
+        try:
+            if transactor is None:
+                _refuse_newer(log, stop)
+                transactor = log.transactor(IDENTITY)
+            else:
+                transactor.renew()
+            with Session(settings, log, transactor, clock, poison, silence, stop) as session:
+                if not announced:
+                    ready()
+                    announced = True
+                while not stop.is_set():
+                    session.step(POLL)
+                    failures = 0
+                session.commit()
+        except Stopping:
+            log_line.info("stopped while reading the log")
+        except (Unavailable, Expired) as error:
+            failures += 1
+            log_line.warning("log unavailable", reason=str(error), failures=failures)
+            stop.wait(RECONNECT.delay(failures, random.random()))
+        except Poisoned as poisoned:
+            log_line.exception("unforeseen", what=poisoned.what)
+            if not poison.add(poisoned):
+                raise
+        finally:
+            if transactor is not None:
+                transactor.close()
+
+
+class Stopping(Exception):
+    """The service shall stop while it reads the log; nothing is lost by that."""
+
+
+class Session:
+    """One life of the aggregator between two looks at the whole log; used by one thread.
+
+    Raises Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
+
+    It is loaded when made, after the transactor was: what an older one did is done.
+    """
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        log: Log,
+        transactor: Transactor,
+        clock: Clock,
+        poison: Poison | None = None,
+        silence: Silence | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._settings, self._transactor, self._clock = settings, transactor, clock
+        self._log, self._stop = log, stop or threading.Event()
+        self._reader: Reader | None = None
+        self._parked: dict[int, list[Record]] = {}
+        self._first = self._renewed = clock.monotonic()
+        self._beaten = self._first - settings.beat
+        self._silence = silence or Silence(self._first)
+        self._alarms: dict[Alarm, float] = {}
+        self._found: tuple[Alarm, ...] = ()
+        self._ahead: dict[tuple[str, str], int] = {}
+        self._doubted: dict[tuple[str, str], int] = {}
+        self._seen: dict[TopicPartition, int] = {}
+        self._state_end = self._state_due = self._state_written = 0
+        self._closing = ExitStack()
+        try:
+            began = clock.monotonic()
+            self.core = _load(log, settings.batch, poison, self._stop)
+            self._again = Rereading(log, self.core, self.commit)
+            self._closing.callback(self._again.close)
+            acks = self._load_acks(log)
+            self._take_kept()
+            self._complete()
+            self._reader = log.reader({**self.core.positions, **acks})
+            self._closing.callback(self._reader.close)
+            took = round(clock.monotonic() - began, 3)
+            log_line.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees everything; what was not committed is forgotten, and read again by the next session."""
+        self._closing.close()
+
+    def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
+        """Every level in the log, and where to go on reading."""
+        acks: dict[TopicPartition, int] = {}
+        for record in _whole(log, (ACKS,), acks, self._stop):
+            self.core.ack(record, self._clock.now())
+            self._hear(record)
+            if self.core.full:
+                self.commit()
+        self.core.loaded(self._clock.now())
+        return acks
+
+    def step(self, timeout: float) -> None:
+        """Reads what is there, waiting at most `timeout` seconds, decides, and commits one batch if somebody waits for it."""
+        core, settings = self.core, self._settings
+        was_waiting = core.waiting
+        if was_waiting:
+            timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
+        if self._again:
+            self._go_on_reading_again()
+        self._read(0.0 if core.undecided or self._again else timeout)
+        core.decide(self._clock.now())
+        if core.urgent or core.full or core.undecided:
+            self.commit()
+        now = self._clock.monotonic()
+        if not was_waiting:
+            self._first = now
+        if core.waiting and now - self._first >= settings.group_time:
+            self.commit()
+        if self._beat(now):
+            self._look_ahead()
+
+    # Reading again what was passed
+
+    def _complete(self) -> None:
+        """Looks for what `pending` should have and has not; what `events` has not either is lost."""
+        incomplete = self.core.incomplete()
+        self._read_again({self._partition(name) for name in incomplete})
+        for name in incomplete:
+            self.core.lose(name, self._clock.now())
+
+    def _take_kept(self) -> None:
+        """What an older aggregator kept for one that understands it."""
+        while (outcome := self.core.take_kept(self._clock.now())) in (Outcome.UNFINISHED, Outcome.MISSING):
+            if outcome is Outcome.MISSING:
+                self._read_again({self.core.kept_in})
+            self.commit()
+
+    def _read_again(self, partitions: set[int]) -> None:
+        """Reads these to the end before anything else happens, which is for the start alone."""
+        for partition in sorted(partitions - self.core.whole):
+            self._again.begin(partition)
+        while self._again:
+            self._again.slice(self._clock.now())
+            self._beat(self._clock.monotonic())
+            _check(self._stop)
+
+    def _look_ahead(self) -> None:
+        """Whether mirrors have what is not known here, though all that the log had at the last sign of life is read.
+
+        Then events were passed unread, such as by a position that was moved by hand, or a level is invented.
+        """
+        core, now = self.core, self._clock.now()
+        if self._again:
+            return
+        if self._ahead and all(core.positions[place] >= end for place, end in self._seen.items()):
+            proven = {key: at for key, at in self._ahead.items() if core.is_ahead(*key, at)}
+            for partition in sorted({self._partition(name) for _, name in proven} - core.whole):
+                self._again.begin(partition)
+            if self._again:
+                return
+            for (mirror, name), at in proven.items():
+                self._doubted[mirror, name] = at
+                core.doubt(mirror, name, at, now)
+        self._ahead = {key: at for key, at in core.ahead().items() if self._doubted.get(key) != at}
+        self._seen = {(EVENTS, part): end for part, end in self._log.ends(EVENTS).items()} if self._ahead else {}
+
+    def _partition(self, repository: str) -> int:
+        return partition_of(repository, self._log.partitions(EVENTS))
+
+    def _go_on_reading_again(self) -> None:
+        """A slice; then what came behind the position meanwhile."""
+        for partition in self._again.slice(self._clock.now()):
+            self._take(self._parked.pop(partition, ()))
+            assert self._reader is not None
+            self._reader.resume([(EVENTS, partition)])
+
+    def commit(self, *more: Message) -> None:
+        """Writes everything decided and taken so far, and `more`, in one transaction."""
+        if not self.core.waiting and not more:
+            return
+        batch = self.core.batch()
+        began = self._clock.monotonic()
+        messages = [*batch.messages, *more]
+        self._transactor.commit(messages, group=GROUP, positions=batch.positions)
+        self._state_written += sum(message.topic == STATE for message in messages)
+        COMMIT_SECONDS.observe(self._clock.monotonic() - began)
+        self._first = self._clock.monotonic()
+        _count(batch)
+
+    def _read(self, timeout: float) -> None:
+        """What is there; under load some more, so that fewer transactions hold more decisions."""
+        assert self._reader is not None
+        for _ in range(READS):
+            records = self._reader.poll(timeout, limit=READ_LIMIT)
+            self._take(records)
+            if len(records) < READ_LIMIT:
+                break
+            timeout = 0.0
+
+    def _take(self, records: Sequence[Record]) -> None:
+        core, now = self.core, self._clock.now()
+        inputs = {EVENTS: core.event, ACKS: core.ack, ROSTER_REQUESTS: core.request}
+        for record in records:
+            if record.topic == EVENTS and record.partition in self._again:
+                self._park(record)
+                continue
+            while (outcome := inputs[record.topic](record, now)) is Outcome.UNFINISHED:
+                self.commit()
+                self._beat(self._clock.monotonic())
+            if outcome is Outcome.MISSING:
+                self._again.begin(record.partition)
+                self._park(record)
+                continue
+            if record.topic == ACKS:
+                self._hear(record)
+            elif record.topic == EVENTS:
+                EVENTS_TOTAL.labels(outcome=outcome.value).inc()
+                if outcome is Outcome.UNKNOWN:
+                    log_line.error("event of a newer version, its repository waits", repository=record.key)
+            elif record.topic == ROSTER_REQUESTS:
+                log_line.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
+            if core.full:
+                self.commit()
+
+    def _park(self, record: Record) -> None:
+        """What stands behind the position of a partition that is read again waits; no more of it is read meanwhile."""
+        self._parked.setdefault(record.partition, []).append(record)
+        assert self._reader is not None
+        self._reader.pause([(EVENTS, record.partition)])
+
+    def _beat(self, now: float) -> bool:
+        """A sign of life when it is due, which also finds out whether somebody took over; then a look at who does not give any.
+
+        Whether it was due.
+        """
+        if now - self._beaten < self._settings.beat:
+            return False
+        core, time = self.core, self._clock.now()
+        self._beaten = now
+        if now - self._renewed >= RENEW_INTERVAL:
+            self._renewed = now
+            core.renew()
+        told = tuple(
+            alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
+        )
+        self._watch_state()
+        [notices] = self._log.ends(NOTICES).values()
+        beat = AggregatorBeat(
+            time=time,
+            roster=core.roster.version,
+            held=core.held,
+            alarms=told,
+            notices=notices,
+            format=AGGREGATOR_FORMAT,
+        )
+        self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
+        HELD.set(core.held)
+        VERSION.set(core.roster.version)
+        waiting = survey(core)
+        for mirror, numbers in waiting.mirrors.items():
+            WAITING.labels(mirror=mirror).set(numbers.held)
+        missing = core.missing(self._doubted)
+        self._found = alarms(core, waiting, self._silence, now, self._settings.silence, missing)
+        self._watch(self._found, now)
+        return True
+
+    def _watch_state(self) -> None:
+        """Whether `state` still has what was written there; if not, which a restored broker can bring about, it is written again.
+
+        What was written up to the last look is expected now, because a log may show a transaction a moment after its commit.
+        """
+        [end] = self._log.ends(STATE).values()
+        due = self._state_due
+        self._state_due = self._state_end + self._state_written
+        self._state_end, self._state_written = end, 0
+        if end >= due:
+            return
+        self._state_due = 0
+        log_line.error("topic state lost records: all states are written again", count=due - end)
+        names = list(self.core.repositories)
+        for first in range(0, len(names), BATCH_STATES):
+            self.core.write_again(names[first : first + BATCH_STATES])
+            self.commit()
+
+    def _hear(self, record: Record) -> None:
+        """Whatever a mirror writes is a sign of its life."""
+        self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
+
+    def _watch(self, found: Sequence[Alarm], now: float) -> None:
+        """Logs each alarm when it begins, every ten limits while it lasts, and its end."""
+        for alarm in found:
+            told = self._alarms.get(alarm)
+            if told is None or now - told >= 10 * self._settings.silence:
+                log_line.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers, **_named(alarm))
+                self._alarms[alarm] = now
+        for alarm in self._alarms.keys() - set(found):
+            log_line.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
+            del self._alarms[alarm]
+
+
+def _named(alarm: Alarm) -> dict[str, object]:
+    """The members of its log line that name repositories."""
+    named = {"paths": alarm.paths, "repository": alarm.repository, "what": alarm.story}
+    return {name: value for name, value in named.items() if value}
+
+
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise Stopping
+
+
+def _count(batch: Batch) -> None:
+    RELEASES_TOTAL.inc(batch.releases)
+    NOTICES_TOTAL.inc(batch.notices)
+    if batch.errors:
+        ERRORS_TOTAL.inc(batch.errors)
+        log_line.error("records set aside", count=batch.errors, see="vcsreplicator errors")
+
+
+def _load(log: Log, limit: int, poison: Poison | None, stop: threading.Event) -> Aggregation:
+    """Everything the log knows but for the levels."""
+    positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
+    whole = {partition for partition, at in log.beginnings(EVENTS).items() if positions[EVENTS, partition] <= at}
+    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison, whole=whole)
+    is_known, newest = False, None
+    for record in _whole(log, (STATE, PENDING), {}, stop):
+        is_known = is_known or (record.topic == STATE and record.key == IDENTITY)
+        if record.topic == STATE and record.key == IDENTITY:
+            newest = _beat(record)
+        _load_record(core, record)
+    if not is_known and any(log.stored(GROUP, EVENTS).values()):
+        log_line.error("topic state was lost: what notices tell of the repositories is taken instead")
+        _recover(core, log, stop, since=0)
+    elif newest is not None and newest.notices is not None:
+        older = _recover(core, log, stop, since=newest.notices)
+        if older:
+            log_line.error("topic state went back: what notices tell is taken instead", repositories=older)
+    return core
+
+
+def _refuse_newer(log: Log, stop: threading.Event) -> None:
+    """Raises BadConfig if an aggregator of a newer release wrote `state`; before it is fenced."""
+    beats = [
+        record for record in _whole(log, (STATE,), {}, stop) if record.key == IDENTITY and record.value is not None
+    ]
+    newest = _beat(beats[-1]) if beats else None
+    if newest is not None and newest.format > AGGREGATOR_FORMAT:
+        raise BadConfig(
+            f"topic {STATE}: written by an aggregator of a newer release (format {newest.format}, this one knows "
+            f"{AGGREGATOR_FORMAT}); upgrade this one"
+        )
+
+
+def _beat(record: Record) -> AggregatorBeat | None:
+    try:
+        return from_json(AggregatorBeat, record.value or b"")
+    except MalformedEvent as error:
+        log_line.error("stored record cannot be read", topic=record.topic, key=record.key, reason=str(error))
+        return None
+
+
+def _recover(core: Aggregation, log: Log, stop: threading.Event, *, since: int) -> int:
+    """What the topic `notices` tells from this offset on of repositories whose state is lost or older; how many those are."""
+    found = set()
+    for record in _whole(log, (NOTICES,), {}, stop, since=since):
+        try:
+            notice = from_json(Notice, record.value or b"")
+        except MalformedEvent as error:
+            log_line.error("notice cannot be read", offset=record.offset, reason=str(error))
+            continue
+        if notice.replay is None and core.recover(notice):
+            found.add(notice.event.repository)
+    return len(found)
+
+
+def _recorded(log: Log) -> dict[TopicPartition, int]:
+    """Up to where unreadable levels are recorded; nothing of it counts if the log ends before."""
+    ends = log.ends(ACKS)
+    return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
+
+
+def _start(log: Log, topic: str) -> dict[TopicPartition, int]:
+    """The stored positions; where there is none, or the log no longer reaches back, its beginning.
+
+    A log that lost its newest records ends before the stored position. Its events are read again, of which most are repeats;
+    its requests are not, because old ones would be decided anew.
+    """
+    stored, ends, start = log.stored(GROUP, topic), log.ends(topic), {}
+    for partition, beginning in log.beginnings(topic).items():
+        start[topic, partition] = max(stored.get(partition, beginning), beginning)
+        if start[topic, partition] > ends[partition]:
+            log_line.error(
+                "log lost records", topic=topic, partition=partition, count=stored[partition] - ends[partition]
+            )
+            start[topic, partition] = ends[partition] if topic == ROSTER_REQUESTS else beginning
+        if partition in stored and stored[partition] < beginning:
+            log_line.error(
+                "records expired unread", topic=topic, partition=partition, count=beginning - stored[partition]
+            )
+    return start
+
+
+def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
+    """The newest roster in the log; raises BadConfig if it cannot be read."""
+    roster = Roster()
+    for record in _whole(log, (ROSTER,), {}, stop or threading.Event()):
+        if record.key == rosters.KEY and record.value is not None:
+            try:
+                roster = from_json(Roster, record.value)
+            except MalformedEvent as error:
+                raise BadConfig(f"topic {ROSTER}: {error}; was it written by a newer version?") from error
+    return roster
+
+
+def _load_record(core: Aggregation, record: Record) -> None:
+    if record.value is None or record.key is None or record.key == IDENTITY:
+        return
+    try:
+        if record.topic == STATE:
+            core.load_state(from_json(State, record.value))
+        else:
+            core.load_pending(record.key, record.value)
+    except (MalformedEvent, ValueError) as error:
+        log_line.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
+
+
+def _whole(
+    log: Log,
+    names: Sequence[str],
+    reached: dict[TopicPartition, int],
+    stop: threading.Event,
+    *,
+    since: int | None = None,
+) -> Iterator[Record]:
+    """The newest record of each key of compacted topics, up to their present ends, which `reached` then holds.
+
+    With `since` all records from this offset on, in their order. A log that loses records meanwhile ends earlier. Raises Stopping.
+    """
+    ends = {(topic, partition): end for topic in names for partition, end in log.ends(topic).items()}
+    starts = {(topic, partition): at for topic in names for partition, at in log.beginnings(topic).items()}
+    if since is not None:
+        starts = {place: min(max(since, at), ends[place]) for place, at in starts.items()}
+    reader = log.reader(starts)
+    newest: dict[tuple[str, str | None], Record] = {}
+    try:
+        while any(reader.positions()[place] < end for place, end in ends.items()):
+            records = reader.poll(POLL, limit=LOAD_LIMIT)
+            _check(stop)
+            if not records:
+                ends = {place: min(end, log.ends(place[0])[place[1]]) for place, end in ends.items()}
+            for record in records:
+                if since is not None:
+                    yield record
+                    continue
+                newest.pop((record.topic, record.key), None)
+                newest[record.topic, record.key] = record
+        reached.update(reader.positions())
+    finally:
+        reader.close()
+    yield from newest.values()

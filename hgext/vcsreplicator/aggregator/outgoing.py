@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the next transaction of the aggregator writes: messages, states and positions, gathered until somebody waits. Pure."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..log import ERRORS, PENDING, STATE, Message, Record
+from ..words import shape
+from ..words.levels import KEY_KEPT, ErrorRecord
+from .repository import Held, Repository
+
+SERVICE = "aggregator"
+BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes in one transaction after which the next one begins: what a log takes within its patience."""
+
+BATCH_STATES = 4096
+"""States in one transaction after which the next one begins."""
+
+MESSAGE_BYTES = 256
+"""What a message counts for beside its value: its key and its part of the work."""
+
+VALUE_KEPT = 64 * 1024
+"""Bytes of a refused record that its ErrorRecord keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one transaction writes: messages in this order, the group's positions that moved, and how many decisions it holds.
+
+    Most transactions follow from acks and move no position, which on Kafka costs half as much.
+    """
+
+    messages: Sequence[Message]
+    positions: Mapping[tuple[str, int], int]
+    releases: int
+    notices: int
+    errors: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Outgoing:
+    """What the next batch will hold. `passed` are the positions that moved, `moved` whether that alone is worth a transaction."""
+
+    messages: list[Message] = field(default_factory=list)
+    dirty: dict[str, Repository] = field(default_factory=dict)
+    fresh: dict[str, Repository] = field(default_factory=dict)
+    roster: bool = False
+    releases: int = 0
+    notices: int = 0
+    size: int = 0
+    errors: int = 0
+    moved: bool = False
+    passed: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self.size += len(message.value or b"") + MESSAGE_BYTES
+
+    @property
+    def urgent(self) -> bool:
+        """Whether mirrors or receivers wait for it."""
+        return bool(self.releases or self.notices or self.roster)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is as large as a transaction should be."""
+        return self.size >= BATCH_BYTES
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it has states of as many repositories as a transaction should."""
+        return len(self.dirty) >= BATCH_STATES
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything in it at all."""
+        return bool(self.moved or self.messages or self.dirty or self.fresh or self.roster)
+
+    def batch(self) -> Batch:
+        """All of it, to be written in one transaction."""
+        messages = self.messages
+        for repository in self.fresh.values():
+            messages += [
+                Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store())
+                for held in repository.unwritten()
+            ]
+        for repository in self.dirty.values():
+            if repository.state is not None:
+                messages.append(Message(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
+        return Batch(
+            messages=messages,
+            positions=self.passed,
+            releases=self.releases,
+            notices=self.notices,
+            errors=self.errors,
+        )
+
+    def bury(self, repository: Repository, held: Held) -> None:
+        """The pending record is needed no more; one that was never written needs no tombstone."""
+        if held.written:
+            self.add(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
+
+    def keep(self, record: Record) -> None:
+        """The record of `events` as it came, for whoever understands it."""
+        self.moved = True
+        self.add(Message(topic=PENDING, key=_key_kept(record), value=record.value))
+
+    def give_up(self, record: Record) -> None:
+        """What was kept is kept no more."""
+        self.add(Message(topic=PENDING, key=_key_kept(record), value=None))
+
+    def reject(
+        self, record: Record, reason: str, now: float, *, repository: str | None = None, traceback: str | None = None
+    ) -> None:
+        """The record is passed, and kept in `errors` with the reason."""
+        place = (record.topic, record.partition, record.offset)
+        self.error(record.key, reason, *place, record.value or b"", now, repository=repository, traceback=traceback)
+
+    def fail(self, repository: str, reason: str, traceback: str | None, now: float) -> None:
+        """Something about a whole repository, not about one record, is kept in `errors`."""
+        self.error(repository, reason, STATE, 0, 0, b"", now, repository=repository, traceback=traceback)
+
+    def error(
+        self,
+        key: str | None,
+        reason: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        value: bytes,
+        now: float,
+        *,
+        repository: str | None = None,
+        traceback: str | None = None,
+    ) -> None:
+        key = None if key is None else key[:KEY_KEPT]
+        error = ErrorRecord(
+            time=now,
+            service=SERVICE,
+            reason=reason,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            key=key,
+            value=base64.b64encode(value[:VALUE_KEPT]).decode("ascii"),
+            repository=repository,
+            traceback=traceback,
+        )
+        self.add(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
+        self.errors += 1
+
+
+def _key_kept(record: Record) -> str:
+    return f"{record.key}/{record.partition}:{record.offset}"

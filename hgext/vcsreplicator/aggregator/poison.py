@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the aggregator leaves out because work on it failed in a way that nobody foresaw. Pure.
+
+A record that failed becomes a reject; a repository whose decisions failed stands still, and the others go on. Either way memory may
+be half changed: it is thrown away and loaded again, this time without what failed.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..log import Record
+from ..words.unforeseen import Fault, fault
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+
+class Poisoned(Exception):
+    """Work on this record or repository failed, and nothing in memory counts any more."""
+
+    def __init__(self, what: Place | str, fault: Fault) -> None:
+        super().__init__(f"{what}: {fault.reason}")
+        self.what, self.fault = what, fault
+
+
+@dataclass(slots=True)
+class Poison:
+    """What is left out, with the reason, as long as the service runs."""
+
+    records: dict[Place, Fault] = field(default_factory=dict)
+    repositories: dict[str, Fault] = field(default_factory=dict)
+
+    def add(self, found: Poisoned) -> bool:
+        """Leaves it out from now on; False if it was left out already, so that loading again would not help."""
+        if isinstance(found.what, str):
+            known = self.repositories.setdefault(found.what, found.fault)
+        else:
+            known = self.records.setdefault(found.what, found.fault)
+        return known is found.fault
+
+
+def place_of(record: Record) -> Place:
+    """Where the record stands in the log."""
+    return record.topic, record.partition, record.offset
+
+
+@contextmanager
+def blaming(what: Place | str) -> Iterator[None]:
+    """Makes Poisoned of an exception that nobody foresaw."""
+    try:
+        yield
+    except Poisoned:
+        raise
+    except Exception as error:
+        found = fault(error)
+        if found is None:
+            raise
+        raise Poisoned(what, found) from error

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One repository as the aggregator holds it: its state, the mirrors' levels, and the events that wait for their notice. Pure."""
+
+import enum
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..log import Record
+from ..words import shape, wire
+from ..words.errors import MalformedEvent, UnknownEvent
+from ..words.event import Event, Type
+from ..words.levels import Ack, MirrorProof, Pending, State
+from ..words.roster import Mirror, Roster
+from .arrival import Arrival, follow
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """An event that waits for its notice. A stored one is bytes until somebody looks: 100,000 may wait at a restart."""
+
+    seq: int
+    written: bool
+    value: bytes | None = None
+    pending: Pending | None = None
+
+    @classmethod
+    def stored(cls, seq: int, value: bytes) -> "Held":
+        """From the topic `pending`."""
+        return cls(seq=seq, written=True, value=value)
+
+    @classmethod
+    def arrived(cls, event: Event, record: Record, now: float) -> "Held":
+        """From the topic `events`."""
+        pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
+        return cls(seq=event.seq, written=False, pending=pending)
+
+    def opened(self) -> Pending:
+        """The pending record; raises MalformedEvent if what was stored is none, UnknownEvent if a newer aggregator stored it."""
+        if self.pending is None:
+            data = shape.parse(self.value or b"", "Pending")
+            wire.check_known(data)
+            self.pending = shape.read(Pending, data)
+            self.value = None
+        return self.pending
+
+    def readable(self) -> bool:
+        """Whether what was stored is a pending record, of this version or a newer one."""
+        try:
+            self.opened()
+        except MalformedEvent:
+            return False
+        except UnknownEvent:
+            return True
+        return True
+
+    def known(self) -> bool:
+        """Whether what was stored is a pending record of this version."""
+        return self.readable() and self.pending is not None
+
+    @property
+    def event(self) -> Event:
+        return self.opened().event
+
+    @property
+    def partition(self) -> int:
+        return self.opened().partition
+
+    @property
+    def offset(self) -> int:
+        return self.opened().offset
+
+    @property
+    def since(self) -> float:
+        """When it arrived."""
+        return self.opened().arrived
+
+    def store(self) -> bytes:
+        """The value for the topic `pending`."""
+        return shape.to_json(self.opened())
+
+
+class Standing(enum.StrEnum):
+    """What a mirror's level is to what is known of the repository; only the first may let anything go.
+
+    `ahead`: at an event that is not known (yet), so nobody can say whether it is the mirror's invention. `foreign`: at a known
+    sequence, but of another event or digest. `former`: of a history that was replaced.
+    """
+
+    COUNTS = "counts"
+    AHEAD = "ahead"
+    FOREIGN = "foreign"
+    FORMER = "former"
+
+
+class Repository:
+    """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released.
+
+    `newer` are the offsets of the records since the first event of a newer version, which the log keeps as they came.
+    `is_recovered`: the stored state was lost, this one was made of notices. `is_incomplete`: events that wait for their notice are
+    missing in the queue. `newest_at` is when its newest event came, by the aggregator's clock; 0 if that was before its start.
+    """
+
+    __slots__ = (
+        "_gating",
+        "_newer_from",
+        "_standings",
+        "acks",
+        "id",
+        "is_incomplete",
+        "is_recovered",
+        "is_stored_newer",
+        "newer",
+        "newest_at",
+        "queue",
+        "released",
+        "state",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+        self.state: State | None = None
+        self.acks: dict[str, Ack] = {}
+        self.queue: deque[Held] = deque()
+        self.released = 0
+        self.newer: set[int] = set()
+        self._newer_from = -1
+        self.newest_at = 0.0
+        self.is_stored_newer = False
+        self.is_recovered = False
+        self.is_incomplete = False
+        self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
+        self._standings: dict[str, Standing] = {}
+
+    def add(self, held: Held) -> None:
+        """Takes one more; while loading in any order, later the next in sequence."""
+        self.queue.append(held)
+        self._standings.clear()
+
+    def loaded(self) -> None:
+        """Puts what was stored into order; what the state calls announced needs no second notice.
+
+        A lost state is made anew from the queue: then more may be announced again, and nothing is forgotten.
+        """
+        newest = max((held.seq for held in self.queue), default=0)
+        if self.queue and (self.state is None or self.is_recovered or newest > self.state.seq):
+            self.state = self._state_of_queue()
+        noticed, released = (self.state.noticed, self.state.released) if self.state else (0, 0)
+        self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=lambda held: held.seq))
+        self.released = sum(held.seq <= released for held in self.queue)
+        self.is_incomplete = self.state is not None and len(self.queue) < self.state.seq - noticed
+        self._standings.clear()
+
+    def lacks(self, event: Event) -> bool:
+        """Whether the event waits for its notice by the state, but is missing in the queue that was stored."""
+        state = self.state
+        if not self.is_incomplete or state is None or event.incarnation != state.incarnation:
+            return False
+        if not state.noticed < event.seq <= state.seq or self._held(event.seq) is not None:
+            return False
+        after = state.event if event.seq == state.seq else None
+        behind = self._held(event.seq + 1)
+        fits = behind is None or not behind.known() or behind.event.previous == event.id
+        return fits and after in (None, event.id)
+
+    def hold_newer(self, record: Record) -> None:
+        """Takes a record of a newer version, or one behind it."""
+        self._newer_from = min(self._newer_from, record.offset) if self.newer else record.offset
+        self.newer.add(record.offset)
+
+    def is_behind_newer(self, record: Record) -> bool:
+        """Whether the record is the first of a newer version, or stands behind it."""
+        return bool(self.newer) and record.offset >= self._newer_from
+
+    def fill(self, held: Held) -> None:
+        """Takes one that `lacks` named."""
+        at = bisect_left(self.queue, held.seq, key=lambda other: other.seq)
+        assert self.state is not None
+        self.queue.insert(at, held)
+        self.released += held.seq <= self.state.released
+        self._standings.clear()
+
+    def pass_lost(self) -> int:
+        """What the queue still lacks is lost: it counts as released and announced in its turn; how many events that are."""
+        state = self.state
+        if not self.is_incomplete or state is None:
+            return 0
+        lost = state.seq - state.noticed - len(self.queue)
+        if lost == 0:
+            self.is_incomplete = False
+        if lost > 0:
+            self._reach(released=state.released, noticed=state.noticed)
+        return lost
+
+    def _reach(self, *, released: int, noticed: int) -> None:
+        """Sets the levels; where the queue is incomplete they pass over what is lost behind them."""
+        assert self.state is not None
+        if self.is_incomplete:
+            beyond = self.state.seq + 1
+            released = (self.queue[self.released].seq if self.released < len(self.queue) else beyond) - 1
+            noticed = (self.queue[0].seq if self.queue else beyond) - 1
+        stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
+        self.state = replace(self.state, released=released, noticed=noticed, stays=stays)
+
+    def _state_of_queue(self) -> State | None:
+        held = sorted((held for held in self.queue if held.known()), key=lambda held: held.seq)
+        if not held:
+            return self.state
+        newest, before = held[-1].event, held[0].seq - 1
+        if self.state is not None and newest.incarnation == self.state.incarnation:
+            return follow(self.state, newest, Arrival.NEXT, 0) if newest.seq > self.state.seq else self.state
+        if self.state is not None:
+            return replace(follow(self.state, newest, Arrival.ADOPTED, 0), released=before, noticed=before)
+        return replace(follow(None, held[-1].event, Arrival.FIRST, 0), released=before, noticed=before)
+
+    def drop_broken(self) -> Held:
+        """Takes out and returns what stands next to be decided and cannot be read."""
+        ends = (at for at in (self.released, 0) if at < len(self.queue))
+        at = next(at for at in ends if not self.queue[at].readable())
+        held = self.queue[at]
+        del self.queue[at]
+        self.released -= at < self.released
+        return held
+
+    def known(self, seq: int) -> str | None:
+        """The id of the event with this sequence, if it is still held or the newest."""
+        if self.state is not None and seq == self.state.seq:
+            return self.state.event
+        held = self._held(seq)
+        return None if held is None else held.event.id
+
+    def _held(self, seq: int) -> Held | None:
+        at = bisect_left(self.queue, seq, key=lambda held: held.seq)
+        return self.queue[at] if at < len(self.queue) and self.queue[at].seq == seq else None
+
+    def unwritten(self) -> list[Held]:
+        """What is not in the log yet, the oldest first; counts as written from now on."""
+        found = []
+        for held in reversed(self.queue):
+            if held.written:
+                break
+            held.written = True
+            found.append(held)
+        return found[::-1]
+
+    def drop_newest(self) -> Held:
+        """Takes out and returns the newest event."""
+        held = self.queue.pop()
+        self.released = min(self.released, len(self.queue))
+        self._standings.clear()
+        return held
+
+    def gating(self, roster: Roster) -> tuple[Mirror, ...]:
+        """The mirrors that notices of this repository wait for."""
+        path = self.state.path if self.state else ""
+        if self._gating[:2] != (roster.version, path):
+            mirrors = tuple(mirror for mirror in roster.mirrors if mirror.gates(self.id, path))
+            self._gating = (roster.version, path, mirrors)
+        return self._gating[2]
+
+    def heard(self, mirror: str, ack: Ack | None) -> None:
+        """The mirror has this level from now on, or none."""
+        self._standings.pop(mirror, None)
+        if ack is None:
+            self.acks.pop(mirror, None)
+        else:
+            self.acks[mirror] = ack
+
+    def standing(self, mirror: str) -> Standing | None:
+        """What the mirror's level is to what is known; None if it has none."""
+        ack = self.acks.get(mirror)
+        if ack is not None and mirror not in self._standings:
+            self._standings[mirror] = self._stands(ack)
+        return self._standings.get(mirror)
+
+    def _stands(self, ack: Ack) -> Standing:
+        """Events of a newer version, and what stands in no form that can be read, are taken at the mirror's word."""
+        state = self.state
+        if state is not None and ack.incarnation in state.retired:
+            return Standing.FORMER
+        if state is None or ack.incarnation != state.incarnation or ack.applied > state.seq + len(self.newer):
+            return Standing.AHEAD
+        if ack.applied == state.seq:
+            known: tuple[str, str] | None = (state.event, state.digest)
+        else:
+            held = self._held(ack.applied)
+            known = (held.event.id, held.event.digest) if held is not None and held.known() else None
+        return Standing.COUNTS if known in (None, (ack.event, ack.digest)) else Standing.FOREIGN
+
+    def ack(self, mirror: str) -> Ack | None:
+        """The mirror's level, if it counts."""
+        return self.acks.get(mirror) if self.standing(mirror) is Standing.COUNTS else None
+
+    def is_level(self, mirror: str, released: int) -> bool:
+        """Whether the mirror serves what was released, or was filled beyond it and serves it with whatever is released next.
+
+        One that is ahead of the log, which may have lost what the mirror has, must serve it now: what follows may never come.
+        """
+        ack = self.ack(mirror)
+        if ack is not None:
+            return released <= min(ack.applied, max(ack.serving, ack.applied - 1))
+        if self.state is None or self.standing(mirror) is not Standing.AHEAD:
+            return released <= 0
+        ahead = self.acks[mirror]
+        return released <= (min(ahead.applied, ahead.serving) if ahead.incarnation == self.state.incarnation else 0)
+
+    def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[Held]:
+        """What can be released now, in order; each is released before the next is asked for.
+
+        What changes URL or visibility waits until everything before it is announced: that names what is there now. But not
+        for a mirror that cannot serve what is before it alone.
+        """
+        while self.released < len(self.queue):
+            held = self.queue[self.released]
+            mirrors = _gating_at(held, gating)
+            if not mirrors and not allow_empty:
+                return
+            acks = [self.ack(mirror.name) for mirror in mirrors]
+            if not all(_applied(ack, held) for ack in acks):
+                return
+            if self.released and _acts(held) and not any(ack and ack.floor >= held.seq for ack in acks):
+                return
+            yield held
+
+    def next_to_release(self) -> Held | None:
+        """What is released next."""
+        return self.queue[self.released] if self.released < len(self.queue) else None
+
+    def lagging(self, roster: Roster) -> tuple[str, ...]:
+        """The mirrors that the oldest notice waits for."""
+        if not self.queue:
+            return ()
+        held = self.queue[0]
+        acks = ((mirror.name, self.ack(mirror.name)) for mirror in _gating_at(held, self.gating(roster)))
+        return tuple(name for name, ack in acks if ack is None or ack.serving < held.seq)
+
+    def occupies(self, path: str, generation: int) -> bool | None:
+        """Whether notices are left of a time before that generation at the path; None: it never left, and nothing waits."""
+        state = self.state
+        if state is None:
+            return False
+        if any(stay.path == path and stay.generation < generation for stay in state.stays):
+            return True
+        if state.path != path or state.generation >= generation or state.deleted:
+            return False
+        return True if self.queue or self.newer or self.is_stored_newer else None
+
+    def release(self, held: Held, version: int) -> None:
+        """Mirrors may serve this one."""
+        assert self.state is not None
+        self.released += 1
+        self.state = replace(self.state, roster=version)
+        self._reach(released=held.seq, noticed=self.state.noticed)
+
+    def announceable(
+        self, gating: tuple[Mirror, ...], *, allow_empty: bool
+    ) -> Iterator[tuple[Held, tuple[MirrorProof, ...]]]:
+        """What can be announced now with its proof, in order; each is announced before the next is asked for."""
+        while self.released:
+            held = self.queue[0]
+            mirrors = _gating_at(held, gating)
+            if not mirrors and not allow_empty:
+                return
+            acks = [ack for mirror in mirrors if (ack := self.ack(mirror.name)) and _serves(ack, held)]
+            if len(acks) < len(mirrors):
+                return
+            yield held, tuple(_proof(ack) for ack in acks)
+
+    def announced(self, held: Held, version: int, last: Mapping[str, str] | None) -> None:
+        """The notice of this one is written; `last` are the newest events of the public streams."""
+        assert self.state is not None
+        self.queue.popleft()
+        self.released -= 1
+        self.state = replace(self.state, roster=version, streams=last)
+        self._reach(released=self.state.released, noticed=held.seq)
+
+
+def _acts(held: Held) -> bool:
+    """Whether the release of the event may change where the repository is found, or by whom."""
+    if not held.known():
+        return True
+    event = held.event
+    return event.type in (Type.RENAMED, Type.DELETED) or (event.type is not Type.CREATED and event.hgrc is not None)
+
+
+def _gating_at(held: Held, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
+    """Those of the gating mirrors that this event waits for: a joining one only behind its joining point."""
+    if all(mirror.joined is None for mirror in gating):
+        return gating
+    return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
+
+
+def _applied(ack: Ack | None, held: Held) -> bool:
+    """Whether the mirror is at the event or past it, by a level that counts; at the event itself both must mean the same."""
+    if ack is None or ack.applied < held.seq:
+        return False
+    return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)
+
+
+def _serves(ack: Ack, held: Held) -> bool:
+    return ack.serving >= held.seq and _applied(ack, held)
+
+
+def _proof(ack: Ack) -> MirrorProof:
+    return MirrorProof(mirror=ack.mirror, applied_at=ack.applied_at, served_at=ack.served_at)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Partitions of `events` are read again, from their beginning up to the position, because something before it was never taken.
+
+A slice at a time, between the other work: meanwhile other partitions, levels and notices go on, and the service beats and stops.
+What comes behind the position of such a partition waits, because it may not follow what is known before the end. Each partition
+is read once in a session: then nothing of it is missing that the log still has.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from ..log import EVENTS, Log, Reader
+from .aggregation import Aggregation, Outcome
+
+SLICE = 500
+"""Records of one read."""
+
+WAIT = 0.02
+"""Longest wait for them in seconds: how long the other work may be held up when the log is slow."""
+
+log_line = structlog.get_logger()
+
+
+class Rereading:
+    """What is being read again; used by one thread. `commit` writes what the core has for the next batch."""
+
+    def __init__(self, log: Log, core: Aggregation, commit: Callable[[], None]) -> None:
+        self._log, self._core, self._commit = log, core, commit
+        self._readers: dict[int, Reader] = {}
+        self._ends: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._readers)
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self._readers
+
+    def close(self) -> None:
+        """Frees everything; what was begun and not ended counts as never read."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def begin(self, partition: int) -> None:
+        """The partition is read from now on."""
+        place = (EVENTS, partition)
+        end, start = self._core.positions[place], self._log.beginnings(EVENTS)[partition]
+        log_line.warning("events are read again", partition=partition, count=end - start)
+        self._readers[partition], self._ends[partition] = self._log.reader({place: start}), end
+        self._core.begin_again(partition)
+
+    def slice(self, now: float) -> list[int]:
+        """Takes some records of each; the partitions that are done, which is so too if the log ends before it should."""
+        return [partition for partition in list(self._readers) if self._slice(partition, now)]
+
+    def _slice(self, partition: int, now: float) -> bool:
+        reader, place = self._readers[partition], (EVENTS, partition)
+        records = reader.poll(WAIT, limit=SLICE)
+        for record in records:
+            if record.offset < self._ends[partition]:
+                while self._core.passed(record, now) is Outcome.UNFINISHED:
+                    self._commit()
+                if self._core.full:
+                    self._commit()
+        if not records:
+            self._ends[partition] = min(self._ends[partition], self._log.ends(EVENTS)[partition])
+        if reader.positions()[place] < self._ends[partition]:
+            return False
+        del self._readers[partition]
+        reader.close()
+        self._core.end_again(partition, now)
+        return True

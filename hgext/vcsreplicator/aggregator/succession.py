@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Who waits for whom at a path: all notices of a repository come before the release of the one that follows it there. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ..words.event import Type
+from ..words.levels import State
+from .repository import Held, Repository
+
+DEPARTURE_PATIENCE = 60.0
+"""Seconds without any event of the repository before it at its path that a successor waits for its departure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A repository whose creation at `path`, or rename to it, waits for notices of `predecessors` since then (wall clock)."""
+
+    successor: Repository
+    path: str
+    predecessors: tuple[Repository, ...]
+    since: float
+
+
+class Succession:
+    """The paths of all repositories, and which successors wait."""
+
+    def __init__(self, repositories: Mapping[str, Repository]) -> None:
+        self._repositories = repositories
+        self._paths: dict[str, set[str]] = {}
+        self._waits: dict[str, tuple[Held, tuple[Repository, ...]]] = {}
+
+    def note(self, state: State) -> None:
+        """Takes the paths that the repository may have to leave before another is released there."""
+        for path in (state.path, *(stay.path for stay in state.stays)):
+            self._paths.setdefault(path, set()).add(state.repository)
+
+    def must_wait(self, repository: Repository, held: Held, now: float) -> bool:
+        """Whether the event, which stands next to be released, waits for another repository at its path."""
+        self._waits.pop(repository.id, None)
+        event = held.event
+        if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
+            return False
+        others = (self._repositories[name] for name in sorted(self._paths.get(event.path, ())) if name != repository.id)
+        found = tuple(other for other in others if _holds(other, held, now))
+        if found:
+            self._waits[repository.id] = held, found
+        return bool(found)
+
+    def waits(self) -> Iterator[Wait]:
+        """All that wait as of the newest decision about them, the longest first."""
+        found = []
+        for name, (held, predecessors) in self._waits.items():
+            repository = self._repositories[name]
+            if repository.next_to_release() is held:
+                path, since = held.event.path, held.since
+                found.append(Wait(successor=repository, path=path, predecessors=predecessors, since=since))
+        yield from sorted(found, key=lambda wait: (wait.since, wait.successor.id))
+
+
+def _holds(other: Repository, held: Held, now: float) -> bool:
+    is_there = other.occupies(held.event.path, held.event.generation)
+    return is_there or (is_there is None and now - max(held.since, other.newest_at) < DEPARTURE_PATIENCE)

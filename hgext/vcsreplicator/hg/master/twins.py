@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories whose names a file system could take for one: `PROJ` beside `proj`, one spelling of `é` beside the other.
+
+A mirror takes one of two twins and refuses the other, wherever it runs. So the second is refused where it is made: on the master,
+by creation, clone, rename, and adoption of a copy. Twins that are there already go on as they are.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+
+from mercurial import error
+
+from ...words.path import twin
+
+
+def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
+    """Raises Abort if a repository other than the one in `folder` has a wire path that is this path's twin."""
+    for other in _repositories(path, roots):
+        if other != os.path.realpath(folder):
+            raise error.Abort(
+                f"repository path {path}: there is {other}, whose name is the same but for case or Unicode".encode(
+                    "utf-8", "surrogateescape"
+                ),
+                hint=b"choose another name: mirrors take only one of the two",
+            )
+
+
+def _repositories(path: str, roots: Mapping[str, str]) -> Iterator[str]:
+    """The folders of repositories whose wire paths are twins of this one, or this one itself; looks only where they can be."""
+    for root, prefix in roots.items():
+        before = [part for part in twin(prefix).split("/") if part]
+        parts = twin(path).split("/")
+        if parts[: len(before)] == before:
+            yield from _below(root, parts[len(before) :])
+
+
+def _below(folder: str, parts: list[str]) -> Iterator[str]:
+    if not parts:
+        if os.path.isdir(os.path.join(folder, ".hg")):
+            yield folder
+        return
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if twin(entry.name) == parts[0])
+    except OSError:
+        return
+    for name in names:
+        yield from _below(os.path.join(folder, name), parts[1:])

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Events applied to a mirror's repository: in one Mercurial transaction with the level they lead to.
+
+Rules of this file, for a kill or an error at any line:
+
+1. The level is read under the lock, so of two processes with one event the second finds it applied.
+2. What the transaction did is observed as on the master, event by event; unless that gives the event's digest and the changelog
+   it names, nothing is kept.
+3. A bundle brings changesets and markers and nothing else, and no more bytes than `UNPACKED_LIMIT` allows: its other parts could
+   reach elsewhere.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import IO, Any
+
+from mercurial import bundle2, error, exchange
+
+from ...mirror.level import Level
+from ...mirror.task import Item
+from ...words.digest import advance
+from ...words.errors import Diverged, MalformedEvent
+from ...words.event import Changes, Event
+from ...words.wire import BUNDLE_LIMIT, UNPACKED_LIMIT
+from .. import observe, text
+from . import replicated
+
+SIP = 1024
+"""Packed bytes that are unpacked at a time."""
+
+PARTS = frozenset({b"changegroup", b"obsmarkers"})
+
+
+def apply_events(
+    repo: Any, level: Level, items: Sequence[Item], bundles: Sequence[IO[bytes] | None], now: float
+) -> Level:
+    """Applies consecutive events to `repo`, which is at `level`, in one transaction; returns the level reached.
+
+    The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a bundle that is none.
+    """
+    levels = []
+    with repo.transaction(b"replicated") as tr:
+        for item, bundle in zip(items, bundles, strict=True):
+            level = _apply(repo, tr, level, item, bundle, now)
+            levels.append(level)
+        replicated.append(repo, tr, levels)
+    return level
+
+
+def successor(level: Level, item: Item, length: int, tip: str, now: float) -> Level:
+    """The level after an event that left the changelog like this."""
+    event = item.event
+    push = event.changes.push
+    return replace(
+        level,
+        path=event.path,
+        generation=event.generation,
+        seq=event.seq,
+        id=event.id,
+        digest=event.digest,
+        length=length,
+        tip=tip,
+        push=level.push if push is None else push.id,
+        time=now,
+        partition=item.partition,
+        offset=item.offset,
+        stripping=False,
+        moved={},
+        hgrc=None,
+    )
+
+
+def _apply(repo: Any, tr: Any, level: Level, item: Item, bundle: IO[bytes] | None, now: float) -> Level:
+    event = item.event
+    since, moved = observe.mark(repo, tr), observe.bookmarks(repo, (each.name for each in event.changes.bookmarks))
+    if bundle is not None:
+        with _told_as_malformed():
+            unbundle(repo, tr, bundle, UNPACKED_LIMIT if item.inline else BUNDLE_LIMIT)
+    _move(repo, tr, event)
+    _record_push(repo, tr, event, since.length)
+    observed = observe.observe(repo, tr, since=since, push=event.changes.push)
+    tip = observe.tip(repo)
+    if advance(level.digest, event.type, observed) != event.digest or tip != event.after:
+        raise Diverged(f"event {event.seq} of {event.path}: {_difference(event, observed, tip)}")
+    return replace(successor(level, item, tip.length, tip.node, now), moved=moved)
+
+
+def _move(repo: Any, tr: Any, event: Event) -> None:
+    """Phases and bookmarks, which are absolute and name nodes that must be here by now."""
+    changes = event.changes
+    try:
+        observe.move_phases(repo, tr, changes.phases)
+    except LookupError as problem:
+        raise Diverged(f"event {event.seq} of {event.path}: a phase of an unknown changeset: {problem}") from problem
+    if changes.bookmarks:
+        repo._bookmarks.applychanges(repo, tr, observe.bookmark_values(changes.bookmarks))
+
+
+def _record_push(repo: Any, tr: Any, event: Event, first: int) -> None:
+    push = event.changes.push
+    if push is None:
+        return
+    from pushlog import api
+
+    changelog = repo.changelog
+    nodes = [changelog.node(rev).hex().encode() for rev in range(first, len(changelog))]
+    api.record_replicated(repo, tr, push.id, push.user.encode("utf-8", "surrogateescape"), push.date, nodes)
+
+
+def unbundle(repo: Any, tr: Any, bundle: Any, limit: int) -> None:
+    """Adds the changesets and markers of a bundle within `tr`; MalformedEvent for other parts, or more bytes than `limit`."""
+    unbundler = exchange.readbundle(repo.ui, bundle, None)
+    if not isinstance(unbundler, bundle2.unbundle20):
+        raise MalformedEvent("bundle: expected a bundle of version 2")
+    _ = unbundler.params  # reading them chooses the engine, whose reader `iterparts` puts in place
+    unbundler._compengine = _Bounded(unbundler._compengine, limit)
+    tr.hookargs[b"source"] = b"replicated"
+    operation = bundle2.bundleoperation(repo, lambda: tr, source=b"replicated")
+    for part in unbundler.iterparts():
+        if part.type not in PARTS:
+            raise MalformedEvent(f"bundle: part {text.text(part.type)[:40]!r} is not one of an event")
+        bundle2._processpart(operation, part)
+        part.consume()
+
+
+@contextlib.contextmanager
+def _told_as_malformed() -> Iterator[None]:
+    """What Mercurial raises for a damaged bundle, as one error of ours; what the disk or the locks say passes."""
+    try:
+        yield
+    except (error.LockError, OSError, MemoryError, MalformedEvent, Diverged):
+        raise
+    except Exception as problem:
+        raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
+
+
+class TooLarge(MalformedEvent):
+    """What a bundle holds cannot be taken from it: the master is asked for the changesets."""
+
+
+class _Bounded:
+    """Mercurial's engine for a kind of compression, whose reader gives up behind `limit` unpacked bytes."""
+
+    def __init__(self, engine: Any, limit: int) -> None:
+        self._engine, self._limit = engine, limit
+
+    def decompressorreader(self, file: Any) -> "Limited":
+        """The reader of what is packed in `file`."""
+        is_packed = self._engine.name() != b"none"
+        return Limited(self._engine.decompressorreader(_Sips(file) if is_packed else file), self._limit)
+
+
+class _Sips:
+    """A file that gives little at a time: Mercurial unpacks all it got at once, and zeros shrink to a thirty-thousandth."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(min(size, SIP))  # type: ignore[no-any-return]
+
+
+class Limited:
+    """A file of at most `limit` bytes; raises TooLarge, having read nothing, when asked for more. All reads are exact."""
+
+    def __init__(self, file: Any, limit: int) -> None:
+        self._file = file
+        self._left = limit
+
+    def read(self, size: int) -> bytes:
+        if size > self._left:
+            raise TooLarge("bundle: more bytes than it may unpack to")
+        data: bytes = self._file.read(size)
+        self._left -= len(data)
+        return data
+
+
+def _difference(event: Event, observed: Changes, tip: Any) -> str:
+    """In words, the first thing that is not as the event says."""
+    if tip != event.after:
+        return f"expected {event.after.length} changesets up to {event.after.node}, found {tip.length} up to {tip.node}"
+    expected = event.changes
+    for name in ("added", "heads_added", "heads_removed", "phases", "bookmarks", "markers_sha256"):
+        if getattr(expected, name) != getattr(observed, name):
+            return f"{name}: expected {str(getattr(expected, name))[:300]}, found {str(getattr(observed, name))[:300]}"
+    return "the changes are as told, and lead to another digest"

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A repository as it is on a mirror and on its master, looked at without a lock on either side."""
+
+import os
+
+from mercurial import error
+from mercurial import ui as uimod
+from mercurial.repo import factory
+
+from ...mirror.settings import MirrorSettings
+from ...mirror.task import Look, Looked
+from ...words.errors import ReplicationError, Unavailable
+from ..fingerprint import fingerprint
+from . import healing, replicated, scan, snapshot
+
+
+def _folder(task: Look, settings: MirrorSettings) -> str | None:
+    """Where the repository stands; what is damaged at its path counts as it. A rename or a creation may not be released yet."""
+    at_path = scan.look(task.folder)
+    if at_path is not None and (at_path.level is None or at_path.level.repository == task.repository):
+        return task.folder
+    found = scan.find(settings.root, settings.folder, task.repository)
+    return found.folder if found else None
+
+
+def look(task: Look, settings: MirrorSettings) -> Looked:
+    """Both sides now, the master first: a mirror that keeps up is then at the master's sequence or beyond. Raises nothing."""
+    ui = uimod.ui.load()
+    try:
+        there = snapshot.master_fingerprint(ui, healing.url_of(settings, task.path), settings.master_timeout)
+    except ReplicationError as problem:
+        return Looked(here=None, there=None, problem=str(problem))
+    folder = _folder(task, settings)
+    if folder is None:
+        return Looked(here=None, there=there)
+    try:
+        repo = factory.repository(ui, os.fsencode(folder)).unfiltered()
+        try:
+            return Looked(here=fingerprint(repo, lambda: replicated.read(repo)), there=there)
+        finally:
+            repo.close()
+    except Unavailable as problem:
+        return Looked(here=None, there=None, problem=str(problem))
+    except (error.Error, ReplicationError, OSError, ValueError) as problem:
+        return Looked(here=None, there=there, problem=f"cannot be read: {problem}")

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Where a mirror's repositories stand on disk: made elsewhere and moved into place whole, set aside whole, never half.
+
+Everything happens on one file system by renames of the `.hg` folder, so that repositories below a repository's folder stay. What
+is being made is in `staging`, what is whole and not released yet, or in the way of another, is in `waiting`, what was deleted or
+replaced is in `aside`, there with its folder called `hg`: no web server takes it for a repository.
+
+Repositories make room for each other, so a folder can hold another one at any moment. Rule of this file: a `.hg` is moved by
+the process that holds its lock (`hold`) and has looked, since it has it, which repository that is. The lock goes with the `.hg`.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from mercurial import error, lock, vfs
+
+from ...words.errors import Rejected
+
+_OWN = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
+_ATTEMPTS = 20
+_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+class Busy(Exception):
+    """Another process moved something into a folder, or out of it, a moment ago: look again."""
+
+
+class Held:
+    """A `.hg` whose working-copy lock this process has: no worker writes into it, and no other process moves it."""
+
+    def __init__(self, folder: str, wlock: Any) -> None:
+        self.folder = folder
+        self._name = ".hg"
+        self._wlock = wlock
+
+    def carry(self, target: str, name: str = ".hg") -> None:
+        """Moves it into the existing folder `target`; killed behind that, it has the lock of a dead process, which is none.
+
+        Raises Busy if another one is there by now, error.LockHeld if somebody writes into the store.
+        """
+        old, new = os.path.join(self.folder, self._name), os.path.join(target, name)
+        with self._store_locked(old) as store:
+            with _told_as_busy(target):
+                os.rename(old, new)
+            self._went(target, name, store)
+
+    def exchange(self, made: str) -> None:
+        """Puts the `.hg` in `made` in its place, in one step; it is in `made` then."""
+        with self._store_locked(os.path.join(self.folder, self._name)) as store:
+            _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
+            self._went(made, ".hg", store)
+
+    def _went(self, folder: str, name: str, store: Any) -> None:
+        self.folder, self._name = folder, name
+        place = os.path.join(folder, name)
+        if self._wlock is not None:
+            self._wlock.vfs = _vfs(place)
+        if store is not None:
+            store.vfs = _vfs(os.path.join(place, "store"))
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _store_locked(old: str) -> Iterator[Any]:
+        store = os.path.join(old, "store")
+        if not os.path.isdir(store):  # damaged: nobody can write there
+            yield None
+            return
+        with lock.lock(_vfs(store), b"lock", timeout=0, desc=os.fsencode(old)) as held:
+            yield held
+
+
+@contextlib.contextmanager
+def hold(folder: str) -> Iterator[Held]:
+    """The repository in the folder, which nobody else moves or writes into meanwhile; look which one it is.
+
+    Does not wait: raises error.LockHeld, or Busy if there is none.
+    """
+    place = os.path.join(folder, ".hg")
+    if os.path.lexists(place) and not os.path.isdir(place):  # damaged
+        yield Held(folder, None)
+        return
+    try:
+        held = lock.lock(_vfs(place), b"wlock", timeout=0, desc=os.fsencode(folder))
+    except error.LockUnavailable as problem:
+        if problem.errno == errno.ENOENT:
+            raise Busy(f"{folder}: the repository left at the same moment") from problem
+        raise
+    with held:
+        yield Held(folder, held)
+
+
+@contextlib.contextmanager
+def _told_as_busy(target: str) -> Iterator[None]:
+    """A folder that is taken, or was removed as an empty one, while something is moved there."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise Busy(f"{target}: another repository moves there, or left, at the same moment") from problem
+        raise
+
+
+def _vfs(folder: str) -> Any:
+    return vfs.vfs(os.fsencode(folder))
+
+
+def check_inside(root: str, folder: str) -> str:
+    """The folder itself if creating it stays inside the root, links resolved; raises Rejected."""
+    real = os.path.realpath(root)
+    target = os.path.realpath(folder)
+    if not target.startswith(real.rstrip("/") + "/"):
+        raise Rejected(f"{folder}: leads out of {root}")
+    return folder
+
+
+def in_the_way(root: str, folder: str) -> str | None:
+    """What stands at the folder, or above it up to the root, and is no folder; None if nothing does."""
+    while folder.startswith(root.rstrip("/") + "/"):
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            return folder
+        folder = os.path.dirname(folder)
+    return None
+
+
+def staging_of(state: str, repository: str) -> str:
+    """Where a repository is made."""
+    return os.path.join(state, STAGING, repository)
+
+
+def waiting_of(state: str, repository: str) -> str:
+    """Where a repository stands while it has no URL."""
+    return os.path.join(state, WAITING, repository)
+
+
+def empty(place: str) -> str:
+    """The place itself, free for a new repository: what a killed process left there is removed."""
+    shutil.rmtree(place, ignore_errors=True)
+    _make(os.path.dirname(place))
+    return place
+
+
+def install(made: str, root: str, folder: str) -> None:
+    """Moves the repository made in `made` to `folder`, where there is none; afterwards it is there whole, or not at all."""
+    check_inside(root, folder)
+    _make(folder)
+    os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def exchange(made: str, root: str, folder: str, held: Held | None) -> None:
+    """Puts the repository made in `made` in the place of the one `held` in `folder`, in one step; the old one is then in `made`.
+
+    Without one it is moved there; raises Busy if another is there by now.
+    """
+    check_inside(root, folder)
+    if held is not None:
+        held.exchange(made)
+        return
+    _make(folder)
+    with _told_as_busy(folder):
+        os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
+
+
+def move(state: str, root: str, held: Held, new: str) -> None:
+    """Moves the repository to another folder inside the root."""
+    check_inside(root, new)
+    old = held.folder
+    _make(new)
+    held.carry(new)
+    prune(state, root, old)
+
+
+def hide(state: str, root: str, held: Held, repository: str) -> str:
+    """Takes the repository's URL for the moment; where it waits for another."""
+    waiting, old = waiting_of(state, repository), held.folder
+    _make(waiting)
+    held.carry(waiting)
+    prune(state, root, old)
+    return waiting
+
+
+def set_aside(state: str, root: str, held: Held, name: str) -> str:
+    """Takes the repository away from where it is served, and returns where it is kept."""
+    place, old = os.path.join(state, ASIDE, name), held.folder
+    count = 0
+    while os.path.lexists(kept := place if not count else f"{place}.{count}"):
+        count += 1
+    os.makedirs(kept)
+    held.carry(kept, "hg")
+    prune(state, root, old)
+    return kept
+
+
+def _exchange(new: str, old: str) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), old)
+
+
+def prune(state: str, root: str, folder: str) -> None:
+    """Removes the folder and those above it, up to the root, as far as they are empty; the mirror's own folders stay."""
+    own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
+    with contextlib.suppress(OSError):
+        while os.path.realpath(folder) not in own:
+            os.rmdir(folder)
+            folder = os.path.dirname(folder)
+
+
+def _make(folder: str) -> None:
+    """Makes the folder and those above it, though another worker may remove them as empty ones; raises Busy if it always does."""
+    for _ in range(_ATTEMPTS):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except FileNotFoundError:
+            continue
+        return
+    raise Busy(f"{folder}: another worker removes it again and again, as an empty folder")
+
+
+def remove_old(state: str, before: float) -> list[str]:
+    """Removes for good what was set aside before that time; returns the names."""
+    folder = os.path.join(state, ASIDE)
+    removed = []
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            if entry.stat(follow_symlinks=False).st_mtime < before:
+                shutil.rmtree(entry.path, ignore_errors=True)
+                removed.append(entry.name)
+    return removed

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories of a mirror, opened in a long-lived process: none of their own configuration is read, few stay open.
+
+Rules of this file:
+
+1. Mercurial is made ready once (`prepare`), with the configuration that HGRCPATH names and nothing else: a repository's hgrc is
+   code of somebody else, and what it loads would stay loaded for the next repository.
+2. An open repository is used again only while its folder is still the same one on disk; a folder can be swapped at any time.
+3. Evicting collects garbage at once: closed repositories hang in reference cycles.
+"""
+
+import contextlib
+import gc
+import io
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from mercurial import error, extensions, initialization
+from mercurial import ui as uimod
+from mercurial.repo import factory
+
+from pushlog.store import journal
+
+from ...words.errors import BadConfig
+from .. import requirement
+from ..serving import views
+
+
+class _Nothing(io.BytesIO):
+    """A file that keeps nothing: what Mercurial prints on the way is not for anybody."""
+
+    def write(self, text: Any) -> int:
+        return len(text)
+
+
+def prepare() -> Any:
+    """The ui of this process; raises BadConfig unless HGRCSKIPREPO and HGRCPATH shield it from others' configuration."""
+    if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
+        raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
+    initialization.init()
+    journal.install()
+    ui = uimod.ui.load()
+    ui.fout = ui.ferr = _Nothing()
+    extensions.loadall(ui)
+    extensions.populateui(ui)
+    requirement.understand()
+    views.register_views()  # to warm their caches; nothing is served from here, so there are no guards
+    ui.setconfig(b"vcsreplicator", b"role", b"mirror", b"mirror")
+    return ui
+
+
+_Identity = tuple[int, ...]
+
+
+class Repositories:
+    """At most `size` repositories kept open, the least recently used one closed first."""
+
+    def __init__(self, ui: Any, size: int) -> None:
+        self.ui = ui
+        self._size = size
+        self._open: OrderedDict[str, tuple[_Identity, Any]] = OrderedDict()
+
+    def open(self, folder: str) -> Any:
+        """The unfiltered repository in `folder`; raises Mercurial's RepoError without one."""
+        identity = _identity(folder)
+        known = self._open.get(folder)
+        if known is not None and known[0] == identity:
+            self._open.move_to_end(folder)
+            return known[1]
+        self.close(folder)
+        repository = factory.repository(self.ui, os.fsencode(folder)).unfiltered()
+        self._open[folder] = (identity, repository)
+        while len(self._open) > self._size:
+            self._open.popitem(last=False)[1][1].close()
+            gc.collect()
+        return repository
+
+    def create(self, folder: str) -> Any:
+        """A new, empty repository in `folder`, which must not exist."""
+        factory.repository(self.ui, os.fsencode(folder), create=True).close()
+        return self.open(folder)
+
+    def close(self, folder: str) -> None:
+        """Forgets the repository of a folder that was moved, or that failed."""
+        known = self._open.pop(folder, None)
+        if known is not None:
+            with contextlib.suppress(Exception):
+                known[1].close()
+
+
+@contextlib.contextmanager
+def locked(repo: Any) -> Iterator[None]:
+    """Both locks of a repository, at once or error.LockHeld; a transaction that a killed process left behind is rolled back."""
+    with repo.wlock(wait=False), repo.lock(wait=False):
+        if repo.svfs.exists(b"journal"):
+            repo.recover()
+            repo.invalidateall()
+        requirement.keep(repo)
+        yield
+
+
+def _identity(folder: str) -> _Identity:
+    """What changes when a folder becomes another repository, or is read otherwise."""
+    try:
+        store = os.stat(os.path.join(folder, ".hg", "store"))
+        requires = os.stat(os.path.join(folder, ".hg", "requires"))
+    except FileNotFoundError as problem:
+        raise error.RepoError(b"repository %s not found" % os.fsencode(folder)) from problem
+    return store.st_dev, store.st_ino, requires.st_ino, requires.st_size, requires.st_mtime_ns

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A worker process of a mirror: tasks come in through a pipe, outcomes go back; it ends when the pipe does.
+
+    python -m hgext.vcsreplicator.hg.replica.worker DESCRIPTOR
+
+The first message are the mirror's settings, answered when the worker is ready. A supervisor that is killed closes the pipe: the
+worker finishes the task it has, so no transaction is left in the middle, and ends.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mercurial import error
+
+from ...mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
+from ...words.clock import SystemClock
+from .. import requirement
+from ..serving import views
+from . import memory, place, replicated
+from .checking import check
+from .looking import look
+from .repository import Repositories, prepare
+from .scan import is_locked, scan
+from .snapshot import MASTER_AUTH
+from .work import Hands
+
+
+def warm(repositories: Repositories, wanted: Warm) -> Warm:
+    """Does what is asked as far as it works: a cache that is missing is made by its first reader."""
+    with contextlib.suppress(Exception):
+        repo = repositories.open(wanted.folder)
+        repo.invalidate()
+        if wanted.relock:
+            _relock(repo, wanted.repository)
+        views.warm(repo)
+    return wanted
+
+
+def _relock(repo: Any, repository: str) -> None:
+    """Has the lock on the disk be as the setting says; where the repository is at work its next event does it."""
+    with contextlib.suppress(error.LockError), repo.wlock(wait=False), repo.lock(wait=False):
+        level = replicated.read(repo)
+        if level is not None and level.repository == repository:
+            requirement.keep(repo)
+
+
+def main() -> None:
+    """Serves the pipe whose descriptor is the first argument."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    pipe: Connection = Connection(int(sys.argv[1]))
+    os.set_inheritable(pipe.fileno(), False)
+    try:
+        settings = pipe.recv()
+    except (EOFError, OSError):
+        return
+    memory.bound(settings.worker_memory_bytes)
+    ui = prepare()
+    if settings.master_auth is not None:
+        ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
+    ui.setconfig(*requirement.MIRROR_LOCK, b"yes" if settings.lock else b"no", b"mirror")
+    hands = Hands(settings, Repositories(ui, settings.open_repositories), SystemClock())
+    answer: object = READY
+    while True:
+        try:
+            pipe.send(answer)
+            task = pipe.recv()
+        except (EOFError, OSError):
+            return
+        match task:
+            case Task():
+                answer = hands.perform(task)
+            case Scan():
+                answer = tuple(replace(f, is_locked=is_locked(f.folder)) for f in scan(settings.root, settings.folder))
+            case Look():
+                answer = look(task, settings)
+            case Check():
+                answer = check(hands.repositories, settings, task)
+            case Sweep():
+                place.remove_old(settings.folder, task.before)
+                answer = task
+            case Warm():
+                answer = warm(hands.repositories, task)
+
+
+if __name__ == "__main__":
+    main()

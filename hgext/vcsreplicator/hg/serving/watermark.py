@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The watermark: up to where a mirror may show a repository, kept in `.hg/replicated-watermark`.
+
+One line of text, five words: `1 SEQ LENGTH TIP PUSH` and a line feed. The first word is the version of the format. SEQ is the
+event that was released, LENGTH the number of changesets after it (hidden ones included), TIP the node of the last of them, PUSH
+the newest push id, `-` without one. Events apply and release in order, so what is not released is a suffix of the changelog.
+
+Beside it: `.hg/replicated-bookmarks`, the bookmarks of the release in Mercurial's own format, and `.hg/replicated-data`, the
+compatible form for other tools: a canonical CBOR map with `heads` (20 bytes each, newest first) and `last_push_id`. Each file
+is replaced by a rename, and the time of the watermark moves on by at least 2 s at each, because Mercurial's web server looks at
+whole seconds. They are not synced to disk: after a power cut a mirror finds them old or damaged and writes them again.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from mercurial import repoview
+from mercurial.node import bin, hex
+from mercurial.utils import cborutil
+
+from ...words.errors import Diverged
+from ...words.event import NULL_NODE
+
+WATERMARK = b"replicated-watermark"
+BOOKMARKS = b"replicated-bookmarks"
+DATA = b"replicated-data"
+
+_LINE = re.compile(rb"1 (\d{1,18}) (\d{1,10}) ([0-9a-f]{40}) (\d{1,18}|-)\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """What may be shown: everything up to event `seq`."""
+
+    seq: int
+    length: int
+    tip: str
+    push_id: int | None
+
+
+def read_watermark(repo: Any) -> Watermark | None:
+    """The watermark of a repository; None if there is none or it cannot be read, which on a mirror means: show nothing."""
+    try:
+        found = _LINE.fullmatch(repo.vfs.read(WATERMARK))
+    except OSError:
+        return None
+    if found is None:
+        return None
+    seq, length, tip, push = found.groups()
+    return Watermark(
+        seq=int(seq), length=int(length), tip=tip.decode("ascii"), push_id=None if push == b"-" else int(push)
+    )
+
+
+def write_watermark(
+    repo: Any,
+    *,
+    seq: int,
+    length: int,
+    tip: str,
+    push_id: int | None,
+    moved: Mapping[str, str | None] = MappingProxyType({}),
+    bookmarks: bytes | None = None,
+) -> None:
+    """Show the repository up to event `seq` from the next request on; `length`, `tip` and `push_id` are the mirror's own after it.
+
+    Its bookmarks are those that are here now but for `moved`, which were so at the event; or the lines `bookmarks`.
+    Called by whoever holds the repository's events, one process at a time; a repeat is harmless, and so is a kill anywhere: the
+    watermark itself is one rename, what is written before it shows nothing more, what comes after it lags behind. Before a
+    strip, write a lower watermark first. Raises Diverged if the changelog does not have `tip` as its changeset number `length`,
+    OSError if the files cannot be written; then the former release stays.
+    """
+    repo = repo.unfiltered()
+    changelog = repo.changelog
+    if length > len(changelog) or hex(changelog.node(length - 1)).decode() != tip:
+        raise Diverged(f"{os.fsdecode(repo.root)}: event {seq} left {length} changesets up to {tip}, not so here")
+    push = b"-" if push_id is None else b"%d" % push_id
+    _write_bookmarks(repo, length, moved, bookmarks)
+    _replace(repo, WATERMARK, b"1 %d %d %s %s\n" % (seq, length, tip.encode(), push))
+    _replace(repo, DATA, b"".join(_compatible(_heads(repo, length), push_id)))
+
+
+def fit(repo: Any, watermark: Watermark | None) -> int:
+    """How many changesets it shows: none without one, and none if the changelog is not what it was made for."""
+    changelog = repo.unfiltered().changelog
+    if watermark is None or watermark.length > len(changelog):
+        return 0
+    return watermark.length if hex(changelog.node(watermark.length - 1)).decode() == watermark.tip else 0
+
+
+def lower_watermark(repo: Any, length: int) -> None:
+    """Show at most the first `length` changesets, before a strip removes what comes after them; if fewer are shown no-op."""
+    former = read_watermark(repo)
+    if former is not None and fit(repo, former) > length:
+        _move(repo, former, length)
+
+
+def raise_watermark(repo: Any, length: int) -> None:
+    """Show the first `length` changesets, after a strip: they were shown before it and are here again."""
+    former = read_watermark(repo)
+    if former is not None and fit(repo, former) == former.length < length:
+        _move(repo, former, length)
+
+
+def _move(repo: Any, former: Watermark, length: int) -> None:
+    tip = hex(repo.unfiltered().changelog.node(length - 1)).decode() if length else NULL_NODE
+    shown = read_bookmarks(repo)  # those here now may be of events that are not released
+    write_watermark(repo, seq=former.seq, length=length, tip=tip, push_id=former.push_id, bookmarks=shown)
+
+
+def read_bookmarks(repo: Any) -> bytes:
+    """The bookmarks of the release, a line each: node, blank, name in UTF-8."""
+    return bytes(repo.vfs.tryread(BOOKMARKS))
+
+
+def _write_bookmarks(repo: Any, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
+    """The bookmarks of the release; one on a changeset that is not released stays where it was shown before."""
+    present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
+    now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo)
+    if moved:
+        now = _moved_back(now, moved)
+    if length < len(repo.changelog):
+        now = b"".join(_released_bookmarks(repo, length, now, former))
+    if now != former:
+        _replace(repo, BOOKMARKS, now)
+
+
+def _moved_back(now: bytes, moved: Mapping[str, str | None]) -> bytes:
+    marks = {line[41:]: line[:40] for line in now.splitlines()}
+    for name, node in moved.items():
+        mark = name.encode("utf-8", "surrogateescape")
+        if node is None:
+            marks.pop(mark, None)
+        else:
+            marks[mark] = node.encode()
+    return b"".join(b"%s %s\n" % (marks[mark], mark) for mark in sorted(marks))
+
+
+def _released_bookmarks(repo: Any, length: int, now: bytes, former: bytes) -> Iterator[bytes]:
+    before = {line[41:]: line for line in former.splitlines(keepends=True)}
+    revision = repo.changelog.index.get_rev
+    for line in now.splitlines(keepends=True):
+        number = revision(bin(line[:40]))
+        if number is not None and number < length:
+            yield line
+        elif line[41:] in before:
+            yield before[line[41:]]
+
+
+def _heads(repo: Any, length: int) -> list[bytes]:
+    """The heads of the released changesets that clients see, newest first; the null node for an empty repository."""
+    changelog = repo.changelog
+    hidden = repoview.filterrevs(repo, b"served") | frozenset(range(length, len(changelog)))
+    return [changelog.node(number) for number in reversed(changelog.index.headrevs(hidden))]
+
+
+def _compatible(heads: list[bytes], push_id: int | None) -> Iterator[bytes]:
+    """`cborutil` takes one step per byte string, which 50,000 heads feel; its output is the same."""
+    yield b"\xa2\x45heads"
+    yield cborutil.encodelength(cborutil.MAJOR_TYPE_ARRAY, len(heads))
+    yield b"\x54" + b"\x54".join(heads) if heads else b""
+    yield b"\x4clast_push_id"
+    yield from cborutil.streamencode(push_id)
+
+
+def _replace(repo: Any, name: bytes, content: bytes) -> None:
+    """Readers see the old file or the new one, and tell them apart by whole seconds."""
+    final = repo.vfs.join(name)
+    temporary = final + b".new"
+    with open(temporary, "wb") as file:
+        file.write(content)
+    mode = repo.store.createmode
+    if mode is not None:
+        os.chmod(temporary, mode)
+    try:
+        earliest = int(os.stat(final).st_mtime) + 2
+    except FileNotFoundError:
+        earliest = 0
+    changed = os.stat(temporary)
+    if changed.st_mtime < earliest:
+        os.utime(temporary, (changed.st_atime, earliest))
+    os.rename(temporary, final)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The blob store: bundles that a record of the log cannot hold, named by their hash, kept longer than the events that name them.
+
+`file:///folder`       a folder that master and mirrors share
+`s3://bucket/prefix`   any S3; credentials, region and endpoint come from the environment as boto3 reads it
+
+A blob is whole or absent: it is written under another name, synced, then linked; S3 shows an object only once it is complete. The
+same bundle twice is one blob. A blob that is gone is no disaster: a mirror pulls from the master instead.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from ..words.errors import MalformedEvent, Unavailable
+from ..words.wire import BUNDLE_LIMIT, Attachment, Where
+
+PIECE = 1 << 20
+EXPECTED = "expected file:///absolute/folder or s3://bucket/prefix"
+
+_NAME = re.compile(r"[0-9a-f]{64}\.hg\Z")
+_INCOMING = ".incoming-"
+
+
+class BlobStore(Protocol):
+    """What the relay writes and mirrors read."""
+
+    def put(self, chunks: Iterable[bytes]) -> Attachment:
+        """Stores the chunks durably; where they are. Raises Unavailable."""
+
+    def open(self, attachment: Attachment) -> IO[bytes]:
+        """The bundle, its hash checked, as a file that the caller closes.
+
+        Raises FileNotFoundError if it is gone, MalformedEvent if it is not what the event names, Unavailable.
+        """
+
+    def remove_older(self, time: float) -> int:
+        """Removes blobs stored before `time` (seconds since the epoch) and nothing else; how many. Raises Unavailable."""
+
+
+def open_blobs(url: str) -> BlobStore:
+    """The store at `url`; raises ValueError for a URL that cannot be right."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        return FolderBlobs(unquote(parts.path))
+    if parts.scheme == "s3" and parts.netloc:
+        return S3Blobs(parts.netloc, unquote(parts.path).strip("/"))
+    raise ValueError(f"{EXPECTED}, got {url!r}")
+
+
+class FolderBlobs:
+    """Blobs as files, spread over 256 folders; whoever may write to the folder may write to all of it, whatever the umask says."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def put(self, chunks: Iterable[bytes]) -> Attachment:
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            with _spooled(chunks, self._folder) as (file, attachment):
+                path, mode = self._path(attachment), os.stat(self._folder).st_mode
+                if not os.path.exists(path):
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(os.path.dirname(path))
+                        os.chmod(os.path.dirname(path), mode & 0o2777)
+                    os.fsync(file.fileno())
+                    os.chmod(file.name, 0o644 | mode & 0o020)
+                    with contextlib.suppress(FileExistsError):  # somebody else was faster
+                        os.link(file.name, path)
+                    _sync_folder(os.path.dirname(path))
+                _sync_folder(self._folder)  # a kill may have come after a former mkdir: ask nothing
+                os.utime(path)
+        except OSError as error:
+            raise Unavailable(f"blobs: {self._folder}: {error}") from error
+        return attachment
+
+    def open(self, attachment: Attachment) -> IO[bytes]:
+        file = open(self._path(attachment), "rb")  # noqa: SIM115 – the caller's to close
+        try:
+            _check(attachment, iter(lambda: file.read(PIECE), b""))
+        except BaseException:
+            file.close()
+            raise
+        file.seek(0)
+        return file
+
+    def remove_older(self, time: float) -> int:
+        count = 0
+        for folder, _, names in os.walk(self._folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    if (_NAME.match(name) or name.startswith(_INCOMING)) and os.stat(path).st_mtime < time:
+                        os.unlink(path)
+                        count += 1
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise Unavailable(f"blobs: {self._folder}: {error}") from error
+        return count
+
+    def _path(self, attachment: Attachment) -> str:
+        name = checked_name(attachment)
+        return os.path.join(self._folder, name[:2], name)
+
+
+class S3Blobs:
+    """Blobs as objects below a prefix."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self._bucket, self._prefix = bucket, prefix + "/" if prefix else ""
+        self._made: Any = None
+
+    def put(self, chunks: Iterable[bytes]) -> Attachment:
+        with _spooled(chunks, None) as (file, attachment), _translated(self._bucket):
+            file.seek(0)
+            self._client.upload_fileobj(file, self._bucket, self._key(attachment))
+        return attachment
+
+    def open(self, attachment: Attachment) -> IO[bytes]:
+        key = self._key(attachment)
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 – the caller's to close
+        try:
+            with _translated(self._bucket):
+                self._client.download_fileobj(self._bucket, key, file)
+            file.seek(0)
+            _check(attachment, iter(lambda: file.read(PIECE), b""))
+        except BaseException:
+            file.close()
+            raise
+        file.seek(0)
+        return file
+
+    def remove_older(self, time: float) -> int:
+        count = 0
+        with _translated(self._bucket):
+            for page in self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix
+            ):
+                for item in page.get("Contents", ()):
+                    if item["LastModified"].timestamp() < time and _NAME.search(item["Key"]):
+                        self._client.delete_object(Bucket=self._bucket, Key=item["Key"])
+                        count += 1
+        return count
+
+    def _key(self, attachment: Attachment) -> str:
+        return self._prefix + checked_name(attachment)
+
+    @property
+    def _client(self) -> Any:
+        if self._made is None:
+            import boto3
+            from botocore.config import Config
+
+            # Whoever stores or reads tries again, for ever; by itself the client waits for a silent S3 for minutes.
+            once = Config(connect_timeout=4, read_timeout=10, retries={"total_max_attempts": 1})
+            self._made = boto3.client("s3", config=once)
+        return self._made
+
+
+def checked_name(attachment: Attachment) -> str:
+    """The blob's name if it is the hash that the event names; it becomes part of a path, and came from the log."""
+    if attachment.name is None or not _NAME.match(attachment.name) or attachment.name[:64] != attachment.sha256:
+        raise MalformedEvent(f"attachment.name: expected the hash and .hg, got {str(attachment.name)[:80]!r}")
+    return attachment.name
+
+
+@contextlib.contextmanager
+def _spooled(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any, Attachment]]:
+    """The chunks in a temporary file, and what names them; memory does not grow with them."""
+    digest, size = hashlib.sha256(), 0
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=_INCOMING) as file:
+        for chunk in chunks:
+            digest.update(chunk)
+            size += len(chunk)
+            file.write(chunk)
+        file.flush()
+        sha256 = digest.hexdigest()
+        yield file, Attachment(where=Where.BLOB, size=size, sha256=sha256, name=sha256 + ".hg")
+
+
+def _check(attachment: Attachment, pieces: Iterable[bytes]) -> None:
+    digest, size = hashlib.sha256(), 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
+    if size > BUNDLE_LIMIT or size != attachment.size or digest.hexdigest() != attachment.sha256:
+        raise MalformedEvent(f"blob {attachment.name}: {size} bytes with another hash than the event names")
+
+
+@contextlib.contextmanager
+def _translated(bucket: str) -> Iterator[None]:
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey"):
+            raise FileNotFoundError(f"s3://{bucket}: no such blob") from error
+        raise Unavailable(f"blobs: s3://{bucket}: {error}") from error
+    except (Boto3Error, BotoCoreError) as error:
+        raise Unavailable(f"blobs: s3://{bucket}: {error}") from error
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The log on Kafka, for more than one machine.
+
+Rules of this room, because the clients of kafka-python have each their own thread and their own way to fail:
+
+- One *admin* client (topics, offsets, positions), used under `_admin_lock`, by whichever thread holds it.
+- One *producer* for all `append`s, used by all threads at once. Who sees it fail drops it for all; the others fail too, and all
+  come back with a new one. It sends one batch a partition at a time, so a lost batch never lets a later one overtake it.
+- A *reader's consumer* and a *transactor's producer* belong to the one thread that uses them. `wake` only sets an event.
+- After any unclear error a client is closed and built anew; nothing is retried inside, except by the client itself, and a
+  question to a coordinator that is just starting or to a client older than an outage.
+- Foreign exceptions end in `rim`; nothing outside it calls a client.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from kafka import KafkaProducer
+from kafka.admin import OffsetSpec
+from kafka.structs import OffsetAndMetadata
+
+from ...words.errors import ReplicationError
+from .. import Message, Positions, Reader, Topic, Transactor, check_message
+from .broker import Broker
+from .clients import close_producer, rim, warm
+from .options import Options
+from .reader import KafkaReader
+from .transactor import KafkaTransactor
+
+TopicPartitionKey = tuple[str, int]
+
+
+class KafkaLog:
+    """The log on these brokers. Nothing is contacted before it is needed."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.broker = Broker(options)
+        self._producer: KafkaProducer | None = None
+        self._producer_lock = threading.Lock()
+
+    # Topics
+
+    def create(self, wanted: Sequence[Topic]) -> list[str]:
+        return self.broker.create(wanted)
+
+    def partitions(self, topic: str) -> int:
+        return self.broker.partitions(topic)
+
+    def beginnings(self, topic: str) -> dict[int, int]:
+        return self.broker.offsets(topic, OffsetSpec.EARLIEST)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        return self.broker.offsets(topic, OffsetSpec.LATEST)
+
+    # Records
+
+    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        for message in messages:
+            check_message(message)
+        if not messages:
+            return []
+        deadline = time.monotonic() + timeout
+        plan = [self.broker.plan(message) for message in messages]
+        producer = self._appender()
+        try:
+            with rim(self.options, "append"):
+                warm(producer, [arguments["topic"] for arguments in plan])
+                futures = [producer.send(**arguments) for arguments in plan]
+                results = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
+        except ReplicationError:
+            self._drop_appender(producer)
+            raise
+        return [(result.partition, result.offset) for result in results]
+
+    def reader(self, positions: Mapping[TopicPartitionKey, int]) -> Reader:
+        for key in positions:
+            self.broker.check_partition(*key)
+        return KafkaReader(self.broker, positions)
+
+    def transactor(self, identity: str) -> Transactor:
+        return KafkaTransactor(self.broker, identity)
+
+    # Positions
+
+    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
+        for partition in positions:
+            self.broker.check_partition(topic, partition)
+        self.broker.store(
+            group, {(topic, partition): OffsetAndMetadata(at, "", -1) for partition, at in positions.items()}
+        )
+
+    def stored(self, group: str, topic: str) -> dict[int, int]:
+        self.partitions(topic)
+        return self._stored([self.broker.full(group)], topic).get(self.broker.full(group), {})
+
+    def groups(self, topic: str) -> dict[str, dict[int, int]]:
+        self.partitions(topic)
+        listed = self.broker.ask("list the groups", lambda admin: admin.list_groups())
+        names = sorted({group["group_id"] for group in listed if group["group_id"].startswith(self.options.prefix)})
+        found = self._stored(names, topic) if names else {}
+        return {name.removeprefix(self.options.prefix): at for name, at in found.items() if at}
+
+    def close(self) -> None:
+        self.broker.drop_admin()
+        self._drop_appender(self._producer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _stored(self, groups: Sequence[str], topic: str) -> dict[str, dict[int, int]]:
+        wanted = [self.broker.partition(topic, number) for number in range(self.partitions(topic))]
+        found = self.broker.ask(
+            f"positions on {self.broker.full(topic)}",
+            lambda admin: admin.list_group_offsets(dict.fromkeys(groups, wanted)),
+        )
+        return {
+            group: {partition.partition: at.offset for partition, at in sorted(positions.items()) if at.offset >= 0}
+            for group, positions in found.items()
+        }
+
+    def _appender(self) -> KafkaProducer:
+        with self._producer_lock:
+            if self._producer is None:
+                self._producer = self.broker.new_producer()
+            return self._producer
+
+    def _drop_appender(self, producer: KafkaProducer | None) -> None:
+        with self._producer_lock:
+            if self._producer is producer:
+                self._producer = None
+        if producer is not None:
+            close_producer(producer)

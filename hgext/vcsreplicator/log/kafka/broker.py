@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The brokers of Kafka: questions to the admin client, our names in Kafka, topics, and new producers."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.admin import OffsetSpec
+from kafka.protocol.consumer.offsets import IsolationLevel
+from kafka.structs import OffsetAndMetadata
+
+from ...words.clock import DAY
+from ...words.errors import BadConfig, ReplicationError, Unavailable
+from .. import LARGEST, Message, Topic, partition_of
+from .clients import Admin, connect, rim, warm
+from .options import Options
+
+T = TypeVar("T")
+TopicPartitionKey = tuple[str, int]
+
+ADMIN_PATIENCE = 30.0  # seconds to wait for other threads' use of the admin client
+COORDINATOR_PATIENCE = 10.0  # seconds that coordinators may take to start, once the broker answers
+OWNERS = "transactors"  # a topic without records; transactors note there, as positions, who came last
+EXTRA = 64 * 1024  # bytes of framing that Kafka adds to the largest message
+
+STARTING = (
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.NotCoordinatorError,
+    kafka_errors.UnstableOffsetCommitError,  # a transaction that was just committed
+)
+
+
+class Broker:
+    """What the log, its readers and its transactors share. Nothing is contacted before it is needed."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._admin: KafkaAdminClient | None = None
+        self._admin_lock = threading.Lock()
+        self._partitions: dict[str, int] = {}
+
+    # Names
+
+    def full(self, name: str) -> str:
+        """The name in Kafka of a topic, a group or a transactor."""
+        return self.options.prefix + name
+
+    def partition(self, topic: str, partition: int) -> TopicPartition:
+        return TopicPartition(self.full(topic), partition)
+
+    def check_partition(self, topic: str, partition: int) -> None:
+        """Raise BadConfig for a partition that is not there."""
+        if not 0 <= partition < self.partitions(topic):
+            raise BadConfig(
+                f"topic {self.full(topic)}: no partition {partition}, expected 0 to {self.partitions(topic) - 1}"
+            )
+
+    def plan(self, message: Message) -> dict[str, Any]:
+        """The arguments of `send`."""
+        partition = message.partition
+        if partition is None:
+            partition = partition_of(message.key or "", self.partitions(message.topic))
+        self.check_partition(message.topic, partition)
+        return {
+            "topic": self.full(message.topic),
+            "partition": partition,
+            "key": None if message.key is None else _encode(message.key),
+            "value": message.value,
+            "headers": [(name, _encode(text)) for name, text in message.headers.items()],
+        }
+
+    # Topics
+
+    def create(self, wanted: Sequence[Topic]) -> list[str]:
+        existing = self._describe()
+        for topic in wanted:
+            if existing.get(topic.name, topic.partitions) != topic.partitions:
+                raise BadConfig(
+                    f"topic {self.full(topic.name)}: has {existing[topic.name]} partitions, expected {topic.partitions}; "
+                    "the number is fixed for life"
+                )
+        missing = [topic for topic in wanted if topic.name not in existing]
+        created = [topic.name for topic in missing if self._create_one(topic)]
+        if len(created) < len(missing):  # others were faster: look again at what they made
+            self.create(missing)
+        return created
+
+    def create_owners(self) -> None:
+        """The topic whose positions tell which transactor came last."""
+        if OWNERS not in self._partitions and OWNERS not in self._describe():
+            self.create([Topic(name=OWNERS)])
+        self._partitions[OWNERS] = 1
+
+    def partitions(self, topic: str) -> int:
+        if topic not in self._partitions:
+            existing = self._describe()
+            if topic not in existing:
+                raise BadConfig(
+                    f"topic {self.full(topic)}: not in {self.options.url}; run `vcsreplicator topics create`"
+                )
+            self._partitions[topic] = existing[topic]
+        return self._partitions[topic]
+
+    def offsets(self, topic: str, spec: OffsetSpec) -> dict[int, int]:
+        wanted = {self.partition(topic, number): spec for number in range(self.partitions(topic))}
+        found = self.ask(
+            f"offsets of {self.full(topic)}",
+            lambda admin: admin.list_partition_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED),
+        )
+        return {partition.partition: at.offset for partition, at in sorted(found.items())}
+
+    # Clients
+
+    def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
+        """One question to the brokers; an error costs the client, which else remembers coordinators for ever."""
+        if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
+            raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep waiting for an answer")
+        try:
+            started, reused = time.monotonic(), self._admin is not None
+            while True:
+                try:
+                    return self._ask_once(doing, question)
+                except Unavailable as error:
+                    waited = time.monotonic() - started
+                    starting = isinstance(error.__cause__, STARTING) and waited < COORDINATOR_PATIENCE
+                    stale = reused and waited < 1  # its connections may be from before an outage
+                    if not (starting or stale):
+                        raise
+                    reused = False
+                time.sleep(0.02)
+        finally:
+            self._admin_lock.release()
+
+    def _ask_once(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
+        try:
+            with rim(self.options, doing):
+                if self._admin is None:
+                    self._admin = connect(self.options, Admin)
+                return question(self._admin)
+        except ReplicationError as error:
+            if not isinstance(error.__cause__, kafka_errors.UnstableOffsetCommitError):
+                self._close_admin()
+            raise
+
+    def drop_admin(self) -> None:
+        with self._admin_lock:
+            self._close_admin()
+
+    def new_producer(self, **ours: Any) -> KafkaProducer:
+        """A producer that keeps order, loses nothing, and knows the topics used so far."""
+        with rim(self.options, "connect"):
+            producer = connect(
+                self.options,
+                KafkaProducer,
+                acks="all",
+                enable_idempotence=True,
+                allow_auto_create_topics=False,
+                linger_ms=0,
+                max_request_size=LARGEST + EXTRA,
+                delivery_timeout_ms=3_600_000,  # who waits decides when to give up, and drops the producer whole
+                metrics_enabled=False,
+                **ours,
+            )
+            warm(producer, [self.full(topic) for topic in list(self._partitions)])
+            return producer
+
+    def store(self, group: str, positions: Mapping[TopicPartitionKey, OffsetAndMetadata]) -> None:
+        """Store positions with their metadata, of a group without members."""
+        stored = {self.partition(*key): position for key, position in positions.items()}
+
+        def alter(admin: KafkaAdminClient) -> None:
+            for partition, error in admin.alter_group_offsets(self.full(group), stored).items():
+                if error is not kafka_errors.NoError:
+                    raise error(f"{partition.topic}, partition {partition.partition}")
+
+        self.ask(f"acknowledge for {group}", alter)
+
+    # Inside
+
+    def _describe(self) -> dict[str, int]:
+        """Name → partitions of all topics of ours. All are asked for, because asking for one may create it."""
+        topics = self.ask("list the topics", lambda admin: admin.describe_topics())
+        names = {topic["name"]: len(topic["partitions"]) for topic in topics if not topic["error_code"]}
+        prefix = self.options.prefix
+        return {name.removeprefix(prefix): number for name, number in names.items() if name.startswith(prefix)}
+
+    def _create_one(self, topic: Topic) -> bool:
+        """False if another process was faster."""
+        settings = {
+            "num_partitions": topic.partitions,
+            "replication_factor": self.options.replication or -1,
+            "configs": topic_settings(topic, self.options.in_sync),
+        }
+        try:
+            self.ask(
+                f"create {self.full(topic.name)}",
+                lambda admin: admin.create_topics({self.full(topic.name): settings}, wait_for_metadata=True),
+            )
+        except Unavailable as error:
+            if isinstance(error.__cause__, kafka_errors.TopicAlreadyExistsError):
+                return False
+            if isinstance(error.__cause__, kafka_errors.InvalidReplicationFactorError):
+                raise BadConfig(f"log: option replication-factor: {error}") from error
+            raise
+        return True
+
+    def _close_admin(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with suppress(Exception):
+                admin.close()
+
+
+def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
+    """How a new topic is kept. Small segments: Kafka neither compacts nor expires the one being written."""
+    settings = {
+        "max.message.bytes": str(LARGEST + EXTRA),
+        "message.timestamp.type": "LogAppendTime",
+        "unclean.leader.election.enable": "false",
+        "compression.type": "uncompressed",  # what a client packed is unpacked, and measured, by the broker
+        "retention.ms": "-1" if topic.retention is None else str(round(topic.retention * 1000)),
+        "retention.bytes": "-1",
+    }
+    if topic.compacted:
+        settings |= {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(16 * 1024 * 1024),
+            "segment.ms": str(round(DAY * 1000 / 24)),
+            "min.cleanable.dirty.ratio": "0.2",
+            "delete.retention.ms": str(round(DAY * 1000)),
+        }
+    else:
+        longest = DAY if topic.retention is None else min(DAY, max(topic.retention / 4, 60))
+        settings |= {
+            "cleanup.policy": "delete",
+            "segment.bytes": str(128 * 1024 * 1024),
+            "segment.ms": str(round(longest * 1000)),
+        }
+    if in_sync is not None:
+        settings["min.insync.replicas"] = str(in_sync)
+    return settings
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

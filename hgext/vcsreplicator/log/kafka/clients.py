@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The clients of kafka-python as the log needs them: foreign exceptions become ours, and everything waits with a deadline.
+
+This file and `connections` alone reach behind the public face of the library, where that has no deadline (`wait`), no end
+(`close_producer`, `connect`), a slow start (`warm`) or an answer from before a commit (`Admin`).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka import errors as kafka_errors
+
+from ...words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
+from .connections import Network
+from .options import Options, check_certificates
+
+T = TypeVar("T")
+
+# During an outage the client writes lines by the dozen, even to a pusher's terminal; what matters is in our exceptions.
+if logging.getLogger("kafka").level == logging.NOTSET:
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+# On a slow machine the patience may end during the last attempt of many: the same mistake, another name.
+TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
+
+
+class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
+    """Positions of a transaction that was committed a moment ago are waited for, not passed over."""
+
+    def _list_group_offsets_requests(self, group_specs: Any) -> Iterator[Any]:
+        for group, request in super()._list_group_offsets_requests(group_specs):
+            request.require_stable = True
+            yield group, request
+
+
+def connect(options: Options, kind: type[T], **ours: Any) -> T:
+    """A client that has found its brokers. One that has not leaves neither thread nor socket behind, and says why."""
+    try:
+        check_certificates(options.properties)
+    except BadConfig as error:  # good once: perhaps they are being renewed
+        raise Unavailable(str(error)) from error
+    networks: list[Network] = []
+
+    def network(**settings: Any) -> Network:
+        networks.append(Network(**settings))
+        return networks[-1]
+
+    try:
+        return kind(**options.of(kind, kafka_client=network, **ours))
+    except BaseException as error:
+        failures = [failed._manager.failure for failed in networks]
+        for failed in networks:
+            with suppress(Exception):
+                failed.close()
+        if isinstance(error, TIMEOUTS) and any(failures):
+            raise failures[-1] from error
+        raise
+    finally:
+        networks.clear()
+
+
+def warm(producer: KafkaProducer, topics: Sequence[str]) -> None:
+    """Fetch what the producer does not know of these topics, in one request: each costs 100 ms when `send` does it."""
+    missing = [topic for topic in topics if producer._metadata.partitions_for_topic(topic) is None]
+    for topic in missing:
+        producer._sender.add_topic(topic)
+    for topic in missing:
+        producer.partitions_for(topic)
+
+
+def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) -> None:
+    """What `send_offsets_to_transaction` and `commit_transaction` do, but not for ever."""
+    result = begin(producer._transaction_manager)
+    producer._sender.wakeup()
+    if not result.wait(timeout_ms=max(1, (deadline - time.monotonic()) * 1000)):
+        raise kafka_errors.KafkaTimeoutError("the transaction coordinator does not answer")
+
+
+def close_producer(producer: KafkaProducer) -> None:
+    """Drop what was not sent: whoever appended it was told so. (`close` alone waits for it, and leaves a thread behind.)"""
+    with suppress(Exception):
+        producer._sender.force_close()
+        producer.close(timeout=5)
+
+
+@contextmanager
+def rim(options: Options, doing: str) -> Iterator[None]:
+    """Foreign exceptions become ours here."""
+    where = f"{options.url}: {doing}"
+    try:
+        yield
+    except ReplicationError:
+        raise
+    except (kafka_errors.OffsetOutOfRangeError, kafka_errors.LogTruncationError) as error:
+        raise Expired(f"{where}: the position is gone: {error}") from error
+    except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
+        raise Rejected(f"{where}: message too large for the broker (max.message.bytes): {error}") from error
+    except kafka_errors.InvalidRecordError as error:
+        raise Rejected(f"{where}: the broker refuses the record; a compacted topic needs a key: {error}") from error
+    except kafka_errors.KafkaConfigurationError as error:
+        raise BadConfig(f"{where}: {error}") from error
+    except Exception as error:
+        raise Unavailable(f"{where}: {_reason(error, options)}") from error
+
+
+def _reason(error: Exception, options: Options) -> str:
+    """What happened, and the operator's next step."""
+    if isinstance(error, kafka_errors.AuthorizationError):
+        return f"not authorized; check the ACLs of this user: {error}"
+    if "Authentication" in type(error).__name__:
+        return f"authentication failed; check user and password: {error}"
+    if isinstance(error, (*TIMEOUTS, kafka_errors.KafkaConnectionError)):
+        guarded = options.properties.get("security_protocol", "PLAINTEXT") != "PLAINTEXT"
+        expected = " (brokers also hang up on a wrong user, password or certificate)" if guarded else ""
+        return f"no answer; are the brokers up and reachable?{expected} {error}"
+    return str(error) if isinstance(error, kafka_errors.KafkaError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a `kafka://` URL says: brokers, a prefix for every name, how topics are made, and any property of the client.
+
+Properties on which the promises of the log rest are not for sale: naming one of them is refused.
+"""
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from ...words.errors import BadConfig
+
+# Set by the adapter for every client; a URL may change these.
+DEFAULTS: Mapping[str, Any] = {
+    "client_id": "vcsreplicator",
+    "request_timeout_ms": 10_000,
+    "bootstrap_timeout_ms": 3_000,
+    "reconnect_backoff_ms": 20,
+    "reconnect_backoff_max_ms": 500,
+}
+
+# What only some kinds of clients know; again a URL may change these.
+PRODUCER: Mapping[str, Any] = {
+    "retry_backoff_ms": 5,
+    "max_block_ms": 5_000,
+    "transaction_timeout_ms": 10_000,
+    "batch_size": 512 * 1024,  # batches of a partition go one after the other: few large ones
+}
+CONSUMER: Mapping[str, Any] = {
+    "fetch_max_bytes": 32 * 1024 * 1024,
+    "retry_backoff_ms": 20,
+    "metadata_max_age_ms": 3_000,  # how soon a reader notices that its topic was made anew
+}
+
+# The promises: these a URL may not change.
+FIXED = frozenset(
+    {
+        "acks",
+        "allow_auto_create_topics",
+        "auto_offset_reset",
+        "bootstrap_servers",
+        "delivery_timeout_ms",
+        "enable_auto_commit",
+        "enable_idempotence",
+        "group_id",
+        "isolation_level",
+        "kafka_client",
+        "key_deserializer",
+        "key_serializer",
+        "linger_ms",
+        "max_in_flight_requests_per_connection",
+        "max_request_size",
+        "partitioner",
+        "retries",
+        "selector",
+        "socket_options",
+        "transactional_id",
+        "value_deserializer",
+        "value_serializer",
+    }
+)
+
+Kind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`replication` and `in_sync` are the replicas of new topics and how many must have a record (None: as the broker says)."""
+
+    servers: tuple[str, ...]
+    prefix: str = ""
+    replication: int | None = None
+    in_sync: int | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """For messages: without options, which may hold secrets."""
+        return "kafka://" + ",".join(self.servers)
+
+    def of(self, kind: Kind, **ours: Any) -> dict[str, Any]:
+        """The configuration of one client: defaults, then what the URL says, then what must be so."""
+        extra = {KafkaProducer: PRODUCER, KafkaConsumer: CONSUMER}.get(kind, {})
+        known = kind.DEFAULT_CONFIG
+        wanted = {**DEFAULTS, **extra, **{name: value for name, value in self.properties.items() if name in known}}
+        return {**wanted, "bootstrap_servers": list(self.servers), **ours}
+
+
+def parse(url: str) -> Options:
+    """Options of a URL; raises BadConfig that names the option and what was expected."""
+    parts = urlsplit(url)
+    servers = tuple(_server(server) for server in parts.netloc.split(","))
+    if parts.path not in ("", "/") or parts.fragment:
+        raise BadConfig(f"log: expected kafka://host:port[,host:port…][?option=value], got a path {parts.path!r}")
+    given: dict[str, str] = {}
+    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+        name = name.replace("-", "_")
+        if name in given:
+            raise BadConfig(f"log: option {name}: expected once, got twice")
+        given[name] = text
+    options = Options(
+        servers=servers,
+        prefix=_prefix(given.pop("topic_prefix", "")),
+        replication=_count("replication-factor", given.pop("replication_factor", None)),
+        in_sync=_count("min-insync-replicas", given.pop("min_insync_replicas", None)),
+        properties=dict(_property(name, text) for name, text in given.items()),
+    )
+    check_certificates(options.properties)
+    return options
+
+
+def check_certificates(properties: Mapping[str, Any]) -> None:
+    """Raise BadConfig naming the file that cannot be read, or is no certificate or key: the client would only say "no answer"."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority, revoked, own = (properties.get(name) for name in ("ssl_cafile", "ssl_crlfile", "ssl_certfile"))
+    key = properties.get("ssl_keyfile")
+    password = properties.get("ssl_password") or ""  # without one, OpenSSL would ask the terminal
+    if authority:
+        _load("ssl_cafile", authority, lambda: context.load_verify_locations(authority))
+    if revoked:
+        _load("ssl_crlfile", revoked, lambda: context.load_verify_locations(revoked))
+    if own:
+        names, files = ("ssl_certfile and ssl_keyfile", f"{own} and {key}") if key else ("ssl_certfile", own)
+        _load(names, files, lambda: context.load_cert_chain(own, key, password))
+
+
+def _load(names: str, files: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:  # of which SSLError is one
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise BadConfig(f"log: option {names}: cannot use {files}: {reason}") from error
+
+
+def _server(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or "@" in text:
+        raise BadConfig(f"log: expected host:port, got {text!r}")
+    return f"{unquote(host)}:{port}"
+
+
+def _prefix(text: str) -> str:
+    if (
+        not all(character.isascii() and (character.isalnum() or character in "._-") for character in text)
+        or len(text) > 200
+    ):
+        raise BadConfig(f"log: option topic-prefix: expected letters, digits and any of . _ -, got {text!r}")
+    return text
+
+
+def _count(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 100:
+        raise BadConfig(f"log: option {name}: expected a number of brokers, got {text!r}")
+    return int(text)
+
+
+def _property(name: str, text: str) -> tuple[str, Any]:
+    """A property of the client, in the type of its default; `NAME_file` reads a secret from a file."""
+    known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
+    if name.endswith("_file") and name.removesuffix("_file") in ("sasl_plain_password", "ssl_password"):
+        try:
+            return name.removesuffix("_file"), Path(text).read_text().rstrip("\n")
+        except OSError as error:
+            raise BadConfig(f"log: option {name}: cannot read {text}: {error.strerror}") from None
+    if name in FIXED:
+        raise BadConfig(f"log: option {name}: cannot be changed, the promises of the log rest on it")
+    if name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile") and not Path(text).is_file():
+        raise BadConfig(f"log: option {name}: expected a file, {text} is none")
+    if name not in known:
+        raise BadConfig(f"log: option {name}: expected topic-prefix, replication-factor or a property of kafka-python")
+    return name, _value(name, text, known[name])
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise BadConfig(f"log: option {name}: expected true or false, got {text!r}")
+        return text == "true"
+    if isinstance(default, int | float):
+        try:
+            return float(text) if isinstance(default, float) else int(text)
+        except ValueError:
+            raise BadConfig(f"log: option {name}: expected a number, got {text!r}") from None
+    if name == "api_version":
+        return tuple(int(part) for part in text.split(".") if part.isdigit())
+    return text

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Unpacks what brokers send, such that no record stops a reader: they hand out what any client wrote, and check little of it.
+
+The library fails at a record that it cannot unpack (a header whose name is not UTF-8 is enough), again at each attempt, for good.
+Here the batch becomes one record, at the last offset of the batch, that says so in place of its value: no consumer can take it for
+one of ours, each rejects it. A batch whose checksum is wrong is an error as before: a disk or a network made it so, not a client.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kafka.consumer.fetcher import ConsumerRecord, Fetcher
+from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
+
+from .. import LATEST, Record
+
+
+class Batch(DefaultRecordBatch):  # type: ignore[misc]  # the client comes without types
+    """The records of a batch, or one that says why there are none."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._maybe_uncompress()
+        try:
+            return iter([self._read_msg() for _ in range(self.records_count)])
+        except Exception as error:
+            said = f"unreadable: {self.records_count} records of one client: {error!r}"[:500].encode("utf-8", "replace")
+            kind, size = self.timestamp_type, self.size_in_bytes
+            return iter([DefaultRecord(size, self.last_offset, self.max_timestamp, kind, None, said, [])])
+
+
+class Batches:
+    """The batches of one partition in an answer."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+
+    def next_batch(self) -> Any:
+        batch = self._records.next_batch()
+        if isinstance(batch, DefaultRecordBatch):
+            batch.__class__ = Batch
+        return batch
+
+
+class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]
+    """What `Fetcher` makes of an answer, with our batches."""
+
+    def _unpack_records(self, partition: Any, records: Any, *rest: Any) -> Any:
+        return super()._unpack_records(partition, Batches(records), *rest)
+
+
+def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
+    """The record as the log's own; a time that no clock shows becomes the nearest one that does."""
+    return Record(
+        topic=topic,
+        partition=partition,
+        offset=record.offset,
+        key=None if record.key is None else _decode(record.key),
+        value=record.value,
+        headers=_headers(record),
+        time=min(max(record.timestamp / 1000, 0.0), LATEST),
+    )
+
+
+def _headers(record: ConsumerRecord) -> Mapping[str, str]:
+    return {name: _decode(data or b"") for name, data in record.headers}
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Appends and acknowledges in one transaction of Kafka."""
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka import KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata
+
+from ...words.errors import Fenced, ReplicationError, Unavailable
+from .. import Message, check_message
+from .broker import OWNERS, Broker
+from .clients import close_producer, rim, wait, warm
+
+COMMIT_PATIENCE = 8.0  # seconds until the end of a transaction counts as unclear; a service must stop within ten
+
+TopicPartitionKey = tuple[str, int]
+
+
+class KafkaTransactor:
+    """Fenced by Kafka, and by a note of who came last: the broker also fences one whose transaction took too long, which only
+    has to begin anew. The note is written first, so nobody is fenced without one."""
+
+    def __init__(self, broker: Broker, identity: str) -> None:
+        self._broker, self._identity = broker, identity
+        self._instance = uuid.uuid4().hex
+        broker.create_owners()
+        epoch, _ = self._last_owner()
+        note = OffsetAndMetadata(epoch + 1, self._instance, -1)
+        broker.store(self._group, {(OWNERS, 0): note})
+        self._producer: KafkaProducer | None = None
+        self._begin()
+
+    def renew(self) -> None:
+        self.close()
+        self._refuse_newer()
+        self._begin()  # and should one come just now, the note decides: that one renews, and fences this one
+
+    def commit(
+        self,
+        messages: Sequence[Message],
+        *,
+        group: str | None = None,
+        positions: Mapping[TopicPartitionKey, int] | None = None,
+    ) -> None:
+        for message in messages:
+            check_message(message)
+        plan = [self._broker.plan(message) for message in messages]
+        for key in positions or {}:
+            self._broker.check_partition(*key)
+        offsets = {self._broker.partition(*key): OffsetAndMetadata(at, "", -1) for key, at in (positions or {}).items()}
+        if self._producer is None:
+            self._refuse_newer()
+            raise Unavailable(
+                f"{self._broker.options.url}: {self._identity}: its last transaction is unclear; renew it"
+            )
+        if not plan and not offsets:
+            return self._refuse_newer()
+        try:
+            with rim(self._broker.options, f"commit as {self._identity}"):
+                self._transact(self._producer, plan, offsets, group)
+        except ReplicationError as error:
+            self.close()
+            if isinstance(error.__cause__, kafka_errors.ProducerFencedError | kafka_errors.InvalidProducerEpochError):
+                self._refuse_newer()
+            raise
+        return None
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            close_producer(producer)
+
+    @property
+    def _group(self) -> str:
+        return f"transactor-{self._identity}"
+
+    def _begin(self) -> None:
+        self._producer = self._broker.new_producer(transactional_id=self._broker.full(self._identity))
+        try:
+            with rim(self._broker.options, f"become {self._identity}"):
+                self._producer.init_transactions()
+                self._end_hanging(self._producer)
+        except ReplicationError:
+            self.close()
+            raise
+
+    def _end_hanging(self, producer: KafkaProducer) -> None:
+        """Makes the positions of the group of this name readable, should the brokers have left some without an end.
+
+        A broker that died in the middle of a transaction forgot, once, that positions belong to it: no end reached them, and who
+        asks for stable positions waited for ever. They are this producer's, so its next end in this group is theirs too. It is an
+        abort: none of them holds, and what they were of is read again.
+        """
+        deadline = time.monotonic() + COMMIT_PATIENCE
+        any_position = {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
+        group = self._broker.full(self._identity)
+        producer.begin_transaction()
+        wait(producer, lambda manager: manager.send_offsets_to_transaction(any_position, group), deadline)
+        wait(producer, lambda manager: manager.begin_abort(), deadline)
+
+    def _transact(
+        self,
+        producer: KafkaProducer,
+        plan: Sequence[Mapping[str, Any]],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: str | None,
+    ) -> None:
+        deadline = time.monotonic() + COMMIT_PATIENCE
+        warm(producer, [arguments["topic"] for arguments in plan])
+        producer.begin_transaction()
+        futures = [producer.send(**arguments) for arguments in plan]
+        if group is not None and offsets:
+            full = self._broker.full(group)
+            wait(producer, lambda manager: manager.send_offsets_to_transaction(offsets, full), deadline)
+        for future in futures:
+            future.get(timeout=max(0.001, deadline - time.monotonic()))
+        wait(producer, lambda manager: manager.begin_commit(), deadline)
+
+    def _last_owner(self) -> tuple[int, str]:
+        group, partition = self._broker.full(self._group), self._broker.partition(OWNERS, 0)
+        found = self._broker.ask("who came last", lambda admin: admin.list_group_offsets({group: [partition]}))
+        note = found.get(group, {}).get(partition)
+        return (0, "") if note is None or note.offset < 0 else (note.offset, note.metadata or "")
+
+    def _refuse_newer(self) -> None:
+        """Raise Fenced if another instance came after us; a note that expired means that nobody did."""
+        _, owner = self._last_owner()
+        if owner not in ("", self._instance):
+            self.close()
+            raise Fenced(f"{self._identity}: a newer instance took over")

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The embedded log: one SQLite database shared by all services of one machine. No broker, the same contract as Kafka.
+
+Every append is one transaction, on disk when `append` returns (WAL, `synchronous=FULL`). Writers of all processes take turns;
+readers never block them, and are woken by `doorbell`. A compacted topic is compacted by each append; what retention lets go is
+removed in small steps by whoever writes.
+
+Rules of this room:
+
+- `SqliteLog` has one connection and one lock around it; readers have a connection each, used by their thread alone.
+- Every sqlite3 error becomes Unavailable and costs the connection: the next call opens another, but never creates a database
+  that was there before, and never goes on writing to a file that was moved away.
+- Not to be carried over a fork: open another log in the child.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ...words.clock import DAY, Clock, SystemClock
+from ...words.errors import BadConfig, Fenced, Rejected, Unavailable
+from .. import Message, Positions, Reader, Topic, Transactor, check_message, partition_of
+from . import statements as sql
+from .connection import Connection, create_database
+from .doorbell import ring
+from .filesystem import refuse_network
+from .reader import SqliteReader, key_bytes
+from .removal import before, compact, note_time, remove_expired, remove_tombstones
+
+BUSY_PATIENCE = 30.0  # seconds to wait for other writers
+TOMBSTONES_KEPT = 1 * DAY  # so that a reader that was away learns of removed keys
+STEP = 64  # records that one append removes at most, beside as many as it adds
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Topic:
+    """A topic as it stands in the database: `streams` are the row ids of its partitions, in order."""
+
+    id: int
+    streams: tuple[int, ...]
+    compacted: bool
+    retention: float | None
+
+
+class SqliteLog:
+    """The log in the database at `path`, created if missing. Raises BadConfig or Unavailable."""
+
+    def __init__(self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE) -> None:
+        self.path = path
+        self.bells = path.with_name(path.name + "-wake")
+        self._clock = clock or SystemClock()
+        self._patience = patience
+        self._lock = threading.RLock()
+        self._connection: Connection | None = None
+        self._topics: dict[str, _Topic] = {}
+        self._sweep = os.getpid()  # short-lived processes start at different streams
+        refuse_network(path)
+        create_database(path, self.bells, patience)
+
+    # Topics
+
+    def create(self, wanted: Sequence[Topic]) -> list[str]:
+        created = []
+        with self._writing() as connection:
+            for topic in wanted:
+                existing = self._find(connection, topic.name)
+                if existing is None:
+                    _add_topic(connection, topic)
+                    created.append(topic.name)
+                elif len(existing.streams) != topic.partitions:
+                    raise BadConfig(
+                        f"topic {topic.name}: has {len(existing.streams)} partitions, expected {topic.partitions}; "
+                        "the number is fixed for life"
+                    )
+        return created
+
+    def partitions(self, topic: str) -> int:
+        with self._reading() as connection:
+            return len(self._topic(connection, topic).streams)
+
+    def beginnings(self, topic: str) -> dict[int, int]:
+        with self._reading() as connection:
+            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._topic(connection, topic).id)
+            return {partition: beginning for partition, _, beginning, _ in rows}
+
+    def ends(self, topic: str) -> dict[int, int]:
+        with self._reading() as connection:
+            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._topic(connection, topic).id)
+            return {partition: end for partition, _, _, end in rows}
+
+    # Records
+
+    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        for message in messages:
+            check_message(message)
+        if not messages:
+            return []
+        with self._writing(timeout) as connection:
+            written = self._append(connection, messages)
+        self._ring(messages)
+        return written
+
+    def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        with self._reading() as connection:
+            topics = {self._topic(connection, topic).id for topic, _ in positions}
+        return SqliteReader(positions, connect=self.connect, find_streams=self.streams, bells=self.bells, topics=topics)
+
+    def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The row ids of these partitions in the file of now: in another file they may differ."""
+        with self._reading() as connection:
+            return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
+
+    def transactor(self, identity: str) -> Transactor:
+        with self._writing() as connection:
+            [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity)
+        return SqliteTransactor(self, identity, epoch)
+
+    def commit(
+        self,
+        messages: Sequence[Message],
+        group: str | None,
+        positions: Mapping[TopicPartition, int],
+        fence: Callable[[Connection], None],
+    ) -> None:
+        """Append and acknowledge in one transaction, in which `fence` is asked first."""
+        for message in messages:
+            check_message(message)
+        with self._writing() as connection:
+            fence(connection)
+            self._append(connection, messages)
+            if group is not None:
+                self._acknowledge(connection, group, positions)
+        self._ring(messages)
+
+    # Positions
+
+    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
+        with self._writing() as connection:
+            self._acknowledge(connection, group, {(topic, partition): at for partition, at in positions.items()})
+
+    def stored(self, group: str, topic: str) -> dict[int, int]:
+        with self._reading() as connection:
+            return dict(connection.rows(sql.POSITIONS_OF_GROUP, self._topic(connection, topic).id, group))
+
+    def groups(self, topic: str) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        with self._reading() as connection:
+            for group, partition, position in connection.rows(
+                sql.POSITIONS_OF_TOPIC, self._topic(connection, topic).id
+            ):
+                found.setdefault(group, {})[partition] = position
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # Inside
+
+    def connect(self) -> Connection:
+        """Another connection to the database, which must exist; the caller closes it."""
+        return Connection(self.path, self._patience)
+
+    @contextmanager
+    def _writing(self, timeout: float | None = None) -> Iterator[Connection]:
+        with self._using(timeout), self._connected().transaction("IMMEDIATE", timeout) as connection:
+            yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self._using(), self._connected().transaction("DEFERRED") as connection:
+            yield connection
+
+    @contextmanager
+    def _using(self, timeout: float | None = None) -> Iterator[None]:
+        """The lock; an error of the database costs the connection."""
+        if not self._lock.acquire(timeout=self._patience if timeout is None else timeout):
+            raise Unavailable(f"sqlite://{self.path}: other threads of this process keep it busy")
+        try:
+            yield
+        except Unavailable:
+            self.close()
+            self._topics.clear()
+            raise
+        finally:
+            self._lock.release()
+
+    def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.current():
+            self._connection.close()
+            self._connection = None
+            self._topics.clear()
+        if self._connection is None:
+            self._connection = self.connect()
+        return self._connection
+
+    def _find(self, connection: Connection, name: str) -> _Topic | None:
+        """A topic once seen never changes, so it is kept; one being created is not kept before it is committed."""
+        if name in self._topics:
+            return self._topics[name]
+        for id_, _, compacted, retention in connection.rows(sql.TOPIC, name):
+            streams = tuple(stream for _, stream, _, _ in connection.rows(sql.STREAMS_OF_TOPIC, id_))
+            return _Topic(id=id_, streams=streams, compacted=bool(compacted), retention=retention)
+        return None
+
+    def _topic(self, connection: Connection, name: str) -> _Topic:
+        topic = self._find(connection, name)
+        if topic is None:
+            raise BadConfig(f"topic {name}: not in sqlite://{self.path}; run `vcsreplicator topics create`")
+        self._topics[name] = topic
+        return topic
+
+    def _stream(self, topic: _Topic, key: TopicPartition) -> int:
+        name, partition = key
+        if not 0 <= partition < len(topic.streams):
+            raise BadConfig(f"topic {name}: no partition {partition}, expected 0 to {len(topic.streams) - 1}")
+        return topic.streams[partition]
+
+    def _append(self, connection: Connection, messages: Sequence[Message]) -> list[tuple[int, int]]:
+        now = self._clock.now()
+        note_time(connection, now)
+        next_offsets: dict[int, int] = {}
+        written = []
+        for message in messages:
+            topic = self._topic(connection, message.topic)
+            partition = _partition(message, len(topic.streams))
+            stream = self._stream(topic, (message.topic, partition))
+            if topic.compacted and message.key is None:
+                raise Rejected(f"topic {message.topic}: expected a key, because it is compacted")
+            if stream not in next_offsets:
+                [(_, next_offsets[stream])] = connection.rows(sql.STREAM, stream)
+            offset = next_offsets[stream]
+            next_offsets[stream] = offset + 1
+            key = key_bytes(message.key)
+            headers = json.dumps(dict(message.headers), separators=(",", ":")) if message.headers else "{}"
+            connection.run(sql.ADD_RECORD, stream, offset, now, key, headers, message.value)
+            if topic.compacted:
+                compact(connection, stream, key, offset)
+            written.append((partition, offset))
+        for stream, offset in next_offsets.items():
+            connection.run(sql.SET_NEXT, offset, stream)
+        self._remove_old(connection, now, STEP + len(messages))
+        return written
+
+    def _acknowledge(self, connection: Connection, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        now = self._clock.now()
+        for (name, partition), position in positions.items():
+            topic = self._topic(connection, name)
+            self._stream(topic, (name, partition))
+            connection.run(sql.SET_POSITION, topic.id, group, partition, position, now)
+
+    def _remove_old(self, connection: Connection, now: float, limit: int) -> None:
+        """One step of housekeeping in one stream; each call takes the next stream."""
+        streams = connection.rows(sql.ALL_STREAMS)
+        self._sweep = (self._sweep + 1) % len(streams)
+        stream, _, _, compacted, retention = streams[self._sweep]
+        if compacted:
+            remove_tombstones(connection, stream, before(connection, now, TOMBSTONES_KEPT), limit)
+        elif retention is not None:
+            remove_expired(connection, stream, before(connection, now, retention), limit)
+
+    def _ring(self, messages: Sequence[Message]) -> None:
+        ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})
+
+
+class SqliteTransactor:
+    """Fenced by its epoch, which each commit compares with the newest of its identity inside the same transaction."""
+
+    def __init__(self, log: SqliteLog, identity: str, epoch: int) -> None:
+        self._log, self._identity, self._epoch = log, identity, epoch
+
+    def commit(
+        self,
+        messages: Sequence[Message],
+        *,
+        group: str | None = None,
+        positions: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        self._log.commit(messages, group, positions or {}, self._fence)
+
+    def renew(self) -> None:
+        self._log.commit((), None, {}, self._fence)
+
+    def close(self) -> None:
+        pass
+
+    def _fence(self, connection: Connection) -> None:
+        [(newest,)] = connection.rows(sql.EPOCH, self._identity)
+        if newest != self._epoch:
+            raise Fenced(f"{self._identity}: a newer instance took over (epoch {newest}, this one has {self._epoch})")
+
+
+def _add_topic(connection: Connection, topic: Topic) -> None:
+    values = (topic.name, topic.partitions, topic.compacted, topic.retention)
+    [(id_,)] = connection.rows(sql.ADD_TOPIC, *values)
+    for partition in range(topic.partitions):
+        connection.run(sql.ADD_STREAM, id_, partition)
+
+
+def _partition(message: Message, partitions: int) -> int:
+    if message.partition is not None:
+        return message.partition
+    return partition_of(message.key or "", partitions)

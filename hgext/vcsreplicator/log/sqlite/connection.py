@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One connection to the database of the embedded log, its migrations, and what its errors mean for an operator."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+from ...words.errors import BadConfig, Unavailable
+from . import statements as sql
+
+
+class Connection:
+    """One connection; every sqlite3 error leaves as Unavailable."""
+
+    def __init__(self, path: Path, patience: float, *, create: bool = False) -> None:
+        self._path = path
+        self._patience = patience
+        with self._translated():
+            uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
+            self._sqlite = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+            try:
+                self._file = os.stat(path)
+                for pragma in ("synchronous = FULL", "journal_size_limit = 67108864"):
+                    self._patiently(f"PRAGMA {pragma}", patience)
+            except BaseException:
+                self._sqlite.close()
+                raise
+
+    def current(self) -> bool:
+        """Whether the path still names the file that this connection has open; raises Unavailable if it names none."""
+        with self._translated():
+            return os.path.samestat(self._file, os.stat(self._path))
+
+    @contextmanager
+    def transaction(self, kind: str, patience: float | None = None) -> Iterator[Self]:
+        """BEGIN, then COMMIT, or ROLLBACK if the block raises."""
+        with self._translated():
+            self._begin(kind, self._patience if patience is None else patience)
+            try:
+                yield self
+                self._patiently("COMMIT", self._patience)
+            except BaseException:
+                if self._sqlite.in_transaction:
+                    self._sqlite.execute("ROLLBACK")
+                raise
+
+    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._sqlite.execute(statement, values).fetchall()
+
+    def each(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        return iter(self._sqlite.execute(statement, values))
+
+    def run(self, statement: str, *values: object) -> None:
+        self._sqlite.execute(statement, values)
+
+    def close(self) -> None:
+        self._sqlite.close()
+
+    def migrate(self) -> None:
+        """Bring the database to this release's schema; raises BadConfig if it is not ours or from a newer release."""
+        with self._translated():
+            [(mode,)] = self._patiently("PRAGMA journal_mode = WAL", self._patience).fetchall()
+        if mode != "wal":
+            raise BadConfig(f"sqlite://{self._path}: expected a file system with shared memory (WAL), got mode {mode}")
+        with self.transaction("IMMEDIATE"):
+            [(application,)], [(version,)] = self.rows("PRAGMA application_id"), self.rows("PRAGMA user_version")
+            [(tables,)] = self.rows(sql.TABLES)
+            if application != sql.APPLICATION_ID and tables:
+                raise BadConfig(f"sqlite://{self._path}: expected a log of vcsreplicator, got another SQLite database")
+            if version > len(sql.MIGRATIONS):
+                raise BadConfig(
+                    f"sqlite://{self._path}: has schema {version}, expected at most {len(sql.MIGRATIONS)}; "
+                    "it was written by a newer release"
+                )
+            for statements in sql.MIGRATIONS[version:]:
+                for statement in statements:
+                    self.run(statement)
+            if version < len(sql.MIGRATIONS):
+                self.run(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+                self.run(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
+
+    def _begin(self, kind: str, patience: float) -> None:
+        self._patiently(f"BEGIN {kind}", patience)
+        if kind == "DEFERRED":  # take the snapshot here, where waiting for a recovery is possible
+            self._patiently("PRAGMA user_version", patience)
+
+    def _patiently(self, statement: str, patience: float) -> sqlite3.Cursor:
+        """Execute, waiting for other processes. SQLite's own wait sleeps up to 100 ms while a commit takes one."""
+        deadline = time.monotonic() + patience
+        pause = 0.0002
+        while True:
+            try:
+                return self._sqlite.execute(statement)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.005)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise Unavailable(f"sqlite://{self._path}: {error}{_hint(error)}") from error
+        except OSError as error:
+            raise Unavailable(f"sqlite://{self._path}: {error.strerror}; is its disk mounted?") from error
+
+
+def _hint(error: sqlite3.Error) -> str:
+    """The operator's next step."""
+    hints = {
+        sqlite3.SQLITE_BUSY: "; another process keeps it locked",
+        sqlite3.SQLITE_READONLY: "; check owner and mode of the file, its -wal and -shm files and its folder",
+        sqlite3.SQLITE_CANTOPEN: "; check that it exists, and owner and mode of it and its folder",
+        sqlite3.SQLITE_PERM: "; check owner and mode of the file",
+        sqlite3.SQLITE_CORRUPT: "; stop all services, then restore it from a backup or `sqlite3 FILE .recover`",
+        sqlite3.SQLITE_NOTADB: "; it was overwritten: stop all services and restore it from a backup",
+        sqlite3.SQLITE_FULL: "; free some space",
+        sqlite3.SQLITE_IOERR: "; check the disk",
+    }
+    return hints.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "")
+
+
+def create_database(path: Path, bells: Path, patience: float) -> None:
+    if not path.parent.is_dir():
+        raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist")
+    with suppress(OSError):  # SQLite tells what is wrong; it alone would ignore a umask that lets the group write
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o666))
+    connection = Connection(path, patience, create=True)
+    try:
+        connection.migrate()
+    finally:
+        connection.close()
+    try:
+        bells.mkdir(exist_ok=True)
+        mode = path.stat().st_mode & 0o666
+        bells.chmod(mode | (mode & 0o444) >> 2)
+    except OSError as error:
+        if not bells.is_dir():
+            raise BadConfig(
+                f"sqlite://{path}: expected a folder this user may write, to create the folder {bells.name} in it: "
+                f"{error.strerror}"
+            ) from error

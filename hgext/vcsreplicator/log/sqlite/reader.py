@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reads the embedded log: woken by a bell, with a slow poll in case a ring was lost."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...words.errors import Expired, Rewound, Unavailable
+from .. import LATEST, Record
+from . import statements as sql
+from .connection import Connection
+from .doorbell import Bell
+
+FALLBACK_POLL = 0.5  # seconds until a reader looks again though no bell rang
+POLL_BYTES = 32 * 1024 * 1024  # what one poll returns at most, however many records were asked for
+
+TopicPartition = tuple[str, int]
+Mark = tuple[Any, ...]
+"""Offset, time and key of a record, as the database has them."""
+
+
+class SqliteReader:
+    """Reads by a connection of its own, in snapshots that end before `poll` returns.
+
+    `find_streams` tells the row ids of partitions, which differ in a file that was made anew.
+    """
+
+    def __init__(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        connect: Callable[[], Connection],
+        find_streams: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
+        bells: Path,
+        topics: set[int],
+    ) -> None:
+        self._connect = connect
+        self._find_streams = find_streams
+        self._streams = find_streams(positions)
+        self._positions = dict(positions)
+        self._paused: set[TopicPartition] = set()
+        self._connection: Connection | None = None
+        self._marks: dict[TopicPartition, Mark] = {}
+        self._rewound: Rewound | None = None
+        self._turn = 0
+        try:
+            self._bell = Bell(bells, topics)
+        except OSError as error:
+            raise Unavailable(f"{bells}: cannot listen there: {error}; check the folder's owner and mode") from error
+
+    def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
+        deadline = time.monotonic() + timeout
+        woken = self._bell.wait(0)
+        while True:
+            records = self._read(limit)
+            left = deadline - time.monotonic()
+            if records or woken or left <= 0:
+                return records
+            woken = self._bell.wait(min(left, FALLBACK_POLL))
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return dict(self._positions)
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+
+    def wake(self) -> None:
+        self._bell.wake()
+
+    def close(self) -> None:
+        self._bell.close()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _read(self, limit: int) -> list[Record]:
+        """What is there now; positions move only if all of it was read."""
+        if self._rewound is not None:
+            raise self._rewound
+        active = [key for key in self._streams if key not in self._paused]
+        self._turn = (self._turn + 1) % max(1, len(active))
+        try:
+            with self._connected().transaction("DEFERRED") as connection:
+                ends = {key: self._end(connection, key) for key in self._streams}
+                records, moved, marks = self._collect(
+                    connection, active[self._turn :] + active[: self._turn], ends, limit
+                )
+        except Unavailable:
+            self._disconnect()
+            raise
+        except Rewound as error:
+            self._rewound = error
+            raise
+        self._positions.update(moved)
+        self._marks.update(marks)
+        return records
+
+    def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.current():
+            self._disconnect()
+            self._streams = self._find_streams(self._streams)
+        self._connection = self._connection or self._connect()
+        return self._connection
+
+    def _end(self, connection: Connection, key: TopicPartition) -> int:
+        """The end of a partition. Raises Rewound if it is not the log, or not all of the log, that was read so far."""
+        [(beginning, end)] = connection.rows(sql.STREAM, self._streams[key])
+        position = self._positions[key]
+        where = f"topic {key[0]}, partition {key[1]}"
+        if position > end:
+            raise Rewound(f"{where}: position {position} is gone, the log lost records: it has {beginning} to {end}")
+        if key in self._marks:
+            offset, *mark = self._marks[key]
+            if any([*row] != mark for row in connection.rows(sql.MARK, self._streams[key], offset)):
+                raise Rewound(
+                    f"{where}: another record than before is at {offset}: the log lost records and has new ones"
+                )
+        if position < beginning and key not in self._paused:
+            raise Expired(f"{where}: position {position} is gone, the log has {beginning} to {end}")
+        return int(end)
+
+    def _collect(
+        self, connection: Connection, active: Sequence[TopicPartition], ends: Mapping[TopicPartition, int], limit: int
+    ) -> tuple[list[Record], dict[TopicPartition, int], dict[TopicPartition, Mark]]:
+        records: list[Record] = []
+        marks: dict[TopicPartition, Mark] = {}
+        moved: dict[TopicPartition, int] = {}
+        room = POLL_BYTES
+        for key in active:
+            position, end = self._positions[key], ends[key]
+            if position == end or len(records) >= limit or room <= 0:
+                continue
+            moved[key] = end  # unless there is more than we may return
+            for row in connection.each(sql.RECORDS, self._streams[key], position, limit - len(records) + 1):
+                if len(records) >= limit or room <= 0:
+                    moved[key] = row[0]
+                    break
+                records.append(record_of(key, row))
+                marks[key] = row[:3]
+                room -= len(records[-1].value or b"")
+        return records, moved, marks
+
+
+def key_bytes(key: str | None) -> bytes | None:
+    return None if key is None else key.encode("utf-8", "surrogateescape")
+
+
+def record_of(key: TopicPartition, row: tuple[Any, ...]) -> Record:
+    """The record of a row; whatever else wrote into the database, a caller gets something that it can reject."""
+    offset, taken, record_key, headers, value = row
+    return Record(
+        topic=key[0],
+        partition=key[1],
+        offset=offset,
+        key=None if record_key is None else _bytes(record_key).decode("utf-8", "surrogateescape"),
+        value=None if value is None else _bytes(value),
+        headers=_headers(headers),
+        time=min(max(taken, 0.0), LATEST) if isinstance(taken, int | float) else 0.0,
+    )
+
+
+def _bytes(value: Any) -> bytes:
+    """SQLite keeps what it is given, whatever the column says."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+
+
+def _headers(text: Any) -> dict[str, str]:
+    try:
+        headers = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}

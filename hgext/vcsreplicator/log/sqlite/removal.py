@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What leaves the embedded log: replaced values at once, tombstones and expired records in small steps.
+
+Age is time in which the log was in use. A machine that was off for a month, or a clock that jumped a year ahead, would else take
+away at the next append what nobody had a chance to read.
+"""
+
+import itertools
+
+from . import statements as sql
+from .connection import Connection
+
+PAUSE = 3600.0
+"""Seconds without a record after which the services, or the clock, must have stood still: mirrors and aggregator beat every few."""
+
+EXACT = 60.0
+"""Seconds by which the time of the last record may be known too early: it is not worth a write with each."""
+
+
+def note_time(connection: Connection, now: float) -> None:
+    """Remembers that the log is in use, and how long it was not."""
+    seen = next((time for (time,) in connection.rows(sql.SEEN)), None)
+    if seen is not None and now - seen > PAUSE:
+        connection.run(sql.ADD_PAUSE, now, now - seen)
+    if seen is None or abs(now - seen) > EXACT:
+        connection.run(sql.SET_SEEN, now)
+
+
+def before(connection: Connection, now: float, age: float) -> float:
+    """What was written before this time is older than `age` seconds, pauses not counted."""
+    cutoff = now - age
+    for until, seconds in connection.rows(sql.PAUSES):
+        if until <= cutoff:
+            break
+        cutoff -= seconds
+    return cutoff
+
+
+def compact(connection: Connection, stream: int, key: bytes | None, offset: int) -> None:
+    """Remove the record that this one replaces."""
+    for (older,) in connection.rows(sql.LATEST, stream, key):
+        connection.run(sql.DELETE_RECORD, stream, older)
+    connection.run(sql.SET_LATEST, stream, key, offset)
+
+
+def remove_tombstones(connection: Connection, stream: int, before: float, limit: int) -> None:
+    for offset, key in connection.rows(sql.OLD_TOMBSTONES, stream, before, limit):
+        connection.run(sql.DELETE_RECORD, stream, offset)
+        connection.run(sql.DELETE_LATEST, stream, key, offset)
+
+
+def remove_expired(connection: Connection, stream: int, before: float, limit: int) -> None:
+    """From the oldest on, and not beyond the first that is young enough."""
+    [(beginning, _)] = connection.rows(sql.STREAM, stream)
+    oldest = connection.rows(sql.OLDEST, stream, beginning, limit)
+    expired = [offset for offset, _ in itertools.takewhile(lambda row: row[1] < before, oldest)]
+    if expired:
+        connection.run(sql.DELETE_BEFORE, stream, expired[-1] + 1)
+        connection.run(sql.SET_BEGINNING, expired[-1] + 1, stream)

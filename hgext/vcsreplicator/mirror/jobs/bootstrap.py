@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A new mirror filled with every repository it carries while pushes go on, and then let into the roster.
+
+The order is what makes it right, and each step can be repeated:
+
+1. The mirror's name is known, inactive: nothing waits for it.
+2. Its positions in `events` are stored: the present ends, once. Whatever is in the log before them the master has too, because
+   only committed events get there; so a copy made later has them all.
+3. Every repository that `state` names is copied from the master, many at once, each whole before it takes its place. What is
+   here already, at least as far as the log was, stays; so a killed bootstrap goes on where it was. What is deleted, or not
+   carried any more, is given up.
+4. Only when nothing is missing the mirror joins. From the joining point on notices wait for it; started, it reads on from 2.
+
+No service of this mirror may run meanwhile; the mirror's folder is locked.
+"""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...log import EVENTS, Log
+from ...status import Follower, Picture
+from ...words.clock import Clock, SystemClock
+from ...words.errors import Refused
+from ...words.levels import Reason, State
+from ...words.retry import Backoff
+from ...words.roster import MirrorState, Verb
+from ...words.rules import Rules
+from ...words.shape import within
+from ..service import alone
+from ..settings import MirrorSettings
+from ..task import Found, Outcome, Scan, Task
+from . import crew
+from .verify import carried, must_have
+
+Ask = Callable[[Verb, Rules | None], None]
+"""Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN; returns once decided or stopped, or raises
+Refused."""
+
+ATTEMPTS = 5
+"""How often a copy that failed by itself is tried; what waiting may heal is tried for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapSettings:
+    """How many repositories are copied at a time."""
+
+    workers: int = 4
+
+    def __post_init__(self) -> None:
+        within(self, workers=(1, 100))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far it is: repositories in all, here, and given up; bytes copied by this run, half-made copies included."""
+
+    total: int
+    present: int
+    failed: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A repository that could not be copied just now; `is_final` when this run tries no more."""
+
+    path: str
+    note: str
+    is_final: bool
+
+
+Told = Callable[[Progress | Trouble], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    state: State
+    attempts: int = 0
+    bytes: int = 0
+    is_done: bool = False
+    is_failed: bool = False
+
+
+def bootstrap(
+    settings: MirrorSettings,
+    events: Log,
+    options: BootstrapSettings,
+    *,
+    ask: Ask,
+    told: Told,
+    stop: threading.Event,
+    rules: Rules | None = None,
+    clock: Clock = SystemClock(),  # noqa: B008
+) -> bool:
+    """Fills the mirror; True once it has joined, False if stopped. Raises Refused naming what could not be copied."""
+    with alone(settings):
+        follower = Follower(events)
+        try:
+            _make_known(follower.update(), settings.name, ask, rules)
+            if stop.is_set():
+                return False
+            store_start(events, settings.group)
+            picture = follower.update()
+            jobs = _missing(settings, carried(picture, settings.name), stop, clock)
+            _copy(settings, options, jobs, follower.update, told, stop, clock)
+            if stop.is_set():
+                return False
+            _refuse_incomplete(jobs)
+            _join(follower.update(), settings.name, ask)
+            return not stop.is_set()
+        finally:
+            follower.close()
+
+
+def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None) -> None:
+    known = picture.roster.mirror(name) if picture.roster else None
+    if known is None or known.state is MirrorState.REMOVED:
+        ask(Verb.ADD, rules)
+    elif rules is not None and rules != known.rules:
+        raise Refused(f"{name} is in the roster with other rules; change them by: vcsreplicator roster rules {name}")
+
+
+def store_start(events: Log, group: str) -> None:
+    """Stores the present ends of `events` where the group has no position yet."""
+    stored = events.stored(group, EVENTS)
+    missing = {partition: end for partition, end in events.ends(EVENTS).items() if partition not in stored}
+    if missing:
+        events.acknowledge(group, EVENTS, missing)
+
+
+def _join(picture: Picture, name: str, ask: Ask) -> None:
+    known = picture.roster.mirror(name) if picture.roster else None
+    if known is not None and known.state is MirrorState.INACTIVE:
+        ask(Verb.JOIN, None)
+
+
+def _missing(settings: MirrorSettings, wanted: list[State], stop: threading.Event, clock: Clock) -> list[_Job]:
+    """A job for each repository, done already if what is here reaches as far as the log did."""
+    found: list[Found] = []
+
+    def take(_job: None, answer: Any) -> float | None:
+        if answer is None:
+            raise Refused("a worker could not look through the mirror's folder; its output says why")
+        found.extend(answer)
+        return None
+
+    crew.work(settings, [None], task=lambda _job: Scan(), decide=take, stop=stop, clock=clock)
+    here = {each.level.repository: each for each in found if each.level is not None and not each.is_aside}
+    return [_Job(state=state, is_done=_is_there(here.get(state.repository), state)) for state in wanted]
+
+
+def _is_there(found: Found | None, state: State) -> bool:
+    level = found.level if found else None
+    return level is not None and level.incarnation == state.incarnation and level.seq >= state.seq
+
+
+def _copy(
+    settings: MirrorSettings,
+    options: BootstrapSettings,
+    jobs: list[_Job],
+    look: Callable[[], Picture],
+    told: Told,
+    stop: threading.Event,
+    clock: Clock,
+) -> None:
+    staging = Path(settings.folder) / "staging"
+    backoff = Backoff(first=settings.retry_first, longest=settings.retry_longest)
+    counted = float("-inf")
+
+    def task(job: _Job) -> Task:
+        job.attempts += 1
+        return Task(repository=job.state.repository, path=job.state.path, folder=None, heal=Reason.BOOTSTRAP)
+
+    def decide(job: _Job, outcome: Outcome | None) -> float | None:
+        trouble = outcome.trouble if outcome else None
+        if outcome is not None and trouble is None and outcome.level is not None and outcome.folder is not None:
+            job.is_done, job.bytes = True, size_of(Path(outcome.folder) / ".hg")
+            return None
+        note = (
+            trouble.note
+            if trouble
+            else "its worker died"
+            if outcome is None
+            else "the master does not have it any more"
+        )
+        picture = look()
+        job.state = picture.states.get(job.state.repository, job.state)  # it may have been renamed
+        if not must_have(picture, settings.name, job.state):
+            jobs.remove(job)
+            shutil.rmtree(staging / job.state.repository, ignore_errors=True)
+            return None
+        job.is_failed = not (trouble and trouble.passing) and job.attempts >= ATTEMPTS
+        told(Trouble(path=job.state.path, note=note, is_final=job.is_failed))
+        return None if job.is_failed else backoff.delay(job.attempts)
+
+    def turn() -> None:
+        nonlocal counted
+        if clock.monotonic() - counted >= 1.0:
+            counted = clock.monotonic()
+            told(_progress(jobs, size_of(staging)))
+
+    left = [job for job in jobs if not job.is_done]
+    working = replace(settings, heavy_workers=options.workers)
+    crew.work(working, left, task=task, decide=decide, stop=stop, clock=clock, turn=turn)
+    told(_progress(jobs, 0))
+
+
+def _progress(jobs: list[_Job], half_made: int) -> Progress:
+    return Progress(
+        total=len(jobs),
+        present=sum(job.is_done for job in jobs),
+        failed=sum(job.is_failed for job in jobs),
+        bytes=sum(job.bytes for job in jobs) + half_made,
+    )
+
+
+def _refuse_incomplete(jobs: list[_Job]) -> None:
+    failed = [job.state.path for job in jobs if job.is_failed]
+    if failed:
+        named = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+        raise Refused(f"not joined: {len(failed)} repositories could not be copied: {named}; run bootstrap again")
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder; what vanishes meanwhile does not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_size
+            except OSError:
+                continue
+    return total

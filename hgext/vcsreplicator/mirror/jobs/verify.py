@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every repository of a mirror compared with the master at the same sequence: heads, phases, bookmarks, markers, pushlog, all.
+
+Nothing is locked on either side and pushes go on meanwhile. A difference at the same event is told once two looks in a row found
+it; a repository that is behind, ahead, missing, unreadable, another one or out of reach is looked at again for `patience` seconds
+before that is told. One that is deleted, or no longer carried, meanwhile is passed over. So whatever is told is so.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from ...log import Log
+from ...status import Follower, Picture
+from ...words.clock import DAY, Clock, SystemClock
+from ...words.errors import Unavailable
+from ...words.levels import State
+from ...words.shape import within
+from ..comparison import Outcome, Verdict, judge
+from ..settings import MirrorSettings
+from ..task import Look, Looked
+from . import crew
+
+COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome", ["mirror", "outcome"])
+DIFFERING = Gauge(
+    "vcsreplicator_verify_differing_repositories", "Repositories that differ, in the last round", ["mirror"]
+)
+RETRY = 5.0
+log = structlog.get_logger()
+
+Told = Callable[[Verdict], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings:
+    """Times are seconds. `workers` look at a time, looks begin at least `pace` apart, rounds of `run` at least `rest` apart.
+
+    `patience` is how long a mirror may need to catch up before that is told, `again` the time between two looks.
+    """
+
+    workers: int = 1
+    pace: float = 1.0
+    rest: float = 3600.0
+    patience: float = 60.0
+    again: float = 1.0
+
+    def __post_init__(self) -> None:
+        within(self, workers=(1, 100), pace=(0, DAY), rest=(0, 31 * DAY), patience=(0, DAY), again=(0, DAY))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    state: State
+    since: float | None = None
+    before: str = ""
+    is_over: bool = False
+
+
+def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[State]:
+    """What the mirror must have, by path; with `paths` only those."""
+    wanted = (state for state in picture.states.values() if not paths or state.path in paths)
+    return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
+
+
+def must_have(picture: Picture, mirror: str, state: State) -> bool:
+    """Whether the mirror carries the repository, which is not deleted."""
+    known = picture.roster.mirror(mirror) if picture.roster else None
+    return not state.deleted and (known is None or known.carries(state.path))
+
+
+def compare(
+    settings: MirrorSettings,
+    events: Log,
+    options: VerifySettings,
+    *,
+    told: Told,
+    stop: threading.Event,
+    clock: Clock = SystemClock(),  # noqa: B008
+    paths: Sequence[str] = (),
+) -> None:
+    """One round over the mirror's repositories (or those at `paths`); `told` gets one verdict for each."""
+    follower = Follower(events)
+    try:
+        jobs = [_Job(state=state) for state in carried(follower.update(), settings.name, paths)]
+
+        def task(job: _Job) -> Look:
+            if job.since is not None:  # it may have been renamed or deleted since
+                picture = follower.update()
+                job.state = picture.states.get(job.state.repository, job.state)
+                job.is_over = not must_have(picture, settings.name, job.state)
+            return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
+
+        def decide(job: _Job, looked: Any) -> float | None:
+            return _decide(job, looked, settings.name, options, clock.monotonic(), told)
+
+        working = replace(settings, heavy_workers=options.workers)
+        crew.work(working, jobs, task=task, decide=decide, stop=stop, clock=clock, pace=options.pace)
+    finally:
+        follower.close()
+
+
+def _decide(
+    job: _Job, looked: Looked | None, mirror: str, options: VerifySettings, now: float, told: Told
+) -> float | None:
+    """Tells the verdict, or says in how many seconds to look again."""
+    state = job.state
+    if job.is_over:
+        return None
+    outcome, note, seq = _outcome(looked)
+    if outcome is not Outcome.EQUAL:
+        is_first = job.since is None
+        job.since = now if job.since is None else job.since
+        is_settled = outcome is Outcome.DIFFERS and looked is not None and _is_one(looked)
+        is_sure = job.before == note if is_settled else now - job.since >= options.patience
+        job.before = note
+        if is_first or not is_sure:
+            return options.again
+    told(Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note))
+    return None
+
+
+def _is_one(looked: Looked) -> bool:
+    """Whether both sides could be read and are the same repository."""
+    here, there = looked.here, looked.there
+    return here is not None and there is not None and here.repository == there.repository
+
+
+def _outcome(looked: Looked | None) -> tuple[Outcome, str, int]:
+    if looked is None:
+        return Outcome.UNREACHABLE, "the process that looked died", 0
+    seq = looked.here.seq if looked.here else 0
+    if looked.there is None:
+        return Outcome.UNREACHABLE, looked.problem, seq
+    if looked.problem:
+        return Outcome.DIFFERS, looked.problem, seq
+    return *judge(looked.here, looked.there), seq
+
+
+def run(
+    settings: MirrorSettings,
+    events: Log,
+    options: VerifySettings,
+    *,
+    told: Told = lambda verdict: None,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    clock: Clock = SystemClock(),  # noqa: B008
+) -> None:
+    """Compares round after round until `stop` is set; what is wrong becomes a log line and a metric.
+
+    A round that fails is told and begun again.
+    """
+    ready()
+    while not stop.is_set():
+        began, counts = clock.monotonic(), dict.fromkeys(Outcome, 0)
+
+        def count(verdict: Verdict) -> None:
+            counts[verdict.outcome] += 1  # noqa: B023
+            COMPARED.labels(verdict.mirror, verdict.outcome.value).inc()
+            tell(verdict)
+            told(verdict)
+
+        try:
+            compare(settings, events, options, told=count, stop=stop, clock=clock)
+        except Unavailable as error:
+            log.warning("log unavailable", reason=str(error))
+            stop.wait(RETRY)
+            continue
+        except Exception:
+            log.exception("round failed", mirror=settings.name)
+            stop.wait(RETRY)
+            continue
+        DIFFERING.labels(settings.name).set(counts[Outcome.DIFFERS])
+        log.info("compared", mirror=settings.name, **{outcome.value: number for outcome, number in counts.items()})
+        stop.wait(max(0.0, began + options.rest - clock.monotonic()))
+
+
+def tell(verdict: Verdict) -> None:
+    """A log line for whoever must act."""
+    if verdict.outcome is Outcome.EQUAL:
+        return
+    speak = log.error if verdict.outcome in (Outcome.DIFFERS, Outcome.AHEAD, Outcome.MISSING) else log.warning
+    speak(
+        "not equal",
+        mirror=verdict.mirror,
+        repository=verdict.repository,
+        path=verdict.path,
+        outcome=verdict.outcome.value,
+        seq=verdict.seq,
+        note=verdict.note,
+    )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's look at forks (`forks`): what the aggregator saw, and what the relay itself sent, is held against the outboxes."""
+
+import threading
+
+import structlog
+
+from ..log import STATE, Log, Record
+from ..outbox import Outbox
+from ..outbox.forks import Newest, fork_between
+from ..words.errors import MalformedEvent, ReplicationError, Unavailable
+from ..words.event import Event
+from ..words.levels import State
+from ..words.shape import from_json
+from ..words.value import Value
+
+log = structlog.get_logger()
+
+FIRST_LOOK = 3.0  # seconds to wait for the topic to be read once
+
+
+class Sent(Value):
+    """The newest event of a repository that this relay sent."""
+
+    incarnation: str
+    seq: int
+    event: str
+
+
+class StateWatch:
+    """Follows `state` in a thread of its own, and is told what the relay sends, of which the aggregator's word may come late."""
+
+    def __init__(self, log: Log, stop: threading.Event) -> None:
+        self._log, self._stop = log, stop
+        self._states: dict[str, State] = {}
+        self._sent: dict[str, Newest] = {}
+        self._read_once = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read; waits a little for what is there already."""
+        self._thread.start()
+        self._read_once.wait(FIRST_LOOK)
+
+    def close(self) -> None:
+        """Waits for the thread, which ends with `stop`."""
+        if self._thread.ident is not None:
+            self._thread.join(2.0)
+
+    def fork(self, box: Outbox) -> str | None:
+        """What is wrong with this outbox, in words for an operator; None if nothing is.
+
+        Raises Unavailable until everything that stood in the topic at the start was read: who does not know the log's history must
+        not continue it.
+        """
+        if not self._read_once.is_set():
+            raise Unavailable("what the log knows of the repositories is not read yet")
+        level = box.level()
+        if level is None:
+            return None
+        for known in (self._states.get(level.repository), self._sent.get(level.repository)):
+            if known is not None and (reason := fork_between(known, box)) is not None:
+                return reason
+        return None
+
+    def state(self, repository: str) -> State | None:
+        """What the aggregator last said of a repository, as far as that was read."""
+        return self._states.get(repository)
+
+    def sent(self, event: Event) -> None:
+        """The log has this event from us."""
+        self._sent[event.repository] = Sent(incarnation=event.incarnation, seq=event.seq, event=event.id)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._read()
+            except ReplicationError as error:
+                log.warning("state not readable", reason=str(error))
+                self._stop.wait(1.0)
+
+    def _read(self) -> None:
+        end = self._log.ends(STATE)[0]
+        reader = self._log.reader({(STATE, 0): self._log.beginnings(STATE)[0]})
+        states: dict[str, State] = {}  # a log that came back may know less than it did
+        try:
+            while not self._stop.is_set():
+                if reader.positions()[STATE, 0] >= end:
+                    self._states = states
+                    self._read_once.set()
+                for record in reader.poll(0.2):
+                    _take(record, states)
+        finally:
+            reader.close()
+
+
+def _take(record: Record, states: dict[str, State]) -> None:
+    if record.key is None or record.key == "aggregator" or record.value is None:
+        return
+    try:
+        states[record.key] = from_json(State, record.value)
+    except MalformedEvent as error:
+        log.error("state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error))

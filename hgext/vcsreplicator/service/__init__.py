@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What every daemon has around its stage: signals, structured log lines, metrics and health over HTTP, readiness, exit codes.
+
+A service stops on SIGTERM or SIGINT: its stage drains and returns. Exit codes: 0 stopped as asked, 1 something unforeseen or that
+waiting may heal, such as a full disk, 78 wrong configuration, 76 a newer instance took over; units do not restart the last two
+(`RestartPreventExitStatus=76 78`).
+Readiness is told in systemd's way: `READY=1` to the socket named by NOTIFY_SOCKET.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import prometheus_client
+import structlog
+
+from ..words.errors import BadConfig, Fenced, ReplicationError
+from ..words.passing import is_passing
+from .listening import create_server
+
+EXIT_FENCED = 76
+EXIT_CONFIG = 78
+
+Health = Callable[[], Mapping[str, Any]]
+"""What /health answers: a JSON object with at least `ready` (bool); 200 when ready, 503 when not."""
+
+Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
+"""Path → what it answers, as JSON, beside /metrics and /health; called from the threads of the HTTP server."""
+
+Stage = Callable[[threading.Event, Callable[[], None]], None]
+"""A stage bound to its settings and its log: runs until the event is set, calls the function once when it works."""
+
+log = structlog.get_logger()
+
+
+def configure_logging(role: str) -> None:
+    """Log lines to standard error: JSON for machines, coloured columns on a terminal."""
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(sort_keys=True)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    structlog.contextvars.bind_contextvars(service=role)
+
+
+def serve(
+    role: str,
+    stage: Stage,
+    *,
+    listen: tuple[str, int] | None = None,
+    health: Health | None = None,
+    pages: Pages | None = None,
+) -> int:
+    """Runs the stage until a signal stops it; returns the exit code."""
+    stop, is_ready = threading.Event(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def ready() -> None:
+        is_ready.set()
+        notify("READY=1")
+        log.info("ready")
+
+    try:
+        server = _answer(listen, {"/health": health or (lambda: {"ready": is_ready.is_set()}), **(pages or {})})
+    except BadConfig as error:
+        return _refused(error)
+    try:
+        stage(stop, ready)
+    except Fenced as error:
+        log.error("fenced", reason=str(error))
+        return EXIT_FENCED
+    except BadConfig as error:
+        return _refused(error)
+    except ReplicationError as error:
+        log.error("stopped", reason=str(error), kind=type(error).__name__)
+        return 1
+    except Exception as error:
+        if is_passing(error):
+            log.error("stopped", reason=str(error), kind=type(error).__name__)
+        else:
+            log.exception("crashed")
+        return 1
+    finally:
+        if server is not None:
+            server.close()
+    log.info("stopped as asked")
+    return 0
+
+
+def _refused(error: BadConfig) -> int:
+    if is_passing(error):
+        log.error("stopped", reason=str(error), kind=type(error).__name__)
+        return 1
+    log.error("configuration refused", reason=str(error))
+    return EXIT_CONFIG
+
+
+def notify(text: str) -> None:
+    """Tells the supervisor, if there is one that listens (NOTIFY_SOCKET); failures do not matter to the service."""
+    where = os.environ.get("NOTIFY_SOCKET")
+    if not where:
+        return
+    if where.startswith("@"):
+        where = "\0" + where[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.sendto(text.encode(), where)
+        except OSError as error:
+            log.warning("supervisor not told", reason=str(error))
+
+
+def _answer(listen: tuple[str, int] | None, pages: Pages) -> Any:
+    """Starts the HTTP server of a service in a thread of its own; None if it shall have none."""
+    if listen is None:
+        return None
+    host, port = listen
+    try:
+        server = create_server(application(pages), host=host, port=port, threads=2)
+    except OSError as error:
+        raise BadConfig(f"listen: {host}:{port} cannot be used: {error.strerror}") from error
+    threading.Thread(target=server.run, name="http", daemon=True).start()
+    return server
+
+
+def application(pages: Pages) -> Callable[..., Iterable[bytes]]:
+    """The WSGI application with /metrics (Prometheus text) and the pages (JSON; 503 where one says `"ready": false`)."""
+    metrics: Any = prometheus_client.make_wsgi_app()
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        where = environ.get("PATH_INFO", "")
+        if where == "/metrics":
+            return cast(Iterable[bytes], metrics(environ, start_response))
+        if where not in pages:
+            start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"served here: /metrics, {', '.join(pages)}\n".encode()]
+        content = pages[where]()
+        status = "200 OK" if content.get("ready", True) else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+        return [json.dumps(content, sort_keys=True).encode() + b"\n"]
+
+    return answer

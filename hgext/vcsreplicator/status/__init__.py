@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How far everything is, read from the log alone: one picture of roster, repositories, mirrors, services and their lag.
+
+Compacted topics are read whole once and then followed, so a watched picture costs what has changed.
+"""
+
+import shlex
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ..log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Record
+from ..words import roster as rosters
+from ..words.clock import Clock, SystemClock
+from ..words.errors import MalformedEvent
+from ..words.levels import Ack, AggregatorBeat, Beat, State
+from ..words.rules import refused
+from ..words.shape import from_json, plain
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+AGGREGATOR = "aggregator"
+DESTINATION = "notifier-"
+"""What the groups of destinations begin with."""
+
+FRESH, WATCH = 10.0, 12.0
+"""Seconds for which a record counts as just written, and for which a new one is waited for: more than two beats."""
+
+SILENT = 60.0
+STANDING = 3600.0
+"""Seconds without progress that an operator is told of; with a destination, after which it is critical."""
+
+NAMED = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Picture:
+    """The present, as far as the log tells; times in seconds since the epoch, by the clock that stamps the log's records.
+
+    `newest` is of the newest record, `changed` of the roster's, `heard` of the last sign of life of each mirror and the aggregator,
+    with its offset: what they say of their own clocks does not matter. `moved` says when each state was written; `groups` how many
+    notices each destination lacks, `oldest` of when the first of them is (see `look_at_destinations`).
+    """
+
+    roster: rosters.Roster | None = None
+    states: dict[str, State] = field(default_factory=dict)
+    acks: dict[tuple[str, str], Ack] = field(default_factory=dict)
+    beats: dict[str, Beat] = field(default_factory=dict)
+    aggregator: AggregatorBeat | None = None
+    newest: float = 0.0
+    changed: float = 0.0
+    heard: dict[str, tuple[int, float]] = field(default_factory=dict)
+    ends: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=dict)
+    oldest: Mapping[str, float] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
+    errors: int = 0
+
+    def absorb(self, record: Record) -> None:
+        """Takes one record of a compacted topic into the picture; records of no known form are passed over."""
+        self.newest = max(self.newest, record.time)
+        if record.topic == ROSTER:
+            self.changed = record.time
+        if record.key is None:
+            return
+        try:
+            self._absorb(record.topic, record.key, record.value)
+            if record.topic == STATE:
+                self.moved[record.key] = record.time
+            if record.topic == ACKS or (record.topic == STATE and record.key == AGGREGATOR):
+                self.heard[record.key.partition("/")[0]] = record.offset, record.time
+        except MalformedEvent:
+            return
+
+    def _absorb(self, topic: str, key: str, value: bytes | None) -> None:
+        if topic == ROSTER:
+            self.roster = from_json(rosters.Roster, value) if value else None
+        elif topic == STATE and key == AGGREGATOR:
+            self.aggregator = from_json(AggregatorBeat, value) if value else None
+        elif topic == STATE:
+            _put(self.states, key, from_json(State, value) if value else None)
+        elif topic == ACKS and "/" in key:
+            mirror, _, repository = key.partition("/")
+            _put(self.acks, (mirror, repository), from_json(Ack, value) if value else None)
+        elif topic == ACKS:
+            _put(self.beats, key, from_json(Beat, value) if value else None)
+
+    def detached(self) -> list[Ack]:
+        """What mirrors follow apart from the stream, sorted by mirror."""
+        return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))
+
+    def waiting(self) -> list[State]:
+        """Repositories with events that have no notice yet, the longest queue first."""
+        late = [state for state in self.states.values() if state.noticed < state.seq]
+        return sorted(late, key=lambda state: state.noticed - state.seq)
+
+    def behind(self, mirror: str) -> int:
+        """Events that this mirror has not applied, over what it has acked and what it must have."""
+        return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._concerns(mirror))
+
+    def late(self, mirror: str, now: float) -> list[State]:
+        """What this mirror has not applied or does not serve though nothing is new for SILENT seconds; by path.
+
+        What it holds detached is told apart.
+        """
+        found = []
+        for state in self._concerns(mirror):
+            known, ack = self.acks.get((mirror, state.repository)), self._ack(mirror, state)
+            is_late = self.applied(mirror, state) < state.seq or (ack.serving if ack else 0) < state.released
+            if is_late and not (known and known.detached) and self.rests(state, now):
+                found.append(state)
+        return sorted(found, key=lambda state: state.path)
+
+    def holding(self, state: State) -> list[str]:
+        """Names of the mirrors that gate the repository and have not applied all of it, or do not serve what is released."""
+        found = []
+        for mirror in self.roster.mirrors if self.roster else ():
+            ack = self._ack(mirror.name, state)
+            applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
+            if mirror.gates(state.repository, state.path) and (applied < state.seq or serving < state.released):
+                found.append(mirror.name)
+        return sorted(found)
+
+    def rests(self, state: State, now: float) -> bool:
+        """Whether the aggregator wrote nothing of this repository for SILENT seconds."""
+        return now - self.moved.get(state.repository, now) > SILENT
+
+    def applied(self, mirror: str, state: State) -> int:
+        """How far this mirror is in the present incarnation; 0 where it never said."""
+        ack = self._ack(mirror, state)
+        return ack.applied if ack else 0
+
+    def _ack(self, mirror: str, state: State) -> Ack | None:
+        """The mirror's level, if it speaks of the present incarnation."""
+        ack = self.acks.get((mirror, state.repository))
+        return ack if ack and ack.incarnation == state.incarnation else None
+
+    def _concerns(self, mirror: str) -> list[State]:
+        """What the mirror has acked or must have, but for what it is deactivated for."""
+        known = self.roster.mirror(mirror) if self.roster else None
+        return [
+            state
+            for name, state in self.states.items()
+            if (known is None or name not in known.deactivated)
+            and ((mirror, name) in self.acks or (known and not state.deleted and known.carries(state.path)))
+        ]
+
+    def silent(self, now: float) -> list[str]:
+        """Mirrors that should be alive, without a sign of life for SILENT seconds."""
+        return [name for name in self.expected() if now - max(self.seen(name), self.changed) > SILENT]
+
+    def seen(self, name: str) -> float:
+        """When a mirror or the aggregator gave its last sign of life; 0 for never."""
+        return self.heard[name][1] if name in self.heard else 0.0
+
+    def expected(self) -> list[str]:
+        """Names of the mirrors that should be alive: joining or active."""
+        if self.roster is None:
+            return []
+        alive = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
+        return sorted(mirror.name for mirror in self.roster.mirrors if mirror.state in alive)
+
+
+def _put(table: dict[Key, Value], key: Key, value: Value | None) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+class Follower:
+    """Keeps a picture up to date; used by one thread."""
+
+    def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008
+        self._log, self._clock = log, clock
+        self._grew = clock.monotonic()
+        self.picture = Picture()
+        starts = {(t, p): offset for t in (ROSTER, STATE, ACKS) for p, offset in log.beginnings(t).items()}
+        self._reader = log.reader(starts)
+
+    def close(self) -> None:
+        """Frees the reader."""
+        self._reader.close()
+
+    def update(self) -> Picture:
+        """The picture as of now: everything committed before the call is in it.
+
+        Raises Expired if the log lost records that are in it, Unavailable if it cannot be read.
+        """
+        before, patience = self.picture.newest, 0.0
+        ends = {(t, p): end for t in (ROSTER, STATE, ACKS) for p, end in self._log.ends(t).items()}
+        # At least once: of a log that lost records the ends may be passed already.
+        while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
+            for record in self._reader.poll(patience, limit=5000):
+                self.picture.absorb(record)
+            patience = 1.0
+        picture = self.picture
+        if picture.newest > before:
+            self._grew = self._clock.monotonic()
+        picture.ends = {topic: sum(self._log.ends(topic).values()) for topic in (EVENTS, NOTICES, ERRORS)}
+        picture.errors = picture.ends[ERRORS] - sum(self._log.beginnings(ERRORS).values())
+        notices = self._log.ends(NOTICES)
+        picture.groups = {
+            group: sum(notices.values()) - sum(positions.values())
+            for group, positions in self._log.groups(NOTICES).items()
+        }
+        return picture
+
+    def now(self) -> float:
+        """The time by the log's clock, as far as its records and this follower's monotonic clock tell."""
+        return self.picture.newest + self._clock.monotonic() - self._grew
+
+    def present(self, pause: Callable[[float], object] = time.sleep) -> float:
+        """The time by the log's clock, for who looks once. Updates the picture.
+
+        The newest record may be old, and the clocks of this machine and of the log may differ: unless they agree that it is
+        fresh, this watches for up to WATCH seconds. If nothing comes in all of them, everybody is silent.
+        """
+        newest = self.update().newest
+        if newest == 0 or 0 <= self._clock.now() - newest <= FRESH:
+            return max(newest, self._clock.now())
+        began = self._clock.monotonic()
+        while self._clock.monotonic() - began < WATCH:
+            pause(0.2)
+            if self.update().newest > newest:
+                return self.now()
+        return max(self._clock.now(), newest + SILENT + WATCH)
+
+
+def look_at_destinations(log: Log, picture: Picture) -> None:
+    """Puts into the picture of when the first notice is that each destination lacks; reads one record for each."""
+    found, end, beginning = {}, log.ends(NOTICES)[0], log.beginnings(NOTICES)[0]
+    for group, positions in log.groups(NOTICES).items():
+        place, start = (NOTICES, 0), max(positions.get(0, beginning), beginning)
+        if start >= end:
+            continue
+        reader = log.reader({place: start})
+        try:
+            records: list[Record] = []
+            while not records and reader.positions()[place] < end:
+                records = reader.poll(1.0, limit=1)
+        finally:
+            reader.close()
+        if records:
+            found[group] = records[0].time
+    picture.oldest = found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something an operator must know: `level` 1 warning, 2 critical; one line that says what to do."""
+
+    level: int
+    text: str
+
+
+def findings(
+    picture: Picture,
+    now: float,
+    *,
+    warn: int = 150,
+    critical: int = 600,
+    destinations: Collection[str] | None = None,
+) -> list[Finding]:
+    """What needs a human, the worst first; limits are events a mirror or notices a destination is behind.
+
+    `destinations` are those that must be there and no others, if that is known.
+    """
+    found = []
+    if picture.aggregator is None or now - picture.seen(AGGREGATOR) > 30:
+        found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))
+    found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
+    silent = picture.silent(now)
+    found += [_silent(picture, name) for name in silent]
+    for name in picture.expected():
+        late = [] if name in silent else picture.late(name, now)
+        if late:
+            text = f"mirror {name} does not get on with {_paths(late)}; see: vcsreplicator trace {late[0].path}"
+            found.append(Finding(level=1, text=text))
+        found += _lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
+    found += _ungated(picture, now)
+    found += _refused_rules(picture)
+    found += _destinations(picture, now, destinations, warn, critical)
+    for ack in picture.detached():
+        state = picture.states.get(ack.repository)
+        where = state.path if state else ack.repository
+        found.append(
+            Finding(level=1, text=f"{where} is detached on {ack.mirror}: {ack.detached} {ack.note or ''}".rstrip())
+        )
+    return sorted(found, key=lambda finding: -finding.level)
+
+
+def _silent(picture: Picture, name: str) -> Finding:
+    """What it holds back are the notices of what it gates; of a backup nothing waits."""
+    mirror = picture.roster.mirror(name) if picture.roster else None
+    if mirror is None or mirror.role is rosters.Role.BACKUP:
+        return Finding(level=1, text=f"mirror {name} is silent; it is a backup, so no notice waits for it")
+    gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
+    held = sum(state.seq - state.noticed for state in gated)
+    way_out = f"start it or: vcsreplicator roster deactivate {name}"
+    return Finding(level=2, text=f"mirror {name} is silent and holds back notices ({held} wait); {way_out}")
+
+
+def _ungated(picture: Picture, now: float) -> list[Finding]:
+    """Notices that wait for nobody, because no mirror gates them."""
+    roster = picture.roster or rosters.Roster()
+    alone = [
+        state
+        for state in picture.waiting()
+        if picture.rests(state, now)
+        and not roster.allow_empty
+        and not any(mirror.gates(state.repository, state.path) for mirror in roster.mirrors)
+    ]
+    if not alone:
+        return []
+    return [
+        Finding(
+            level=2, text=f"notices are held of {_paths(alone)}: no mirror gates them; see: vcsreplicator roster list"
+        )
+    ]
+
+
+def _refused_rules(picture: Picture) -> list[Finding]:
+    """Rules that an older release let in and that cannot be evaluated, with what mends them."""
+    found = []
+    for mirror in picture.roster.mirrors if picture.roster else ():
+        bad = (
+            {}
+            if mirror.state is rosters.MirrorState.REMOVED
+            else refused((*mirror.rules.include, *mirror.rules.exclude))
+        )
+        for rule, problem in bad.items():
+            text = f"mirror {mirror.name}: rule {rule[:200]!r} leaves nothing out, because it cannot be evaluated: {problem}"
+            found.append(Finding(level=1, text=f"{text}; give it other rules: {_mending(mirror, bad)}"))
+    return found
+
+
+def _mending(mirror: rosters.Mirror, bad: Collection[str]) -> str:
+    """The command that sets this mirror's rules, with RULE in place of each that is bad."""
+    words = ["vcsreplicator", "roster", "rules", mirror.name]
+    for option, rules in (("--include", mirror.rules.include), ("--exclude", mirror.rules.exclude)):
+        for rule in rules:
+            words += [option, "RULE" if rule in bad else shlex.quote(rule)]
+    return " ".join([*words, "--yes"])
+
+
+def _destinations(
+    picture: Picture, now: float, wanted: Collection[str] | None, warn: int, critical: int
+) -> list[Finding]:
+    lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.groups.items())}
+    found = [
+        Finding(level=1, text=f"destination {name} has never been served; does its notifier run?")
+        for name in wanted or ()
+        if name not in lags
+    ]
+    for name, lag in lags.items():
+        if wanted is not None and name not in wanted:
+            continue
+        found += _lag(f"destination {name}", "notices", lag, warn, critical)
+        waits = now - picture.oldest.get(DESTINATION + name, now)
+        if waits > SILENT:
+            text = f"destination {name} stands still: {lag} notices wait, the first for {_span(waits)}"
+            level = 2 if waits > STANDING else 1
+            found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
+    return found
+
+
+def _paths(states: list[State]) -> str:
+    more = f" and {len(states) - NAMED} more" if len(states) > NAMED else ""
+    return ", ".join(state.path for state in states[:NAMED]) + more
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _lag(who: str, what: str, lag: int, warn: int, critical: int) -> list[Finding]:
+    level = 2 if lag >= critical else 1 if lag >= warn else 0
+    return [Finding(level=level, text=f"{who} is {lag} {what} behind")] if level else []
+
+
+def as_data(picture: Picture, now: float, *, destinations: Collection[str] | None = None) -> dict[str, object]:
+    """The picture as JSON data."""
+    return {
+        "roster": plain(picture.roster) if picture.roster else None,
+        "aggregator": plain(picture.aggregator) if picture.aggregator else None,
+        "mirrors": [
+            {"name": name, "beat": plain(beat), "behind": picture.behind(name)}
+            for name, beat in sorted(picture.beats.items())
+        ],
+        "repositories": [plain(state) for state in sorted(picture.states.values(), key=lambda state: state.path)],
+        "detached": [plain(ack) for ack in picture.detached()],
+        "waiting": len(picture.waiting()),
+        "destinations": dict(picture.groups),
+        "errors": picture.errors,
+        "findings": [plain(finding) for finding in findings(picture, now, destinations=destinations)],
+    }

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whether a load balancer may send clients to a mirror, and if not, why.
+
+`judge` decides, purely, from the picture that the log gives. `Endpoint` is what a mirror's /health asks: it keeps a picture, and
+remembers since when each repository is late, because a push is always late for some milliseconds.
+"""
+
+import threading
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from ..log import Log
+from ..words.clock import DAY, Clock, Silence, SystemClock
+from ..words.errors import Expired, Unavailable
+from ..words.roster import MirrorState
+from ..words.shape import within
+from . import AGGREGATOR, Follower, Picture
+
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSettings:
+    """When a mirror is not ready.
+
+    `behind` is how many events it may lack over all repositories, `late` for how many seconds a repository may show less than is
+    released, `silence` how many seconds the aggregator, or the mirror itself, may be silent.
+    """
+
+    behind: int = 600
+    late: float = 10.0
+    silence: float = 30.0
+
+    def __post_init__(self) -> None:
+        within(self, behind=(0, 10**9), late=(0, DAY), silence=(0, DAY))
+
+
+def judge(
+    picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
+) -> tuple[str, ...]:
+    """The reasons why the mirror is not ready; none if it is. `since` says since when each late repository is late.
+
+    All times are of the observer's monotonic clock.
+    """
+    return tuple(
+        reason
+        for reason in (
+            _standing(picture, mirror),
+            _silence(picture, mirror, silence, now, settings),
+            _no_beat(picture, silence, now, settings),
+            _behind(picture, mirror, settings),
+            _late(picture, since, now, settings),
+        )
+        if reason
+    )
+
+
+def late(picture: Picture, mirror: str) -> Set[str]:
+    """Ids of the repositories of which the mirror shows less than is released; carried, not deleted, not given up for it."""
+    known = picture.roster.mirror(mirror) if picture.roster else None
+    if known is None:
+        return frozenset()
+    return {
+        name
+        for name, state in picture.states.items()
+        if not state.deleted
+        and state.released
+        and name not in known.deactivated
+        and known.carries(state.path)
+        and _serving(picture, mirror, name, state.incarnation) < state.released
+    }
+
+
+def _serving(picture: Picture, mirror: str, repository: str, incarnation: str) -> int:
+    ack = picture.acks.get((mirror, repository))
+    return ack.serving if ack is not None and ack.incarnation == incarnation else 0
+
+
+def _standing(picture: Picture, mirror: str) -> str | None:
+    known = picture.roster.mirror(mirror) if picture.roster else None
+    if known is None:
+        return "not in the roster"
+    return None if known.state is MirrorState.ACTIVE else known.state.value
+
+
+def _silence(picture: Picture, mirror: str, silence: Silence, now: float, settings: HealthSettings) -> str | None:
+    if mirror not in picture.beats:
+        return "the mirror has given no sign of life"
+    silent = silence.seconds(mirror, now)
+    return f"the mirror is silent for {silent:.0f} s" if silent > settings.silence else None
+
+
+def _no_beat(picture: Picture, silence: Silence, now: float, settings: HealthSettings) -> str | None:
+    if picture.aggregator is None:
+        return "the aggregator has given no sign of life"
+    silent = silence.seconds(AGGREGATOR, now)
+    return f"the aggregator is silent for {silent:.0f} s" if silent > settings.silence else None
+
+
+def _behind(picture: Picture, mirror: str, settings: HealthSettings) -> str | None:
+    behind = picture.behind(mirror)
+    return f"{behind} events behind, at most {settings.behind} are allowed" if behind > settings.behind else None
+
+
+def _late(picture: Picture, since: Mapping[str, float], now: float, settings: HealthSettings) -> str | None:
+    names = sorted(picture.states[name].path for name, began in since.items() if now - began > settings.late)
+    if not names:
+        return None
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"shows less than is released of {', '.join(names[:NAMED])}{more}"
+
+
+class Endpoint:
+    """Answers /health of one mirror; may be called by several threads. Not ready while the log cannot be read."""
+
+    def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
+        self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
+        self._follower: Follower | None = None
+        self._silence = Silence(clock.monotonic())
+        self._since: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Mapping[str, Any]:
+        """`ready`, and `reasons` if not."""
+        with self._lock:
+            try:
+                if self._follower is None:
+                    self._follower = Follower(self._log)
+                reasons = self._reasons(self._follower.update())
+            except (Unavailable, Expired) as error:
+                if isinstance(error, Expired) and self._follower is not None:  # the log lost records: look at it anew
+                    self._follower.close()
+                    self._follower = None
+                reasons = (f"the log cannot be read: {error}",)
+        return {"ready": not reasons, "reasons": list(reasons), "mirror": self._mirror}
+
+    def _reasons(self, picture: Picture) -> tuple[str, ...]:
+        now = self._clock.monotonic()
+        for name in (AGGREGATOR, self._mirror):
+            self._silence.heard(name, picture.heard.get(name), now)
+        self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
+        return judge(picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings)

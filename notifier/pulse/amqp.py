@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Connections to AMQP brokers on which nothing waits without a limit; for those who publish and those who listen.
+
+py-amqp waits for ever where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it busy
+with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait ends
+with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps whatever a broker sends, too: here frames and
+messages have a largest size, and one message is whole before the next begins.
+"""
+
+import math
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import kombu.connection
+import kombu.transport.pyamqp
+from amqp.exceptions import AMQPError
+from amqp.transport import SSLTransport, TCPTransport
+from kombu.exceptions import KombuError
+
+from ..authorities import trusting
+
+PATIENCE = 5.0
+"""Seconds: for a connection to be made, for an answer, for the rest of a frame."""
+LARGEST_FRAME = 1024 * 1024
+"""Bytes; brokers agree on 128 KiB."""
+LARGEST_MESSAGE = 16 * 1024 * 1024
+"""Bytes of a message's body, in however many frames it comes; what brokers take by default."""
+CHANNELS = 8
+"""More than we use of one connection."""
+AT_ONCE = 1000
+"""Events taken in by one `drain`."""
+
+TROUBLE = (AMQPError, KombuError, OSError, struct.error, LookupError, AttributeError)
+"""What py-amqp raises when the connection is lost, or the other side speaks something else."""
+
+_HEADER, _BODY = 2, 3  # types of frames
+_Connection: Any = kombu.connection.Connection  # kombu and py-amqp have no types
+
+
+def client(
+    url: str,
+    *,
+    password: str | None = None,
+    ca_file: str | None = None,
+    heartbeat: float,
+    properties: Mapping[str, str],
+    on_blocked: Callable[[str], None] | None = None,
+    on_unblocked: Callable[[], None] | None = None,
+) -> Any:
+    """What kombu knows of the broker, not yet connected. `amqps://` verifies certificate and name.
+
+    Raises Unavailable if `ca_file` cannot be read.
+    """
+    options = {"on_blocked": on_blocked, "on_unblocked": on_unblocked, "client_properties": dict(properties)}
+    return _Connection(
+        url,
+        **({} if password is None else {"password": password}),
+        ssl=_tls(url, ca_file),
+        transport=_Broker,
+        connect_timeout=PATIENCE,
+        heartbeat=heartbeat,
+        transport_options=options,
+    )
+
+
+def connect(kombu_client: Any) -> Any:
+    """A connection of py-amqp; raises one of TROUBLE."""
+    return kombu_client.transport.establish_connection()
+
+
+@contextmanager
+def within(connection: Any, more: float = 0.0) -> Iterator[None]:
+    """Everything that the block waits for comes within `PATIENCE` and so many seconds more, or it raises TimeoutError."""
+    transport = connection.transport
+    transport.until, before = time.monotonic() + PATIENCE + more, transport.until
+    try:
+        yield
+    finally:
+        transport.until = before
+
+
+def drain(connection: Any, timeout: float) -> None:
+    """Takes in what the broker says, waiting up to `timeout` seconds for the first of it."""
+    try:
+        with within(connection, timeout):
+            for _ in range(AT_ONCE):
+                connection.drain_events(timeout=timeout)
+                timeout = 0
+    except TimeoutError:
+        pass
+
+
+def is_broker(url: str) -> bool:
+    """Whether the URL names a broker: scheme, a host, and a port that can be one."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def where(url: str) -> str:
+    """Broker and virtual host, without the password."""
+    known = _Connection(url)
+    return f"{known.hostname}:{known.port or 5672}{known.virtual_host}"
+
+
+def _tls(url: str, ca_file: str | None) -> Any:
+    if not url.startswith("amqps://"):
+        return False
+    trusting(ca_file)  # py-amqp would not say which file is missing
+    return {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": ca_file, "server_hostname": _Connection(url).hostname}
+
+
+class TooLarge(ConnectionAbortedError):
+    """A message is larger than the connection takes; nothing of its body was read."""
+
+
+class _Bounded:
+    """A transport of py-amqp that reads with limits. `until`: the end of what is under way, as `time.monotonic` counts."""
+
+    until = math.inf
+    largest_message = LARGEST_MESSAGE
+    _body_left = 0
+    _frame_until = math.inf
+    _read_buffer: bytes
+    _quick_recv: Callable[[int], bytes]
+
+    def read_frame(self) -> tuple[int, int, bytes]:
+        """Type, channel and content of the next frame, which fits what came before it."""
+        kind, channel, content = super().read_frame()  # type: ignore[misc]
+        if channel > CHANNELS:
+            raise ConnectionAbortedError(f"a frame of channel {channel}, which nobody opened")
+        if kind == _HEADER:
+            if self._body_left:
+                raise ConnectionAbortedError("a message within a message")
+            self._body_left = int.from_bytes(content[4:12], "big")
+            if self._body_left > self.largest_message:
+                raise TooLarge(f"a message of {self._body_left} bytes, expected at most {self.largest_message}")
+        elif kind == _BODY:
+            self._body_left = max(0, self._body_left - len(content))
+        return kind, channel, content
+
+    def _read(self, n: int, initial: bool = False) -> bytes:
+        """Exactly n bytes; what was read stays for the next call if it raises. `initial`: a frame begins, or is tried again."""
+        if n > LARGEST_FRAME:
+            raise ConnectionAbortedError(f"a frame of {n} bytes, expected at most {LARGEST_FRAME}")
+        if initial and not self._read_buffer:
+            self._frame_until = math.inf
+        while len(self._read_buffer) < n:
+            self._read_some(n - len(self._read_buffer))
+        found, self._read_buffer = self._read_buffer[:n], self._read_buffer[n:]
+        return found
+
+    def _read_some(self, n: int) -> None:
+        now = time.monotonic()
+        if now > self._frame_until:
+            raise ConnectionAbortedError(f"the broker did not end a frame within {PATIENCE:g} s")
+        if now > self.until:
+            raise TimeoutError("the broker did not answer in time")
+        try:
+            found = self._quick_recv(n)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise TimeoutError("nothing to read") from None
+        if not found:
+            raise ConnectionResetError("the broker closed the connection")
+        self._read_buffer += found
+        self._frame_until = min(self._frame_until, now + PATIENCE)
+
+    def _setup_transport(self) -> None:
+        """Once connected, no call waits for ever: not a read, not a write."""
+        super()._setup_transport()  # type: ignore[misc]
+        self.sock.settimeout(PATIENCE)  # type: ignore[attr-defined]
+
+    def _shutdown_transport(self) -> None:
+        """Leave without a word: TLS would wait for the answer."""
+
+
+class _Tcp(_Bounded, TCPTransport):  # type: ignore[misc]
+    pass
+
+
+class _Tls(_Bounded, SSLTransport):  # type: ignore[misc]
+    pass
+
+
+class _Amqp(kombu.transport.pyamqp.Connection):
+    def Transport(self, host: str, connect_timeout: float, ssl: Any = False, *_: Any, **more: Any) -> Any:
+        made = (_Tls if ssl else _Tcp)(host, connect_timeout=connect_timeout, **({"ssl": ssl} if ssl else {}))
+        made.until = time.monotonic() + connect_timeout
+        return made
+
+    def connect(self, callback: Any = None) -> None:
+        super().connect(callback)
+        self.transport.until = math.inf
+
+
+class _Broker(kombu.transport.pyamqp.Transport):
+    Connection = _Amqp

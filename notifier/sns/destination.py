@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""SNS: the message to a topic, and its body to an S3 object that the message names, the object first.
+
+Whoever gets a message can read its object at once. A message over `limit` bytes goes out without its data (`external`).
+Credentials come from boto3's default chain. Repeats write the same object under the same name. What SNS or S3 say is wrong with
+this one message is refused; everything else (throttling, 5xx, no answer, missing rights, a missing bucket) heals by waiting or by
+an operator.
+
+Messages whose objects are there go to the topic together, up to ten in a request; each has an outcome of its own. One whose object
+is there waits only while objects of others are being written, and some milliseconds at most. A request of several that the
+service does not like is made again one by one, so that nothing is refused for its company.
+"""
+
+import math
+import queue
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+from botocore.handlers import add_expect_header
+from botocore.parsers import ResponseParserError
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import Rejected as Wrong
+
+from ..delivery import PATIENCE, Delivery, Patience, check_number
+from ..destination import DOCUMENTED, Destination, Outcome
+from ..rejects import judged
+from .message import MOST_ENTRIES, Entry, object_body, object_key, together, topic_parts
+
+LINGER = 0.003
+"""Seconds that a message may wait for each that may join it."""
+
+TOPIC = re.compile(r"arn:[^:]+:sns:(?P<region>[^:]*):[^:]*:[A-Za-z0-9_-]{1,256}(?P<fifo>\.fifo)?")
+BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
+WRONG = {
+    "InvalidParameter",
+    "InvalidParameterValue",
+    "InvalidParameterException",
+    "ParameterValueInvalid",
+    "ValidationError",
+    "EntityTooLarge",
+    "KeyTooLongError",
+}
+"""Error codes that are about the message and stay so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnsSettings:
+    """`topic_arn` and `bucket` must exist. `limit`: bytes of a message's text with its data. Timeouts in seconds.
+
+    The endpoint URLs are for other clouds and tests. `workers` objects are written at once, one per repository, and as many
+    requests to the topic are under way.
+    """
+
+    topic_arn: str
+    bucket: str
+    region: str
+    sns_endpoint_url: str | None = None
+    s3_endpoint_url: str | None = None
+    limit: int = 260_000
+    workers: int = 16
+    connect_timeout: float = 5.0
+    read_timeout: float = 10.0
+    types: tuple[str, ...] = DOCUMENTED
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def __post_init__(self) -> None:
+        # Most of these mistakes SNS and S3 would call a fault of each message.
+        arn = TOPIC.fullmatch(self.topic_arn)
+        if arn is None:
+            raise ValueError(f"topic-arn: expected arn:…:sns:REGION:ACCOUNT:NAME, got {self.topic_arn!r}")
+        if arn["fifo"]:
+            raise ValueError(f"topic-arn: expected a standard topic, got the FIFO topic {self.topic_arn!r}")
+        if not BUCKET.fullmatch(self.bucket):
+            raise ValueError(f"bucket: expected a name of letters, digits, dots and hyphens, got {self.bucket!r}")
+        if not self.region:
+            raise ValueError('region: expected a name, got ""')
+        if self.sns_endpoint_url is None and self.region != arn["region"]:
+            raise ValueError(f"region: expected that of topic-arn, {arn['region']}, got {self.region!r}")
+        for name in ("sns_endpoint_url", "s3_endpoint_url"):
+            if not (getattr(self, name) or "https://").startswith(("http://", "https://")):
+                raise ValueError(f"{name}: expected an http or https URL, got {getattr(self, name)!r}")
+        check_number("workers", self.workers, 1, 100)
+        check_number("limit", self.limit, 1024, 256 * 1024)
+        check_number("connect_timeout", self.connect_timeout, 0.001, 3600)
+        check_number("read_timeout", self.read_timeout, 0.001, 3600)
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return Sns(self, clock)
+
+
+class Sns:
+    """The destination `sns`. Threads write objects and publish; the caller's thread decides what goes together."""
+
+    def __init__(self, settings: SnsSettings, clock: Clock) -> None:
+        self.settings, self.clock = settings, clock
+        self._writers = ThreadPoolExecutor(settings.workers, thread_name_prefix="sns-object")
+        self._publishers = ThreadPoolExecutor(settings.workers, thread_name_prefix="sns-topic")
+        self._done: queue.SimpleQueue[Entry | Outcome] = queue.SimpleQueue()
+        self._writing: set[int] = set()
+        self._ready: list[Entry] = []
+        config = Config(
+            connect_timeout=settings.connect_timeout,
+            read_timeout=settings.read_timeout,
+            max_pool_connections=settings.workers,
+            retries={"total_max_attempts": 1},  # the publisher tries again, for ever
+            s3={"addressing_style": "path"},
+            request_checksum_calculation="when_required",  # TLS and the signature cover the body
+            response_checksum_validation="when_required",
+        )
+        try:
+            session = boto3.session.Session(region_name=settings.region)
+            self._s3 = session.client("s3", config=config, endpoint_url=settings.s3_endpoint_url)
+            self._s3.meta.events.unregister(
+                "before-call.s3", add_expect_header
+            )  # a round trip for each of our small bodies
+            self._sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
+        except (BotoCoreError, OSError, ValueError) as error:
+            raise BadConfig(f"sns: {error}") from error
+
+    def start(self) -> None:
+        """Nothing to connect: each request is on its own."""
+
+    def submit(self, delivery: Delivery) -> None:
+        self._writing.add(delivery.number)
+        self._writers.submit(self._write, delivery)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        end = self.clock.monotonic() + timeout
+        found = self._take_in(0)
+        while not found and (left := end - self.clock.monotonic()) > 0:
+            found = self._take_in(min(left, self._lingers()))
+        return found
+
+    def close(self) -> None:
+        for pool in (self._writers, self._publishers):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- the caller's thread
+
+    def _take_in(self, wait: float) -> list[Outcome]:
+        """What the threads have done, waiting for the first; what is ready goes on to the topic."""
+        found: list[Outcome] = []
+        try:
+            done = self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait()
+            while True:
+                self._writing.discard(done.number)
+                if isinstance(done, Outcome):
+                    found.append(done)
+                else:
+                    self._ready.append(done)
+                done = self._done.get_nowait()
+        except queue.Empty:
+            self._publish_ready()
+            return found
+
+    def _lingers(self) -> float:
+        """Seconds until somebody has waited long enough for company: the longer, the more of it is being written."""
+        if not self._ready:
+            return math.inf
+        return self._ready[0].written + LINGER * min(len(self._writing), MOST_ENTRIES) - self.clock.monotonic()
+
+    def _publish_ready(self) -> None:
+        """Full requests at once; the rest when no company is to be expected, or was waited for long enough."""
+        while self._ready:
+            if len(self._ready) < MOST_ENTRIES and self._lingers() > 0:
+                return
+            entries = together(self._ready)
+            del self._ready[: len(entries)]
+            self._publishers.submit(self._publish, entries)
+
+    # -- threads
+
+    def _write(self, delivery: Delivery) -> None:
+        """The object, once everything that is made of the message could be made."""
+        message = delivery.message
+        try:
+            key, content = object_key(message), object_body(message).encode()
+            text, attributes = topic_parts(message, self._data_url(key), self.settings.limit)
+        except Exception as error:
+            self._done.put(Outcome(number=delivery.number, error=judged(error)))
+            return
+        try:
+            self._s3.put_object(Bucket=self.settings.bucket, Key=key, Body=content, ContentType="application/json")
+            now = self.clock.monotonic()
+            entry = Entry(number=delivery.number, text=text, attributes=attributes, written=now)
+        except Exception as error:  # a thread that dies would forget its delivery
+            self._done.put(Outcome(number=delivery.number, error=_translated(error)))
+            return
+        self._done.put(entry)
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        """Together if there are several; each by itself when that cannot work, for then only one of them may be to blame."""
+        try:
+            outcomes = self._publish_one(entries[0]) if len(entries) == 1 else self._publish_batch(entries)
+        except Exception as error:  # a thread that dies would forget its deliveries
+            if len(entries) > 1 and not _waits(error):
+                for entry in entries:
+                    self._publishers.submit(self._publish, [entry])
+                return
+            trouble = _translated(error)
+            outcomes = [Outcome(number=entry.number, error=trouble) for entry in entries]
+        for outcome in outcomes:
+            self._done.put(outcome)
+
+    def _publish_one(self, entry: Entry) -> list[Outcome]:
+        answer = self._sns.publish(
+            TopicArn=self.settings.topic_arn, Message=entry.text, MessageAttributes=entry.attributes
+        )
+        return [Outcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
+
+    def _publish_batch(self, entries: Sequence[Entry]) -> list[Outcome]:
+        """An entry that the answer does not call successful is not."""
+        answer = self._sns.publish_batch(
+            TopicArn=self.settings.topic_arn,
+            PublishBatchRequestEntries=[
+                {"Id": str(n), "Message": entry.text, "MessageAttributes": entry.attributes}
+                for n, entry in enumerate(entries)
+            ],
+        )
+        errors: dict[str, ReplicationError | None] = {each["Id"]: None for each in answer.get("Successful", ())}
+        for each in answer.get("Failed", ()):
+            errors[each["Id"]] = _judged("PublishBatch", each["Code"], each.get("Message", ""))
+        return [Outcome(number=entry.number, error=errors.get(str(n), _UNSAID)) for n, entry in enumerate(entries)]
+
+    def _data_url(self, key: str) -> str:
+        return f"{self._s3.meta.endpoint_url.rstrip('/')}/{self.settings.bucket}/{key}"
+
+
+_UNSAID = Unavailable("sns: the answer does not say that the message is stored")
+
+
+def _waits(error: Exception) -> bool:
+    """Whether a request failed for a reason that has nothing to do with what it carried."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or status == 429 or "Throttl" in _code(error)
+    return isinstance(_translated(error), Unavailable)
+
+
+def _translated(error: Exception) -> ReplicationError:
+    if isinstance(error, ParamValidationError):
+        return Wrong(f"sns: {error}")
+    if isinstance(error, ClientError):
+        return _judged(error.operation_name, _code(error), error.response.get("Error", {}).get("Message", ""))
+    if isinstance(error, BotoCoreError | OSError):  # OSError: a file of certificates, credentials
+        return Unavailable(f"sns: {error}")
+    if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, and still none of theirs
+        return Unavailable(f"sns: an answer that nobody understands: {error}")
+    return judged(error)
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _judged(operation: str, code: str, reason: str) -> ReplicationError:
+    text = f"{operation}: {code}: {reason}"
+    # "Invalid parameter: TopicArn" is no fault of the message.
+    return Wrong(text) if code in WRONG and "TopicArn" not in reason else Unavailable(text)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Messages as SNS and S3 have them: objects, entries of requests to a topic, and which of these go together. Pure."""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..message import Json, Message, to_text
+
+MOST_ENTRIES = 10
+MOST_BYTES = 256 * 1024
+"""What one request to a topic may carry: https://docs.aws.amazon.com/sns/latest/api/API_PublishBatch.html"""
+
+
+def object_key(message: Message) -> str:
+    """`events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`; a second message of the same notice adds its type."""
+    created = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
+    suffix = f"-{message.type.value}" if message.index else ""
+    return f"events/{created:%Y-%m-%d}/{message.offset:010d}-{created:%Y%m%dT%H%M%S}{suffix}.json"
+
+
+def object_body(message: Message) -> str:
+    """What the object holds."""
+    return to_text({"created": message.created, "data": message.data, "id": message.offset, "type": message.type.value})
+
+
+def topic_message(message: Message, data_url: str, limit: int) -> Json:
+    """What is published: with the data, or without if its text were over `limit` bytes."""
+    whole: Json = {"type": message.type.value, "data": message.data, "data_url": data_url}
+    if len(to_text(whole).encode()) <= limit:
+        return whole
+    return {"type": message.type.value, "external": True, "data_url": data_url, "repo_url": message.repo_url}
+
+
+def attributes(message: Message) -> dict[str, Any]:
+    """For filter policies of subscriptions, and for receivers that drop repeats."""
+    texts = {
+        "type": message.type.value,
+        "repo_url": message.repo_url,
+        "id": message.id,
+        "previous": message.previous,
+        "repository": message.repository,
+        "replay": message.replay,
+    }
+    found: dict[str, Any] = {
+        name: {"DataType": "String", "StringValue": text} for name, text in texts.items() if text is not None
+    }
+    found["sequence"] = {"DataType": "Number", "StringValue": str(message.sequence)}
+    return found
+
+
+def attributes_size(attributes: dict[str, Any]) -> int:
+    """Bytes of names, types and values."""
+    texts = [text for name, each in attributes.items() for text in (name, *each.values())]
+    return sum(len(text.encode(errors="replace")) for text in texts)
+
+
+def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[str, Any]]:
+    """The text, which is ASCII and leaves room for the attributes, and these."""
+    beside = attributes(message)
+    return to_text(topic_message(message, data_url, min(limit, MOST_BYTES - attributes_size(beside)))), beside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """The delivery `number` as a topic takes it, once its object is there: since `written`, on the monotonic clock."""
+
+    number: int
+    text: str
+    attributes: dict[str, Any]
+    written: float
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as the service counts them."""
+        return len(self.text) + attributes_size(self.attributes)
+
+
+def together(entries: Sequence[Entry]) -> list[Entry]:
+    """The first of these that one request may carry; one alone is carried whatever its size, for the service to judge."""
+    size = 0
+    for count, entry in enumerate(entries[:MOST_ENTRIES]):
+        size += entry.size
+        if count and size > MOST_BYTES:
+            return list(entries[:count])
+    return list(entries[:MOST_ENTRIES])

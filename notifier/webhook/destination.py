@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Webhooks: messages to the endpoints of subscribers, each delivery a row from acceptance to its end.
+
+For the notifier a message is confirmed when its rows are on disk (`deliveries`); from then on the dispatcher, a thread of this
+destination, sees to it (`dispatcher`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import Counter
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+
+from ..delivery import Delivery
+from ..destination import Destination, Outcome
+from ..message import Message
+from ..rejects import judged
+from .deliveries import Deliveries, StoredSubscription
+from .dispatcher import Dispatcher
+from .filter import FilterFailed
+from .settings import DeliverySettings
+
+FILTER_FAILED = Counter(
+    "vcsreplicator_notifier_filter_failures", "Messages on which a filter failed", ["destination", "subscription"]
+)
+
+log_line = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings(DeliverySettings):
+    """The table of a destination of type `webhook`."""
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return Webhooks(name, self, clock)
+
+
+class Webhooks:
+    """The destination `webhook`: accepts messages by writing rows; its dispatcher delivers them."""
+
+    def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
+        self.name, self.clock = name, clock
+        self._deliveries = Deliveries(settings.database)
+        try:
+            self._deliveries.follow_file(settings.subscriptions or {}, now=clock.now())
+            self._dispatcher = Dispatcher(name, settings, clock)
+        except ReplicationError:
+            self._deliveries.close()
+            raise
+        self._batch: list[Delivery] = []
+        self._told: set[tuple[int, str | None]] = set()
+        self._seen_change = -1
+        self._subscriptions: list[StoredSubscription] = []
+        self._dispatcher.start()
+
+    def start(self) -> None:
+        if not self._dispatcher.is_alive():
+            raise Unavailable("webhook: the dispatcher ended")
+
+    def submit(self, delivery: Delivery) -> None:
+        self.start()
+        self._batch.append(delivery)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        batch, self._batch = self._batch, []
+        if not batch:
+            return []
+        try:
+            self._accept(batch)
+        except ReplicationError as error:
+            return [Outcome(number=delivery.number, error=error) for delivery in batch]
+        except Exception as error:
+            if len(batch) == 1:
+                return [Outcome(number=batch[0].number, error=judged(error))]
+            return [outcome for delivery in batch for outcome in self._accepted_alone(delivery)]
+        return [Outcome(number=delivery.number) for delivery in batch]
+
+    def close(self) -> None:
+        self._dispatcher.stop()
+        self._deliveries.close()
+
+    def _accept(self, batch: Sequence[Delivery]) -> None:
+        """Rows for all of these, or for none."""
+        current = self._current()
+        wanted = [(delivery.message, self._wanting(delivery.message, current)) for delivery in batch]
+        self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
+
+    def _accepted_alone(self, delivery: Delivery) -> Sequence[Outcome]:
+        """One of a batch in which one is the culprit."""
+        self._batch = [delivery]
+        return self.outcomes(0)
+
+    def _wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
+        """Those that want the message; one whose filter fails on it does not, which is counted, and told once in its history."""
+        found = []
+        for each in subscriptions:
+            try:
+                if each.subscription.wants(message):
+                    found.append(each)
+            except FilterFailed as error:
+                FILTER_FAILED.labels(self.name, each.name).inc()
+                log_line.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
+                if (each.id, each.subscription.filter) not in self._told:
+                    what = f"filter failed on {message.id}, which is not sent: {error}"
+                    self._deliveries.note(each.name, what, now=self.clock.now())
+                    self._told.add((each.id, each.subscription.filter))
+        return found
+
+    def _current(self) -> list[StoredSubscription]:
+        """The subscriptions as they are now, read again when somebody changed something."""
+        change = self._deliveries.last_change()
+        if change != self._seen_change:
+            self._subscriptions, self._seen_change = self._deliveries.subscriptions(), change
+        return self._subscriptions

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Begins webhook deliveries that are due, records how attempts ended, and pauses endpoints that stay silent.
+
+Rules of this file: a row changes only after its attempt ended, so a crash repeats an attempt and never forgets one; first the
+row, then the queues; an attempt without an answer in time is unknown and repeated, duplication over loss. Requests run in
+threads, everything else in one.
+"""
+
+import queue
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+
+from .deliveries import Deliveries, DeliveryState, Ended, Outgoing, StoredSubscription
+from .fairness import FIRST, REPEAT, Item, Member, Queues
+from .request import Answer, Sender, Verdict
+from .settings import DeliverySettings
+from .subscription import Subscription
+
+BLINK = 0.2
+PURGE_EVERY = 60.0
+BATCH = 200
+CLOSE_PATIENCE = 5.0
+
+_LABELS = ["destination", "subscription"]
+ATTEMPTS = Counter("vcsreplicator_notifier_webhook_attempts", "Attempts by how they ended", [*_LABELS, "result"])
+PAUSED = Gauge("vcsreplicator_notifier_subscription_paused_flag", "1 while a subscription is paused", _LABELS)
+QUEUED = Gauge(
+    "vcsreplicator_notifier_webhook_queued_deliveries", "Deliveries that may begin when mature", ["destination"]
+)
+
+log_line = structlog.get_logger()
+
+
+class Dispatcher(threading.Thread):
+    """Begins what is due, records what ended, follows what operators change."""
+
+    def __init__(self, name: str, settings: DeliverySettings, clock: Clock) -> None:
+        super().__init__(name=f"webhook-{name}", daemon=True)
+        self.destination, self.settings, self.clock = name, settings, clock
+        self.sender = Sender(networks=settings.networks(), allow_http=settings.allow_http, ca_file=settings.ca_file)
+        self._pools = {
+            lane: ThreadPoolExecutor(settings.workers, thread_name_prefix="webhook") for lane in (FIRST, REPEAT)
+        }
+        self._inbox: queue.SimpleQueue[list[Item] | tuple[Item, Answer] | None] = queue.SimpleQueue()
+        self._under_way: dict[int, Item] = {}
+        self._stop_asked = threading.Event()
+        self._subscriptions: dict[int, StoredSubscription] = {}
+        self._queues = Queues(workers={FIRST: settings.workers, REPEAT: settings.workers})
+        self._change, self._loaded_to = -1, 0
+        self._purged_at = float("-inf")
+
+    def take(self, items: list[Item]) -> None:
+        """New rows; from any thread."""
+        if items:
+            self._inbox.put(items)
+
+    def stop(self) -> None:
+        """Takes in what is under way for some seconds, then leaves the rest to the next start."""
+        self._stop_asked.set()
+        self._inbox.put(None)
+        if self.is_alive():
+            self.join(CLOSE_PATIENCE + 1)
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.sender.close()
+
+    def run(self) -> None:
+        structlog.contextvars.bind_contextvars(destination=self.destination)
+        failures = 0
+        while not self._stop_asked.is_set():
+            try:
+                self._work()
+            except Exception as error:
+                failures += 1
+                log_line.error("dispatcher failed", reason=str(error), exc_info=not isinstance(error, Unavailable))
+                self._stop_asked.wait(min(5.0, 0.1 * 2 ** min(failures, 10)))
+
+    def _work(self) -> None:
+        deliveries = Deliveries(self.settings.database)
+        try:
+            self._change = -1
+            while not self._stop_asked.is_set():
+                self._look(deliveries)
+                self._begin(deliveries)
+                self._take_in(deliveries, self._idle_time())
+                self._purge(deliveries)
+            end = self.clock.monotonic() + CLOSE_PATIENCE
+            while self._under_way and self.clock.monotonic() < end:
+                self._take_in(deliveries, BLINK)
+        finally:
+            deliveries.close()
+
+    def _look(self, deliveries: Deliveries) -> None:
+        """Reads subscriptions and queues again if somebody changed something."""
+        change = deliveries.last_change()
+        if change != self._change:
+            self._load(deliveries)
+            self._change = change
+        QUEUED.labels(self.destination).set(self._queues.waiting)
+
+    def _load(self, deliveries: Deliveries) -> None:
+        self._subscriptions = {each.id: each for each in deliveries.subscriptions()}
+        queues = Queues(workers={FIRST: self.settings.workers, REPEAT: self.settings.workers})
+        for number, each in self._subscriptions.items():
+            PAUSED.labels(self.destination, each.name).set(each.paused_reason is not None)
+            queues.members[number] = Member(
+                concurrency=each.subscription.concurrency,
+                strict=each.subscription.order.value == "strict",
+                paused=each.paused_reason is not None,
+                failing=each.failing_since is not None,
+            )
+        queued = deliveries.queued()
+        queues.add(queued, self._under_way)
+        self._queues = queues
+        self._loaded_to = max(self._loaded_to, *(item.id for item in queued), 0)
+
+    def _begin(self, deliveries: Deliveries) -> None:
+        for item, outgoing in self._outgoing(deliveries, self._queues.next(self.clock.now())):
+            self._under_way[item.id] = item
+            if outgoing is None:  # cancelled meanwhile
+                self._finish(item)
+                continue
+            subscription = self._subscriptions[item.subscription].subscription
+            self._pools[item.lane].submit(self._attempt, item, outgoing, subscription)
+
+    def _outgoing(self, deliveries: Deliveries, items: Sequence[Item]) -> list[tuple[Item, Outgoing | None]]:
+        """All or none: raising, it leaves the items to the next load."""
+        return [(item, deliveries.outgoing(item.id)) for item in items]
+
+    def _attempt(self, item: Item, outgoing: Outgoing, subscription: Subscription) -> None:
+        """In a worker."""
+        try:
+            secrets = [secret.read() for secret in subscription.secrets]
+            answer = self.sender.send(replace(outgoing, attempt=item.attempt), subscription, secrets, self.clock.now())
+        except BadConfig as error:
+            answer = Answer(verdict=Verdict.AGAIN, error=str(error))
+        except Exception as error:  # a worker that dies would forget its delivery
+            log_line.exception("attempt failed")
+            answer = Answer(verdict=Verdict.AGAIN, error=f"{type(error).__name__}: {error}"[:300])
+        self._inbox.put((item, answer))
+
+    def _take_in(self, deliveries: Deliveries, wait: float) -> None:
+        """New rows and ended attempts, as they come; waits for the first."""
+        ended: list[tuple[Item, Answer]] = []
+        try:
+            found = self._inbox.get(timeout=wait) if wait > 0 else self._inbox.get_nowait()
+            while True:
+                if isinstance(found, list):
+                    self._add_new(found)
+                elif found is not None:
+                    ended.append(found)
+                if len(ended) >= BATCH:
+                    break
+                found = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        if ended:
+            self._record(deliveries, ended)
+
+    def _add_new(self, items: list[Item]) -> None:
+        """Rows that the last load has not seen already."""
+        if any(item.subscription not in self._subscriptions for item in items):
+            self._change = -1  # of a subscription newer than our last look: load all
+            return
+        self._queues.add(item for item in items if item.id > self._loaded_to)
+
+    def _record(self, deliveries: Deliveries, ended: Sequence[tuple[Item, Answer]]) -> None:
+        """First on disk, then in the queues."""
+        now = self.clock.now()
+        results = [(item, answer, self._next(item, answer, now)) for item, answer in ended]
+        try:
+            deliveries.record([after for _, _, after in results], now)
+        except Unavailable:
+            for each in ended:
+                self._inbox.put(each)
+            raise
+        for item, _, after in results:
+            if after.state is DeliveryState.QUEUED:
+                self._under_way.pop(item.id, None)
+                self._queues.again(item, replace(item, attempt=after.attempt, mature_at=after.mature_at))
+            else:
+                self._finish(item)
+        for item, answer in ended:
+            ATTEMPTS.labels(self.destination, self._subscription_name(item), answer.verdict.value).inc()
+            self._note_health(deliveries, item, answer, now)
+
+    def _next(self, item: Item, answer: Answer, now: float) -> Ended:
+        """The row after this attempt."""
+        attempt, state, mature_at = item.attempt + 1, DeliveryState.QUEUED, now
+        if answer.verdict is Verdict.DELIVERED:
+            state = DeliveryState.DELIVERED
+        elif answer.verdict is Verdict.GONE:
+            attempt = item.attempt  # not its fault: it waits for the subscription
+        elif answer.verdict is Verdict.WRONG or attempt >= len(self.settings.ladder):
+            state = DeliveryState.EXHAUSTED
+            log_line.error(
+                "delivery given up", delivery=item.id, subscription=self._subscription_name(item), reason=answer.error
+            )
+        else:
+            spread = 1 + self.settings.jitter * (2 * random.random() - 1)
+            mature_at = now + max(self.settings.ladder[attempt] * spread, answer.wait)
+        return Ended(
+            id=item.id, state=state, attempt=attempt, mature_at=mature_at, status=answer.status, error=answer.error
+        )
+
+    def _note_health(self, deliveries: Deliveries, item: Item, answer: Answer, now: float) -> None:
+        """An endpoint that fails gets one request at a time; one that is gone or fails for long is paused, audibly."""
+        stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
+        if stored is None or member is None or member.paused:
+            return
+        if answer.verdict is Verdict.DELIVERED:
+            if member.failing:
+                self._set_failing(deliveries, stored, None, answer)
+            return
+        if not member.failing:
+            self._set_failing(deliveries, stored, now, answer)
+            stored = self._subscriptions[item.subscription]
+        since = stored.failing_since or now
+        if answer.verdict is Verdict.GONE:
+            self._pause(deliveries, stored, answer.error or "gone", now)
+        elif now - since > self.settings.pause_after:
+            hours = (now - since) / 3600
+            self._pause(deliveries, stored, f"failing for {hours:.0f} hours, last: {answer.error}", now)
+
+    def _set_failing(
+        self, deliveries: Deliveries, stored: StoredSubscription, since: float | None, answer: Answer
+    ) -> None:
+        deliveries.failing(stored.id, since)
+        self._subscriptions[stored.id] = replace(stored, failing_since=since)
+        self._queues.members[stored.id].failing = since is not None
+        if since is None:
+            log_line.info("subscription answers again", subscription=stored.name)
+        else:
+            log_line.warning("subscription fails", subscription=stored.name, reason=answer.error)
+
+    def _pause(self, deliveries: Deliveries, stored: StoredSubscription, reason: str, now: float) -> None:
+        deliveries.pause(stored.name, reason, who="vcsreplicator", now=now)
+        self._queues.members[stored.id].paused = True
+        PAUSED.labels(self.destination, stored.name).set(1)
+        log_line.error(
+            "subscription paused", subscription=stored.name, reason=reason, resume="vcsreplicator subscription resume"
+        )
+
+    def _finish(self, item: Item) -> None:
+        self._under_way.pop(item.id, None)
+        self._queues.finished(item)
+
+    def _purge(self, deliveries: Deliveries) -> None:
+        now = self.clock.monotonic()
+        if now - self._purged_at < PURGE_EVERY:
+            return
+        today = self.clock.now()
+        removed = deliveries.purge(
+            delivered_before=today - self.settings.keep_delivered, failed_before=today - self.settings.keep_failed
+        )
+        if removed < BATCH:  # else there is more: soon again
+            self._purged_at = now
+
+    def _subscription_name(self, item: Item) -> str:
+        stored = self._subscriptions.get(item.subscription)
+        return "removed" if stored is None else stored.name
+
+    def _idle_time(self) -> float:
+        wakes_at = self._queues.wakes_at()
+        return BLINK if wakes_at is None else min(BLINK, max(0.0, wakes_at - self.clock.now()))

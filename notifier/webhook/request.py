@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One webhook request: signed, sent to a checked address, and its answer judged.
+
+Signatures follow Standard Webhooks 1.0: `webhook-id` stays the same over all attempts, `webhook-timestamp` is the attempt's, and
+`webhook-signature` holds one `v1,` signature per secret.
+
+Guard against requests into our own network: the name is resolved here, every address it has is held against the rules, and the
+connection goes to the address that was checked, not to the name. Redirects are not followed. No proxy is used.
+"""
+
+import base64
+import binascii
+import datetime
+import enum
+import hashlib
+import hmac
+import ipaddress
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import urllib3
+
+from hgext.vcsreplicator.words.version import VERSION
+
+from ..authorities import trusting
+from .connection import CONNECT_PATIENCE, Pool, TlsPool, finish, watched
+from .deliveries import Outgoing
+from .subscription import Subscription
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+LONGEST_WAIT = 86400.0
+"""Seconds that `Retry-After` may ask for."""
+
+PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 415, 422, 431, 501, 505}
+"""Answers that another attempt would get again."""
+
+NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+"""Nothing was sent: another address of the same host may answer."""
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NOT_PUBLIC = [
+    ipaddress.ip_network(each)
+    for each in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "fec0::/10", "64:ff9b:1::/48", "2001::/32")
+]
+"""Reserved by now, or once private, and called global by Python; NAT64 of a network's own, and Teredo: both lead to any IPv4."""
+
+
+class Verdict(enum.StrEnum):
+    """What an attempt means for the delivery."""
+
+    DELIVERED = "delivered"
+    AGAIN = "again"
+    WRONG = "wrong"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How an attempt ended; `wait` is what the endpoint asked for, in seconds."""
+
+    verdict: Verdict
+    status: int | None = None
+    error: str | None = None
+    wait: float = 0.0
+
+
+class Forbidden(Exception):
+    """The address is one that no webhook may reach."""
+
+
+def allowed(address: Address, networks: Sequence[Network]) -> bool:
+    """Whether a request may go there: a public address, or one in the networks that the configuration opens."""
+    inner = _inner(address)
+    if _is_in(inner, networks):
+        return True
+    closed = inner.is_multicast or inner.is_reserved or inner.is_unspecified or _is_in(inner, _NOT_PUBLIC)
+    return inner.is_global and not closed
+
+
+def _is_in(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def _inner(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, if it does."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address.sixtofour is not None:
+            return address.sixtofour
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def resolve(host: str, port: int, networks: Sequence[Network]) -> list[str]:
+    """The addresses of the host, best first; raises Forbidden if any of them is not allowed, OSError if it has none."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+    for each in addresses:
+        if not allowed(ipaddress.ip_address(each), networks):
+            raise Forbidden(f"{host} has the address {each}, which is not public and not in `allow`")
+    return addresses
+
+
+def signing_key(secret: str) -> bytes:
+    """The key of a secret: what follows `whsec_` in base64, else the text itself."""
+    if secret.startswith("whsec_"):
+        try:
+            return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        except binascii.Error:
+            pass
+    return secret.encode()
+
+
+def webhook_id(outgoing: Outgoing) -> str:
+    """The message's id without dots, which separate the parts of what is signed."""
+    return outgoing.message_id.replace(".", "_")
+
+
+def signed_headers(outgoing: Outgoing, secrets: Sequence[str], now: float) -> dict[str, str]:
+    """The headers of Standard Webhooks; without secrets there is no signature."""
+    identity, timestamp = webhook_id(outgoing), str(int(now))
+    content = f"{identity}.{timestamp}.{outgoing.body}".encode()
+    signatures = [
+        "v1," + base64.b64encode(hmac.new(signing_key(secret), content, hashlib.sha256).digest()).decode()
+        for secret in secrets
+    ]
+    headers = {"webhook-id": identity, "webhook-timestamp": timestamp}
+    return {**headers, "webhook-signature": " ".join(signatures)} if signatures else headers
+
+
+def headers(outgoing: Outgoing, subscription: Subscription, secrets: Sequence[str], now: float) -> dict[str, str]:
+    """All headers of the request; the subscription's own cannot replace ours."""
+    found = {
+        "user-agent": f"vcsreplicator/{VERSION}",
+        **{name.lower(): value for name, value in (subscription.headers or {}).items()},
+        "host": urlsplit(subscription.url).netloc,
+        "content-type": "application/json",
+        "vcsreplicator-id": outgoing.message_id,
+        "vcsreplicator-repository": outgoing.repository,
+        "vcsreplicator-sequence": str(outgoing.sequence),
+        "vcsreplicator-attempt": str(outgoing.attempt + 1),
+        **signed_headers(outgoing, secrets, now),
+    }
+    if outgoing.previous is not None:
+        found["vcsreplicator-previous"] = outgoing.previous
+    if outgoing.replay:
+        found["vcsreplicator-replay"] = outgoing.replay.encode("ascii", "replace").decode()
+    return found
+
+
+def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Answer:
+    """What a complete answer means."""
+    if 200 <= status < 300:
+        return Answer(verdict=Verdict.DELIVERED, status=status)
+    if status == 410:
+        return Answer(verdict=Verdict.GONE, status=status, error="410: the endpoint is gone")
+    if status in PERMANENT:
+        return Answer(verdict=Verdict.WRONG, status=status, error=f"{status}: another attempt would be answered so too")
+    wait = retry_after(answer_headers.get("retry-after"), now)
+    return Answer(verdict=Verdict.AGAIN, status=status, error=f"status {status}", wait=wait)
+
+
+def retry_after(value: str | None, now: float) -> float:
+    """Seconds that the endpoint asks us to wait, at most a day; 0 for none or nonsense."""
+    if value is None:
+        return 0.0
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value[:9]), LONGEST_WAIT)
+    try:
+        when = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return 0.0
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=datetime.UTC)
+    return min(max(0.0, when.timestamp() - now), LONGEST_WAIT)
+
+
+class Sender:
+    """Sends requests, keeps connections open; used by many threads."""
+
+    def __init__(self, *, networks: Sequence[Network], allow_http: bool, ca_file: str | None = None) -> None:
+        """Raises Unavailable if `ca_file` cannot be read."""
+        self._networks, self._allow_http, self._tls = networks, allow_http, trusting(ca_file)
+        self._pools: dict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = {}
+        self._lock = threading.Lock()
+
+    def send(self, outgoing: Outgoing, subscription: Subscription, secrets: Sequence[str], now: float) -> Answer:
+        """One attempt. What is not answered in time is unknown, and to be repeated."""
+        parts = urlsplit(subscription.url)
+        if parts.scheme != "https" and not self._allow_http:
+            return Answer(verdict=Verdict.WRONG, error="http: only https is allowed")
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            addresses = resolve(host, port, self._networks)
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            for number, address in enumerate(addresses, 1):
+                pool = self._pool(parts.scheme, host, address, port)
+                try:
+                    return self._request(pool, target, outgoing, subscription, secrets, now)
+                except NOT_CONNECTED:
+                    if number == len(addresses):
+                        raise
+            raise OSError("no address")
+        except Forbidden as error:
+            return Answer(verdict=Verdict.WRONG, error=str(error))
+        except (urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
+            return Answer(verdict=Verdict.AGAIN, error=_reason(error))
+
+    def close(self) -> None:
+        """Closes what is idle."""
+        with self._lock:
+            for pool in self._pools.values():
+                pool.close()
+            self._pools.clear()
+
+    def _request(
+        self,
+        pool: urllib3.HTTPConnectionPool,
+        target: str,
+        outgoing: Outgoing,
+        subscription: Subscription,
+        secrets: Sequence[str],
+        now: float,
+    ) -> Answer:
+        response = pool.urlopen(
+            subscription.method,
+            target,
+            body=outgoing.body.encode(),
+            headers=headers(outgoing, subscription, secrets, now),
+            redirect=False,
+            retries=False,
+            assert_same_host=False,
+            preload_content=False,
+            timeout=urllib3.Timeout(connect=min(CONNECT_PATIENCE, subscription.timeout), read=subscription.timeout),
+        )
+        try:
+            answer = judge(response.status, response.headers, now)
+            finish(response)
+            return answer
+        finally:
+            watched(response).cancel()
+            response.release_conn()
+
+    def _pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
+        """The connections to this address in the name of this host."""
+        key = (scheme, host, address, port)
+        with self._lock:
+            pool = self._pools.get(key)
+            if pool is None:
+                if len(self._pools) > 1000:
+                    self._pools.clear()
+                pool = self._pools[key] = self._new_pool(scheme, host, address, port)
+            return pool
+
+    def _new_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
+        if scheme == "http":
+            return Pool(address, port, maxsize=16)
+        return TlsPool(
+            address,
+            port,
+            maxsize=16,
+            cert_reqs="CERT_REQUIRED",
+            ssl_context=self._tls,
+            server_hostname=host,
+            assert_hostname=host,
+        )
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).rpartition(": ")[2] or type(error).__name__
+    return f"{type(error).__name__}: {text}"[:300]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How webhook deliveries are made: where their table is, when attempts repeat, and to which addresses they may go."""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.words.clock import DAY
+
+from ..delivery import PATIENCE, Patience, check_number
+from ..destination import ALL_TYPES
+from .request import Network
+from .subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySettings:
+    """`database`: path of the table of deliveries. `subscriptions` by name, beside those that commands add.
+
+    `ladder`: the maturity delay of each attempt's queue in seconds, spread by ±`jitter`; after its last the delivery is given up
+    and kept. `allow`: networks and addresses that requests may go to although they are not public. `workers` send first
+    attempts, as many send repeats. An endpoint that fails for `pause_after` seconds is paused. `keep_delivered` and `keep_failed`
+    in seconds.
+    """
+
+    database: str
+    subscriptions: Mapping[str, Subscription] | None = None
+    ladder: tuple[float, ...] = (0, 10, 60, 300, 1800, 7200, 21600, 43200, 86400)
+    jitter: float = 0.2
+    allow: tuple[str, ...] = ()
+    allow_http: bool = False
+    ca_file: str | None = None
+    workers: int = 32
+    pause_after: float = 3 * DAY
+    keep_delivered: float = DAY
+    keep_failed: float = 14 * DAY
+    types: tuple[str, ...] = ALL_TYPES
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def __post_init__(self) -> None:
+        if not self.ladder or self.ladder[0] != 0:
+            raise ValueError("ladder: expected delays in seconds, the first 0")
+        for delay in self.ladder:
+            check_number("ladder", delay, 0, 30 * DAY)
+        check_number("jitter", self.jitter, 0, 1)
+        check_number("workers", self.workers, 1, 200)
+        for name in ("pause_after", "keep_delivered", "keep_failed"):
+            check_number(name, getattr(self, name), 0, 3650 * DAY)
+        if not os.path.isabs(self.database):
+            raise ValueError(f"database: expected an absolute path, got {self.database!r}")
+        self.networks()
+
+    def networks(self) -> list[Network]:
+        """The open networks; raises ValueError."""
+        try:
+            return [ipaddress.ip_network(each, strict=False) for each in self.allow]
+        except ValueError as error:
+            raise ValueError(f"allow: {error}") from None

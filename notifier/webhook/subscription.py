@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Subscriptions of webhooks: where to send, what, and how; checked whole before they are stored."""
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ..delivery import check_number
+from ..destination import DOCUMENTED, check_types
+from ..message import Message
+from ..secret import Secret
+from .filter import check_filter, matches
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_OURS = ("webhook-", "vcsreplicator-", "content-", "proxy-")
+_RESERVED = {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "expect"}
+
+
+class Order(enum.StrEnum):
+    """`strict`: a repository's messages one after the other; `speed`: none waits for another."""
+
+    STRICT = "strict"
+    SPEED = "speed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """One endpoint and what it wants.
+
+    `filter` is a JMESPath expression over `{"type": …, "data": …}`; what it finds true is sent. `secrets` sign each request, each
+    with a signature of its own, so a new one can be added before the old one is removed. `timeout` in seconds, `concurrency`
+    requests at once.
+    """
+
+    url: str
+    method: str = "POST"
+    types: tuple[str, ...] = DOCUMENTED
+    filter: str | None = None
+    headers: Mapping[str, str] | None = None
+    secrets: tuple[Secret, ...] = ()
+    timeout: float = 10.0
+    concurrency: int = 4
+    order: Order = Order.STRICT
+
+    def __post_init__(self) -> None:
+        if not self.url.isascii() or any(character <= " " for character in self.url):
+            raise ValueError("url: expected ASCII without blanks; encode the rest with %")
+        try:
+            parts = urlsplit(self.url)
+            wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        except ValueError:  # a port or an address that is none
+            wrong = True
+        if wrong or "@" in parts.netloc or parts.fragment:
+            raise ValueError("url: expected https://HOST/… without user and fragment")
+        check_types(self.types)
+        if self.method not in ("POST", "PUT"):
+            raise ValueError(f"method: expected POST or PUT, got {self.method!r}")
+        check_number("concurrency", self.concurrency, 1, 64)
+        check_number("timeout", self.timeout, 0.001, 120)
+        for name, value in (self.headers or {}).items():
+            if not _TOKEN.match(name) or name.lower().startswith(_OURS) or name.lower() in _RESERVED:
+                raise ValueError(f"headers.{name}: not allowed")
+            if not (value.isascii() and value.isprintable()):
+                raise ValueError(f"headers.{name}: expected printable ASCII")
+        if self.filter is not None:
+            check_filter(self.filter)
+
+    def wants(self, message: Message) -> bool:
+        """Whether this message is to be sent there. Raises FilterFailed."""
+        return message.type.value in self.types and (self.filter is None or matches(self.filter, message.envelope))

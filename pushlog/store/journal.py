@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mercurial's journal is whole, and on disk, before a strip or a rollback cuts anything.
+
+Whoever rolls back after a kill cuts exactly the files that the journal names. A strip names them one by one, and a rollback cuts
+by a list that is no journal at all: killed in the middle, both leave a store in which one file was cut and its partner was not.
+
+Seams of Mercurial and what they must keep doing: `repair.strip` names its files within one group and cuts after `endgroup`;
+`transaction.rollback` cuts by the list it is given, and removes that at its end (`tests/pushlog/store/test_kills.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mercurial import error, transaction
+
+from .. import seams
+from .appendfile import replace, sync_folder
+
+JOURNAL, UNDO = b"journal", b"undo"
+_installed = False
+
+
+def install() -> None:
+    """Wraps both, once per process, for every repository in it."""
+    global _installed
+    if not _installed:
+        seams.wrap(transaction, "transaction.endgroup", endgroup)
+        seams.wrap(transaction, "rollback", rollback)
+        _installed = True
+
+
+def endgroup(orig: Any, tr: Any) -> None:
+    """Journals a group of files as one: all of them or none. Raises OSError with nothing journalled."""
+    known = {*tr._offsetmap, *tr._newfiles, *tr._backupmap, *tr._tmp_files}
+    sizes: dict[bytes, int] = {}
+    for file, size in tr._queue[-1]:
+        if file not in known:
+            sizes.setdefault(file, size)
+    tr._file.seek(0)
+    journal = tr._file.read() + b"".join(b"%s\0%d\n" % entry for entry in sizes.items())
+    former, tr._file = tr._file, replace(tr._opener, tr._journal, journal)
+    former.close()
+    tr._offsetmap.update({file: size for file, size in sizes.items() if size})
+    tr._newfiles.update(file for file, size in sizes.items() if not size)
+    orig(tr)  # ends the group, and finds its files journalled
+
+
+def rollback(
+    orig: Any, opener: Any, vfsmap: Any, file: bytes, *arguments: Any, skip_journal_pattern: Any = None, **options: Any
+) -> None:
+    """The transaction to undo first becomes an interrupted one, which whoever comes next recovers."""
+    if file == UNDO:
+        if opener.exists(JOURNAL):
+            raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")
+        _journal_backups(opener, skip_journal_pattern)
+        opener.rename(UNDO, JOURNAL)
+        sync_folder(opener)
+        opener.tryunlink(transaction.UNDO_BACKUP % UNDO)
+        file, skip_journal_pattern = JOURNAL, None
+    orig(opener, vfsmap, file, *arguments, skip_journal_pattern=skip_journal_pattern, **options)
+
+
+def _journal_backups(opener: Any, skipped: Any) -> None:
+    """The list of backups to restore, without those that this rollback leaves alone."""
+    lines = opener.tryread(transaction.UNDO_BACKUP % UNDO).splitlines(keepends=True)
+    kept = [line for line in lines if not (skipped and b"\0" in line and skipped.match(line.split(b"\0")[1]))]
+    replace(opener, transaction.UNDO_BACKUP % JOURNAL, b"".join(kept)).close()

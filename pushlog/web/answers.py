@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pushes as the values of the JSON interface: what a client of ``json-pushes`` sees of a push in this repository.
+
+Hidden (obsolete) changesets are listed apart, secret ones not at all, and changesets that this process cannot see yet are left
+out as if they had not been pushed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, NamedTuple
+
+from mercurial import encoding, phases, util
+from mercurial.node import bin, hex
+
+from ..store.entry import Push
+from .gitnodes import GitNodes
+from .query import Query
+
+MANY = 1000  # pushes
+
+
+class Pushed(NamedTuple):
+    """A changeset of a push as this view of the repository shows it."""
+
+    node: str
+    revision: int
+    is_hidden: bool
+
+
+class Answers:
+    """Looks changesets up for the pushes of one request; ``repo`` is the view that the request may see.
+
+    ``everything`` is `limit.with_hidden` of it.
+    """
+
+    def __init__(self, repo: Any, everything: Any):
+        self._everything = everything
+        self._withheld = everything.changelog.filteredrevs
+        self._filtered = repo.changelog.filteredrevs
+        self._index = self._everything.changelog.index
+        self._markers = self._everything.obsstore
+        self._git = GitNodes(repo)
+
+    def changesets(self, push: Push, query: Query) -> list[Pushed]:
+        """Those of ``push`` that the query asks for, in the push's order."""
+        pushed = [changeset for node in push.nodes if (changeset := self._pushed(node)) is not None]
+        if query.branch:
+            pushed = [changeset for changeset in pushed if self.branch_of(changeset.revision) == query.branch]
+        return pushed[-1:] if query.is_tips_only else pushed
+
+    def branch_of(self, revision: int) -> str:
+        return text(self._everything.revbranchcache().branchinfo(revision)[0])
+
+    def json(self, push: Push, query: Query) -> str | None:
+        """`value` as JSON text, its short form put together by hand: an answer may have thousands of pushes."""
+        if query.is_full:
+            value = self.value(push, query)
+            return None if value is None else dumps(value)
+        if len(push.nodes) == 1 and not query.branch:
+            simple = self._one_visible(push)
+            if simple is not None:
+                return simple
+        pushed = self.changesets(push, query)
+        if not pushed:
+            return None
+        visible = [changeset for changeset in pushed if not changeset.is_hidden]
+        git = [self._git_node(changeset.revision) for changeset in visible]
+        members = f'{{"changesets": {_nodes(visible)}, "date": {push.date}, '
+        if visible:
+            members += f'"git_changesets": [{", ".join(map(_quoted, git))}], '
+        if len(visible) < len(pushed):
+            hidden = [changeset for changeset in pushed if changeset.is_hidden]
+            members += f'"obsoletechangesets": {_nodes(hidden)}, '
+        return members + f'"user": {_quoted(push.user)}}}'
+
+    def _one_visible(self, push: Push) -> str | None:
+        """As `json`, for most pushes of most repositories: one changeset, which is not hidden."""
+        node = bin(push.nodes[0])
+        revision = self._index.get_rev(node)
+        if revision is None or revision in self._filtered:
+            return None
+        git = self._git.of(revision, node)
+        return (
+            f'{{"changesets": ["{push.nodes[0]}"], "date": {push.date}, "git_changesets": [{_quoted(git)}], '
+            f'"user": {_quoted(push.user)}}}'
+        )
+
+    @util.nogc
+    def json_members(self, pushes: list[Push], query: Query) -> str:
+        """Members of the object of pushes, a comma in front of each; the garbage collector would look at them again and again."""
+        members = "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
+        self._git.save_many()
+        return members
+
+    def expect(self, count: int) -> None:
+        """Make ready for an answer of so many pushes."""
+        self._git.are_many = count >= MANY
+
+    def finish(self) -> None:
+        """Keep for the next request what had to be looked up in changesets."""
+        self._git.save()
+
+    def value(self, push: Push, query: Query) -> dict[str, Any] | None:
+        """The JSON value of a push; None if there is nothing in it to show."""
+        pushed = self.changesets(push, query)
+        if not pushed:
+            return None
+        visible = [changeset for changeset in pushed if not changeset.is_hidden]
+        hidden = [changeset for changeset in pushed if changeset.is_hidden]
+        show = self._full if query.is_full else self._short
+        value: dict[str, Any] = {
+            "changesets": [show(changeset) for changeset in visible],
+            "date": push.date,
+            "user": push.user,
+        }
+        if visible:
+            value["git_changesets"] = [self._git_node(changeset.revision) for changeset in visible]
+        if hidden:
+            value["obsoletechangesets"] = [show(changeset) for changeset in hidden]
+        return value
+
+    def context(self, changeset: Pushed) -> Any:
+        return self._everything[changeset.revision]
+
+    def _pushed(self, node: str) -> Pushed | None:
+        revision = self._index.get_rev(bin(node))
+        if revision is None or revision in self._withheld:
+            return None
+        is_hidden = revision in self._filtered
+        if is_hidden and self._everything[revision].phase() >= phases.secret:
+            return None
+        return Pushed(node, revision, is_hidden)
+
+    def _short(self, changeset: Pushed) -> str:
+        return changeset.node
+
+    def _full(self, changeset: Pushed) -> dict[str, Any]:
+        context = self.context(changeset)
+        parents = list(context.parents()) or [self._everything[-1]]
+        value = {
+            "author": text(context.user()),
+            "branch": text(context.branch()),
+            "desc": text(context.description()),
+            "files": [path(name) for name in context.files()],
+            "git_node": self._git_node(changeset.revision),
+            "git_parents": [self._git_node(parent.rev()) for parent in parents],
+            "node": changeset.node,
+            "parents": [parent.hex().decode("ascii") for parent in parents],
+            "tags": [text(tag) for tag in context.tags()],
+        }
+        precursors = sorted(
+            {hex(marker[0]).decode("ascii") for marker in self._markers.predecessors.get(context.node(), ())}
+        )
+        if precursors:
+            value["precursors"] = precursors
+        return value
+
+    def _git_node(self, revision: int) -> str | None:
+        if revision < 0:
+            return None
+        return self._git.of(revision, self._index[revision][7])
+
+
+def text(local: bytes) -> str:
+    """Text of the repository, whatever its encoding: never a lone surrogate, which strict JSON readers refuse."""
+    return encoding.fromlocal(local).decode("utf-8", "replace")
+
+
+def path(name: bytes) -> str:
+    """A file name: Mercurial keeps bytes, the answer has characters."""
+    return name.decode("utf-8", "replace")
+
+
+@functools.lru_cache(maxsize=4096)
+def _quoted(value: str | None) -> str:
+    return dumps(value)
+
+
+def _nodes(changesets: list[Pushed]) -> str:
+    """A JSON list of hashes, which need no escaping."""
+    return '["' + '", "'.join([changeset.node for changeset in changesets]) + '"]' if changesets else "[]"
+
+
+def dumps(value: Any) -> str:
+    """JSON in ASCII that is harmless inside HTML, members sorted."""
+    return json.dumps(value, sort_keys=True).replace("<", "\\u003c").replace(">", "\\u003e")

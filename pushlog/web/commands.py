@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The pushlog's commands in hgweb: ``json-pushes``, ``pushlog`` (Atom), ``pushloghtml`` and its style sheet."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mercurial import templater as templates_of_mercurial
+from mercurial.hgweb import hgweb_mod_inner, hgwebdir_mod_inner, webcommands, webutil
+
+from .. import pushed, seams
+from . import children, escaping, feed, page, policy
+from .lookup import Found, Lookup
+from .reply import forget_tag, link_next, send
+
+_NO_PAGES = (b"archive", b"pushes", b"pushlog", b"pushlogstyle", b"rawfile", b"static")  # whatever the style
+_BATCH = 2000  # pushes, or their changesets, whose short form is made at once
+
+
+def register() -> None:
+    """Add the commands to hgweb; called once per process."""
+    for command in (pushes, pushlog, pushloghtml, pushlogstyle):
+        setattr(webcommands, command.__name__, command)
+        webcommands.__all__.append(command.__name__)
+    seams.check(templates_of_mercurial, "loader._parse")
+    escaping.register()
+    seams.wrap(hgweb_mod_inner, "cspvalues", policy.values)
+    seams.wrap(hgwebdir_mod_inner, "cspvalues", policy.values)
+    seams.wrap(hgweb_mod_inner, "requestcontext.templater", templater)
+    seams.wrap(hgwebdir_mod_inner, "hgwebdir.templater", index_templater)
+    seams.wrap(webutil, "commonentry", pushed.entry)
+    seams.wrap(webutil, "children", children.children)
+
+
+_JSON_MEMBERS = b""",
+  "pushid": {pushid|json},
+  "pushdate": {pushdate|json},
+  "pushuser": {pushuser|utf8|json}
+  }"""
+
+
+def index_templater(orig: Any, index: Any, *arguments: Any) -> Any:
+    """Wraps the choice of templates for a list of repositories."""
+    templates = orig(index, *arguments)
+    escaping.guard(templates)
+    return templates
+
+
+def templater(orig: Any, web: Any, req: Any) -> Any:
+    """Wraps the choice of templates: they escape what they show; in JSON every changeset names its push, unless the site's do.
+
+    A nonce is for pages that have scripts: with one, hgweb gives no entity tag.
+    """
+    templates = orig(web, req)
+    is_html = escaping.guard(templates)
+    if not is_html or req.qsparams.get(b"cmd") in _NO_PAGES:
+        web.nonce = None
+    if templates.defaults.get(b"style") == b"json":
+        for name in (b"changeset", b"changelistentry"):
+            source = templates.cache.get(name)
+            if source is not None and b"pushid" not in source and source.rstrip().endswith(b"}"):
+                templates.cache[name] = source.rstrip()[:-1].rstrip() + _JSON_MEMBERS
+    return templates
+
+
+def pushes(web: Any) -> Iterable[bytes]:
+    """
+    /json-pushes[/{page}]
+    ---------------------
+
+    Pushes as JSON: the newest ten, or those between ``startID``, ``fromchange`` or ``startdate`` and ``endID``, ``tochange`` or
+    ``enddate``, by ``user``, with ``changeset``, on ``branch``. ``full``, ``tipsonly=1`` and ``version=2`` choose the form.
+    """
+    lookup = Lookup(web)
+    version = lookup.version()
+    found = lookup.find()
+    forget_tag(web, lookup)
+    link_next(web, found, b"json-pushes")
+    web.res.headers[b"Content-Type"] = b"application/json"
+    return send(web, _json(lookup, found, version))
+
+
+def _json(lookup: Lookup, found: Found, version: int) -> Iterator[bytes]:
+    yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if version == 2 else "{").encode("ascii")
+    lookup.answers.expect(len(found.ids))
+    separators = 2  # characters, which the first member lacks
+    ids = _as_text_sorts(found.ids)
+    for pushes in ([push] for push in lookup.pushes(ids)) if found.query.is_full else lookup.batches(ids, _BATCH):
+        members = lookup.answers.json_members(pushes, found.query)
+        yield members[separators:].encode("ascii")
+        separators = 0 if members else separators
+    lookup.answers.finish()
+    yield b"}\n}" if version == 2 else b"}"
+
+
+def _as_text_sorts(ids: array[int]) -> Iterator[int]:
+    """These ascending ids in the order of their texts ("10" before "9"), without another copy of them all.
+
+    Ids of equally many digits are in that order already.
+    """
+    first = bisect.bisect_left(ids, 0)
+    runs: list[Iterable[int]] = [sorted(ids[:first], key=str)]
+    while first < len(ids):
+        end = bisect.bisect_left(ids, 10 ** len(str(ids[first])), first)
+        runs.append(map(ids.__getitem__, range(first, end)))
+        first = end
+    return heapq.merge(*runs, key=str)
+
+
+def pushlog(web: Any) -> Iterable[bytes]:
+    """
+    /pushlog[/{page}]
+    -----------------
+
+    Pushes as an Atom feed, one entry per changeset; the parameters of ``json-pushes`` apply.
+    """
+    lookup = Lookup(web)
+    lookup.version()
+    found = lookup.find()
+    forget_tag(web, lookup)
+    link_next(web, found, b"pushlog")
+    web.res.headers[b"Content-Type"] = b"application/atom+xml"
+    return send(web, feed.atom(web, lookup, found))
+
+
+def pushloghtml(web: Any) -> Iterable[bytes]:
+    """
+    /pushloghtml[/{page}]
+    ---------------------
+
+    Pushes as a page to read and search; the parameters of ``json-pushes`` apply.
+    """
+    lookup = Lookup(web, is_form=True)
+    lookup.version()
+    found = lookup.find()
+    forget_tag(web, lookup)
+    link_next(web, found, b"pushloghtml")
+    return page.send(web, lookup, found)
+
+
+def pushlogstyle(web: Any) -> Iterable[bytes]:
+    """
+    /pushlogstyle
+    -------------
+
+    The style sheet of ``pushloghtml``.
+    """
+    web.res.headers[b"Content-Type"] = b"text/css; charset=UTF-8"
+    return send(web, iter([page.style_sheet()]))

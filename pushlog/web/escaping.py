@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a pusher chose is text on every page, whichever templates make it.
+
+Mercurial's own templates put some names of files, authors and others into a page as they are: a file name that was pushed once
+runs its script in the browser of each reader. A template of HTML or XML is mended when it is read, whichever style it belongs
+to: every expression that it prints is text and gets escaped, unless
+
+- it ends in a filter that escapes, or makes markup of its own (`_ESCAPING`), or what it is made of is safe already;
+- it is what a template made: its own text, `%`, the name of another template, a list that hgweb shows by a template.
+
+The first is seen in the expression (`shown`), the second when it is evaluated (`register`). Behind that stands the policy of
+`policy`.
+
+Seams of Mercurial and what they must keep doing: `templater.loader.load` gives each template through `_parse` of its own
+instance, as tuples of an operator and its operands (`tests/pushlog/web/test_hostile_pages.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mercurial import templatefilters, templatefuncs, templateutil
+
+# `colorize` is of the extension highlight: what Pygments made of a line.
+_ESCAPING = frozenset(
+    (b"colorize", b"escape", b"json", b"obfuscate", b"revescape", b"rstdoc", b"urlescape", b"xmlescape")
+)
+# Filters whose own markup is meant: what they get must be safe.
+_DECORATING = frozenset((b"addbreaks", b"websub"))
+# Functions that give one of their arguments, from this one on.
+_CHOOSING = {b"if": 1, b"ifcontains": 2, b"ifeq": 2, b"separate": 0}
+# Functions whose text is made of their arguments and nothing else.
+_TEXTUAL = frozenset(
+    b"fill formatnode indent label localdate pad splitlines startswith stringify strip sub word".split()
+)
+_NUMBERS = frozenset((b"integer", b"negate", b"+", b"-", b"*", b"/"))
+_MARKUP = re.compile(rb"[&<>\"'\\]")
+# Mercurial's own between parameters of an address, which stands in scripts too.
+_SEPARATOR = (b"symbol", b"separator")
+_ITEM, _TEXT, _JOINED = b"pushlogitem", b"pushlogtext", b"pushlogjoined"
+_Tree = tuple[Any, ...]
+
+
+def guard(templates: Any) -> bool:
+    """Whether these templates make HTML; those that make HTML or XML escape what a pusher chose from now on."""
+    kind = templates.render(b"mimetype", {b"encoding": b""}) if b"mimetype" in templates else b"text/html"
+    if b"html" not in kind and b"xml" not in kind:
+        return False
+    loader = templates._loader
+    parse: Callable[[bytes], _Tree] = loader._parse
+    loader._parse = lambda source: escaped(parse(source))
+    return b"html" in kind
+
+
+def register() -> None:
+    """Add the functions that stand in mended templates; each gives what its argument prints, escaped unless it is markup."""
+
+    def item(context: Any, mapping: Any, arguments: Any) -> Any:
+        return _escaped(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=True)
+
+    def text(context: Any, mapping: Any, arguments: Any) -> Any:
+        return _escaped(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=False)
+
+    def joined(context: Any, mapping: Any, arguments: Any) -> Any:
+        listed, separator = templateutil.evalwrapped(context, mapping, arguments[0]), b" "
+        if len(arguments) > 1:
+            separator = templateutil.evalstring(context, mapping, arguments[1])
+        if _is_made_by_templates(listed):
+            return listed.join(context, mapping, separator)
+        items = templateutil.stringify(context, mapping, listed.join(context, mapping, b"\0"))
+        return separator.join(map(_as_text, items.split(b"\0")))
+
+    for name, function in ((_ITEM, item), (_TEXT, text), (_JOINED, joined)):
+        function._argspec = None  # type: ignore[attr-defined]
+        templatefuncs.funcs[name] = function
+
+
+def _escaped(context: Any, mapping: Any, value: Any, *, generated: bool) -> Any:
+    """What is printed of a value; what generates pieces is a template or a keyword of the site's own markup if `generated`."""
+    if value is None or _is_made_by_templates(value) or (generated and isinstance(value, Iterator)):
+        return value
+    return _as_text(templateutil.stringify(context, mapping, value))
+
+
+def _as_text(value: bytes) -> bytes:
+    """As Mercurial's filter `escape`, for attributes in single quotes too."""
+    escaped: bytes = templatefilters.escape(value)
+    return escaped.replace(b"'", b"&#39;")
+
+
+def _is_made_by_templates(value: Any) -> bool:
+    """Whether hgweb shows this list by templates of the map, which are mended; Mercurial's command line has others."""
+    listed = (
+        templateutil.mappedgenerator,
+        templateutil.mappingdict,
+        templateutil.mappinggenerator,
+        templateutil.mappinglist,
+    )
+    return isinstance(value, listed) and getattr(value, "_tmpl", None) is None
+
+
+def escaped(tree: _Tree) -> _Tree:
+    """This parsed template; whatever it prints is markup of its own, or escaped."""
+    mended = tuple(escaped(each) if isinstance(each, tuple) else each for each in tree)
+    return (b"template", *map(shown, mended[1:])) if mended[0] == b"template" else mended
+
+
+def shown(value: _Tree) -> _Tree:
+    """The expression that prints what this one prints, as text where it is not markup; the same one if it is safe as it is."""
+    operator = value[0]
+    if operator in (b"string", b"template", b"%") or operator in _NUMBERS or value == _SEPARATOR:
+        return value
+    if operator in (b"group", b"keyvalue"):
+        return (*value[:-1], shown(value[-1]))
+    if operator == b"|":
+        return _filtered(value, value[1], value[2][1])
+    if operator == b"func":
+        return _called(value, value[1][1], _arguments(value))
+    return _call(_ITEM, value)
+
+
+def _filtered(value: _Tree, operand: _Tree, name: bytes) -> _Tree:
+    if name in _ESCAPING or shown(operand) == operand:
+        return value
+    return (b"|", shown(operand), value[2]) if name in _DECORATING else _call(_TEXT, value)
+
+
+def _called(value: _Tree, name: bytes, arguments: list[_Tree]) -> _Tree:
+    if name in (_ITEM, _TEXT, _JOINED) or name in _ESCAPING:
+        return value
+    safe = [shown(argument) for argument in arguments]
+    if name in _CHOOSING and arguments:
+        first = _CHOOSING[name]
+        return _call(name, *arguments[:first], *safe[first:])
+    if name in _DECORATING and len(safe) == 1:
+        return _call(name, *safe)
+    if name in _TEXTUAL and safe == arguments:
+        return value
+    if name == b"join" and arguments:
+        return value if safe == arguments else _call(_JOINED, arguments[0], *safe[1:])
+    if name == b"sub" and len(arguments) == 3 and (arguments[1][0] != b"string" or _MARKUP.search(arguments[1][1])):
+        return _call(name, arguments[0], *safe[1:])  # its replacement is markup of the site's own
+    return _call(_TEXT, value)
+
+
+def _arguments(call: _Tree) -> list[_Tree]:
+    """A list is a pair: what comes before its last, and that."""
+    rest, found = call[2], []
+    while rest is not None and rest[0] == b"list":
+        rest, last = rest[1:]
+        found.append(last)
+    return [*([] if rest is None else [rest]), *reversed(found)]
+
+
+def _call(name: bytes, *arguments: _Tree) -> _Tree:
+    return (b"func", (b"symbol", name), functools.reduce(lambda rest, last: (b"list", rest, last), arguments))

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The Atom feed: one entry per visible changeset, newest push first and its last changeset first."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+from xml.sax.saxutils import escape as escape_text
+
+from mercurial import encoding
+
+from ..store.entry import Push
+from .answers import Pushed, path
+from .lookup import Found, Lookup
+from .reply import address
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_HEAD = """<?xml version="1.0" encoding="{encoding}"?>
+<feed xmlns="http://www.w3.org/2005/Atom">
+ <id>{base}pushlog</id>
+ <link rel="self" href="{base}pushlog"/>
+ <link rel="alternate" href="{base}pushloghtml"/>
+ <title>{repository} Pushlog</title>
+ <updated>{updated}</updated>
+"""
+
+_ENTRY = """ <entry>
+  <title>Changeset {node}</title>
+  <id>{base}#changeset-{node}</id>
+  <link href="{base}rev/{node}"/>
+  <updated>{updated}</updated>
+  <author>
+   <name>{user}</name>
+  </author>
+  <content type="xhtml">
+   <div xmlns="http://www.w3.org/1999/xhtml">
+    <ul class="filelist">{files}</ul>
+   </div>
+  </content>
+ </entry>
+"""
+
+
+def atom(web: Any, lookup: Lookup, found: Found) -> Iterator[bytes]:
+    """The document in pieces, in the encoding that it declares."""
+    name = encoding.encoding.decode("ascii")
+    base = escape(address(web).decode("ascii"))
+    updated = None
+    for push in lookup.pushes(reversed(found.ids)):
+        if updated is None:
+            updated = _time(push.date)
+            yield _encoded(_head(web, name, base, updated), name)
+        for changeset in reversed(lookup.answers.changesets(push, found.query)):
+            if not changeset.is_hidden:
+                yield _encoded(_entry(lookup, push, changeset, base), name)
+    if updated is None:
+        yield _encoded(_head(web, name, base, _time(int(time.time()))), name)
+    yield b"\n</feed>\n"
+
+
+def _head(web: Any, encoding_name: str, base: str, updated: str) -> str:
+    repository = escape(web.reponame.decode("utf-8", "replace"))
+    return _HEAD.format(encoding=encoding_name, base=base, repository=repository, updated=updated)
+
+
+def _entry(lookup: Lookup, push: Push, changeset: Pushed, base: str) -> str:
+    files = "".join(f'<li class="file">{escape(path(name))}</li>' for name in lookup.answers.context(changeset).files())
+    return _ENTRY.format(node=changeset.node, base=base, updated=_time(push.date), user=escape(push.user), files=files)
+
+
+def escape(text: str) -> str:
+    """Text for XML, attributes included; characters that XML cannot hold become U+FFFD."""
+    return escape_text(_NOT_XML.sub("\ufffd", text), {'"': "&quot;"})
+
+
+def _time(epoch: int) -> str:
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
+    except (OverflowError, ValueError, OSError):
+        return "1970-01-01T00:00:00Z"
+
+
+def _encoded(text: str, name: str) -> bytes:
+    return text.encode(name, "xmlcharrefreplace")

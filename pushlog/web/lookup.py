@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From a request to the pushes it asks for: parameters, names of changesets, limits and pages."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import sqlite3
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mercurial import error, scmutil
+from mercurial.hgweb import common
+from mercurial.node import hex
+
+from ..limit import web_limit, with_hidden
+from ..pushed import local
+from ..store import database
+from ..store.entry import Push
+from ..store.storage import Pushlog
+from . import query
+from .answers import Answers
+
+_BATCH = 200
+_LATE = 100  # pushes that may come during a request
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The pushes of a request: ``ids`` ascending; ``next_id`` says that more follow behind that id."""
+
+    query: query.Query
+    window: query.Window
+    ids: array[int]
+    next_id: int | None
+    last_push_id: int
+
+
+class Lookup:
+    """One web request's questions to the pushlog."""
+
+    def __init__(self, web: Any, *, is_form: bool = False):
+        """With ``is_form`` a field left empty is a field not given."""
+        self.repo = web.repo
+        self.log = Pushlog(web.repo)
+        self._everything = with_hidden(web.repo)
+        self.answers = Answers(web.repo, self._everything)
+        self.parameters = {
+            key.decode("ascii", "replace"): [value.decode("utf-8", "replace") for value in values]
+            for key, values in web.req.qsparams.asdictoflists().items()
+            if any(values) or not is_form
+        }
+        self._limit = web_limit(web.repo)
+        self._most = web.configint(b"pushlog", b"maxpushes")
+
+    def version(self) -> int:
+        try:
+            return query.parse_version(self.parameters)
+        except query.BadRequest as problem:
+            raise common.ErrorResponse(common.HTTP_SERVER_ERROR, str(problem).encode()) from problem
+
+    def find(self) -> Found:
+        """The ids asked for; answers a mistake of the client with 400 or 404 and a reason."""
+        page = self.parameters.get("node", ["1"])[-1]
+        try:
+            asked = query.parse(self.parameters, page, int(time.time()))
+        except query.BadRequest as problem:
+            raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
+        if asked.branch and not self._everything.branchmap().hasbranch(local(asked.branch)):
+            raise error.RepoLookupError(b"unknown revision '%s'" % local(asked.branch))
+        with self._view() as connection:
+            self._limit = self._known(connection)
+            window = query.window(asked, lambda name, text: self._push_id_of(connection, name, text), self._limit)
+            if asked.is_paged:
+                ids, next_id = self._page(connection, asked, window), None
+            else:
+                ids, next_id = self._all(connection, asked, window)
+            return Found(
+                query=asked, window=window, ids=ids, next_id=next_id, last_push_id=self._last_push_id(connection)
+            )
+
+    @contextlib.contextmanager
+    def _view(self) -> Iterator[sqlite3.Connection]:
+        """As `Pushlog.view`; answers with 500 and one line if the pushlog cannot be read."""
+        try:
+            with self.log.view() as connection:
+                yield connection
+        except sqlite3.Error as problem:
+            raise common.ErrorResponse(
+                common.HTTP_SERVER_ERROR, f"the pushlog cannot be read: {problem}".encode()
+            ) from problem
+
+    def pushes(self, ids: Iterable[int]) -> Iterator[Push]:
+        """The pushes with these ids, in this order, read in batches; one that vanished meanwhile is left out."""
+        for batch in self.batches(ids, _BATCH):
+            yield from batch
+
+    def batches(self, ids: Iterable[int], size: int) -> Iterator[list[Push]]:
+        """As `pushes`, so many at a time; fewer where pushes hold many changesets, so that memory stays bounded."""
+        rest = iter(ids)
+        many = size
+        while batch := list(itertools.islice(rest, many)):
+            pushes = self._read(batch)
+            changesets = sum(len(push.nodes) for push in pushes)
+            many = max(1, size * len(batch) // max(changesets, len(batch)))
+            yield pushes
+
+    def _read(self, ids: list[int]) -> list[Push]:
+        with self._view() as connection:
+            return database.pushes_with(connection, ids)
+
+    def _known(self, connection: sqlite3.Connection) -> int | None:
+        """The limit, below pushes that came after this request's look at the changesets: they would seem to be empty, and who
+        follows `lastpushid` would never ask for them again.
+        """
+
+        def is_known(node: str) -> bool:
+            return self.log.revision_of(node) is not None
+
+        newest = self._last_push_id(connection)
+        for last in range(newest, max(0, newest - _LATE), -1):
+            if database.any_node(connection, last, is_known) is not False:
+                return self._limit if last == newest else last
+        return self._limit
+
+    def _last_push_id(self, connection: sqlite3.Connection) -> int:
+        last = database.last_id(connection)
+        return last if self._limit is None else min(last, self._limit)
+
+    def _push_id_of(self, connection: sqlite3.Connection, parameter: str, name: str) -> int:
+        """The id of the push of a changeset, 0 if it was never pushed; hidden changesets count, those behind the limit do not."""
+        if not name:
+            raise error.LookupError(b"", b"", b"no changeset named")
+        context = scmutil.revsymbol(self._everything, local(name))
+        node = context.node()  # None for the working directory, whose id is forty f
+        number = None if node is None else database.push_id_of(connection, hex(node).decode("ascii"))
+        if node is None or (number is not None and self._limit is not None and number > self._limit):
+            raise error.RepoLookupError(b"unknown revision '%s'" % local(name))
+        if number is None and parameter == "tochange":
+            message = f"changeset {name[:100]!a} was never pushed"
+            raise common.ErrorResponse(common.HTTP_NOT_FOUND, message.encode())
+        return number or 0
+
+    def _page(self, connection: sqlite3.Connection, asked: query.Query, window: query.Window) -> array[int]:
+        """A page of the newest pushes; emptied ones take their place on it."""
+        skipped = (asked.page - 1) * query.PAGE_SIZE
+        sql, arguments = query.select_newest_ids(window)
+        if not asked.branch:
+            rows = connection.execute(f"{sql} LIMIT ? OFFSET ?", (*arguments, query.PAGE_SIZE, skipped))
+            return array("q", sorted(number for (number,) in rows))
+        ids = self._on_branch(connection, asked, (number for (number,) in connection.execute(sql, arguments)))
+        return array("q", sorted(itertools.islice(ids, skipped, skipped + query.PAGE_SIZE)))
+
+    def count(self, found: Found) -> int:
+        """How many pushes the window has."""
+        with self._view() as connection:
+            return int(connection.execute(*query.count(found.window)).fetchone()[0])
+
+    def _all(
+        self, connection: sqlite3.Connection, asked: query.Query, window: query.Window
+    ) -> tuple[array[int], int | None]:
+        """Every push of the window that has changesets, cut where a number is configured."""
+        rows = connection.execute(*query.select_ids(window))
+        taken = array("q")
+        for number in self._on_branch(connection, asked, (number for (number,) in rows)):
+            if self._most and len(taken) == self._most:
+                return taken, taken[-1]
+            taken.append(number)
+        return taken, None
+
+    def _on_branch(self, connection: sqlite3.Connection, asked: query.Query, ids: Iterable[int]) -> Iterator[int]:
+        if not asked.branch:
+            yield from ids
+            return
+        for number in ids:
+            push = Push(id=number, user="", date=0, nodes=database.nodes(connection, number))
+            if self.answers.changesets(push, asked):
+                yield number

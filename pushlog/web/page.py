@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The page of pushes: the values that its templates show, and our templates for sites whose style has none.
+
+A style that defines a template ``pushlog`` is given the same values, and ``entries``: one per changeset, as themes know them.
+Our own page runs no script and has no inline style, so that it works under any Content-Security-Policy that allows ``'self'``.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mercurial import encoding, templateutil
+from mercurial.hgweb import webutil
+
+from ..pushed import local
+from ..store.entry import Push
+from . import query
+from .answers import Pushed
+from .lookup import Found, Lookup
+from .reply import next_url
+
+SUMMARY_LENGTH = 200
+ROLLED_UP_FROM = 20  # a push with more changesets shows the rest on demand
+_FRAGMENTS = (
+    b"pushlogbody",
+    b"pushlogform",
+    b"pushlogpage",
+    b"pushlogpagelink",
+    b"pushlogpush",
+    b"pushlogrow",
+    b"pushlogrolled",
+    b"rolledrow",
+)
+_GITWEB_STYLES = (b"gitweb", b"monoblue")
+
+
+def send(web: Any, lookup: Lookup, found: Found) -> Iterable[bytes]:
+    """Answer with the page, in the style that the request and the site chose."""
+    add_templates(web.tmpl)
+    return web.sendtemplate(b"pushlog", **values(web, lookup, found))
+
+
+def style_sheet() -> bytes:
+    return _resource("pushlog.css")
+
+
+def _resource(name: str) -> bytes:
+    return (importlib.resources.files(__package__) / "templates" / name).read_bytes()
+
+
+def add_templates(templates: Any) -> None:
+    """Our templates where the style has none of its own."""
+    if b"pushlog" in templates:
+        return
+    style = b"gitweb" if templates.defaults.get(b"style") in _GITWEB_STYLES else b"paper"
+    templates.cache[b"pushlog"] = _resource(f"{style.decode()}.tmpl")
+    for name in _FRAGMENTS:
+        if name not in templates:
+            templates.cache[name] = _resource(f"{name.decode()}.tmpl").rstrip(b"\n")
+
+
+def values(web: Any, lookup: Lookup, found: Found) -> dict[str, Any]:
+    asked = found.query
+    pages = _pages(asked.page, lookup.count(found)) if asked.is_paged else []
+    return {
+        "pages": templateutil.mappinglist(pages),
+        "changenav": templateutil.mappinglist(pages),
+        "pushes": templateutil.mappinggenerator(_pushes, args=(web, lookup, found)),
+        "entries": templateutil.mappinggenerator(_entries, args=(web, lookup, found)),
+        "latestentry": templateutil.mappinggenerator(_latest_entry, args=(web, lookup, found)),
+        "empty": not found.ids,
+        "startdate": _given(lookup, "startdate") or b"1 week ago",
+        "enddate": _given(lookup, "enddate") or b"now",
+        "user": _given(lookup, "user"),
+        "changeset": _given(lookup, "changeset"),
+        "branch": _given(lookup, "branch"),
+        "querydescription": local(description(asked)),
+        "nexturl": b"" if found.next_id is None else next_url(web, found, b"pushloghtml"),
+        "archives": web.archivelist(b"tip"),
+        "rev": len(web.repo) - 1,
+    }
+
+
+def _given(lookup: Lookup, name: str) -> bytes:
+    texts = lookup.parameters.get(name)
+    return local(texts[-1]) if texts else b""
+
+
+def description(asked: query.Query) -> str:
+    """The question in words: ``Changes pushed after push ID 3, up to and including push ID 5, by user a or b``."""
+    pieces = []
+    if asked.start is not None:
+        kind = {"date": "", "change": "changeset ", "id": "push ID "}[asked.start.kind]
+        pieces.append(f"after {kind}{asked.start.text}")
+    if asked.end is not None:
+        before = {"date": "before ", "change": "up to and including changeset ", "id": "up to and including push ID "}
+        pieces.append(f"{before[asked.end.kind]}{asked.end.text}")
+    if asked.users:
+        pieces.append(f"by user {' or '.join(asked.users)}")
+    if asked.changesets:
+        pieces.append(f"with changeset {' and '.join(asked.changesets)}")
+    if asked.branch:
+        pieces.append(f"on branch {asked.branch}")
+    return "Changes pushed " + ", ".join(pieces) if pieces else ""
+
+
+def _pages(page: int, count: int) -> list[dict[bytes, Any]]:
+    """Links to other pages: the first, the previous, those around, the next and the last."""
+    last = max(1, -(-count // query.PAGE_SIZE))
+    if last == 1:
+        return []
+    around = range(max(1, page - 4), min(last, page + 4) + 1)
+    links = [(b"First", 1), (b"Prev", page - 1)] if page > 1 else []
+    links += [(b"%d" % number, number) for number in around]
+    links += [(b"Next", page + 1), (b"Last", last)] if page < last else []
+    return [{b"label": label, b"page": number, b"here": number == page} for label, number in links]
+
+
+def _pushes(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[dict[bytes, Any]]:
+    place = 0
+    for push in lookup.pushes(reversed(found.ids)):
+        shown = _visible(lookup, found, push)
+        if not shown:
+            continue
+        place += 1
+        common = _push_values(push, place)
+        is_merge = len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0
+        rows = shown[:1] if is_merge else shown[:ROLLED_UP_FROM]
+        rolled = shown[len(rows) :]
+        common[b"span"] = len(rows) + bool(rolled)
+        yield {
+            **common,
+            b"rows": templateutil.mappinggenerator(_rows, args=(web, lookup, rows, common)),
+            b"rolled": templateutil.mappinggenerator(_rows, args=(web, lookup, rolled, common)) if rolled else b"",
+            b"count": len(rolled),
+            b"ismerge": is_merge,
+        }
+
+
+def _visible(lookup: Lookup, found: Found, push: Push) -> list[Pushed]:
+    """Newest first."""
+    return [
+        changeset for changeset in reversed(lookup.answers.changesets(push, found.query)) if not changeset.is_hidden
+    ]
+
+
+def _push_values(push: Push, place: int) -> dict[bytes, Any]:
+    return {
+        b"id": push.id,
+        b"before": push.id - 1,
+        b"parity": place % 2,
+        b"push": templateutil.mappingdict(
+            {b"user": local(push.user[:SUMMARY_LENGTH]), b"date": templateutil.date((push.date, 0))}
+        ),
+    }
+
+
+def _rows(
+    context: Any, web: Any, lookup: Lookup, changesets: list[Pushed], common: dict[bytes, Any]
+) -> Iterator[dict[bytes, Any]]:
+    for number, changeset in enumerate(changesets):
+        ctx = web.repo[changeset.revision]
+        yield {**webutil.commonentry(web.repo, ctx), **common, b"isfirst": number == 0, b"summary": summary(ctx)}
+
+
+def summary(ctx: Any) -> bytes:
+    """The first line of a description, cut at a length that a page can bear."""
+    lines = ctx.description().strip().splitlines()
+    line = encoding.fromlocal(lines[0]).decode("utf-8", "replace") if lines else "(no description)"
+    return local(line if len(line) <= SUMMARY_LENGTH else line[: SUMMARY_LENGTH - 1] + "…")
+
+
+def _entries(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[dict[bytes, Any]]:
+    """One per changeset, for themes: ``push`` only in a push's first, ``hidden`` and ``mergerollup`` around a merge."""
+    for place, push in enumerate(lookup.pushes(reversed(found.ids))):
+        shown = _visible(lookup, found, push)
+        is_merge = len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0
+        for number, changeset in enumerate(shown):
+            values = {
+                **webutil.changelistentry(web, web.repo[changeset.revision]),
+                **_push_values(push, place),
+                b"hidden": b"hidden" if is_merge and number else b"",
+                b"mergerollup": templateutil.mappinglist(
+                    [{b"count": len(shown) - 1}] if is_merge and not number else []
+                ),
+            }
+            if number:
+                values[b"push"] = templateutil.mappinglist([])
+            yield values
+
+
+def _latest_entry(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[dict[bytes, Any]]:
+    for entry in _entries(context, web, lookup, found):
+        yield entry
+        return

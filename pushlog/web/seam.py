@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Where hgweb takes hold of the pushlog: what serves web pages loads them, and a push or ``hg log`` does not pay for them (20 ms).
+
+Every web application keeps its repositories in a `hg.cachedlocalrepo`, made before the first request: that is when `web` is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from typing import Any
+
+from mercurial import hg, util
+
+from .. import seams
+from ..limit import REPLICATED_DATA
+from ..store.journal import JOURNAL
+from ..store.storage import DATABASE, FILE, NOTE
+
+_loading = threading.Lock()
+_is_loaded = False
+
+
+def register() -> None:
+    """Wrap what every web application calls; once per process."""
+    seams.wrap(hg, "cachedlocalrepo._repostate", repository_state)
+    seams.wrap(util, "urlreq.parseqsl", parse_query)
+
+
+def load_web() -> None:
+    """Add our commands to hgweb, at the first call; the application of a folder makes its repositories in several threads."""
+    global _is_loaded
+    with _loading:
+        if not _is_loaded:
+            from . import commands
+
+            commands.register()
+            _is_loaded = True
+
+
+def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> list[tuple[bytes, bytes]]:
+    """Wraps the parser of query strings, which cannot take an escaped byte above 127 where Python decodes strictly.
+
+    A list of repositories may be asked for before any repository is.
+    """
+    if "mercurial.hgweb.hgwebdir_mod_inner" in sys.modules:
+        load_web()
+    try:
+        return orig(query, *arguments, **options)
+    except UnicodeError:
+        from urllib.parse import unquote_to_bytes
+
+        pairs = [pair.partition(b"=") for pair in query.replace(b"+", b" ").split(b"&") if pair]
+        return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _equals, value in pairs]
+
+
+def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
+    """Wraps what hgweb keeps to know a changed repository, and makes its entity tags of.
+
+    Other processes write the pushlog, and Mercurial's whole seconds hide a second write: the state has the pushlog's files and
+    every detail that the file system knows. While there is a journal the newest of what they hold is not shown.
+    """
+    load_web()
+    state, _mtime = orig(cached)
+    repo = cached._repo
+    places = [os.path.join(getattr(repo, folder), name) for folder, name in hg.foi]
+    places += [
+        os.path.join(repo.sharedpath, DATABASE),
+        repo.sjoin(FILE),
+        repo.sjoin(NOTE),
+        repo.vfs.join(REPLICATED_DATA),
+    ]
+    state += (*map(_details, places), repo.svfs.exists(JOURNAL))
+    digest = hashlib.blake2s(repr(state).encode("ascii"), digest_size=8).digest()
+    return state, int.from_bytes(digest, "big")
+
+
+def _details(place: bytes) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(place)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From a push to the message at a consumer, two mirrors, every service a process of its own.
+
+Zero is the commit on the master, or the end of `hg push` where a row says so. Instants are those of the records that the services
+wrote; the last is when a consumer on RabbitMQ, bound to the exchange v2, has the message. The first pushes of each cluster warm it
+up, brokers included, and are not counted.
+"""
+
+import json
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from hgext.vcsreplicator.demo.scenario import Watcher
+from hgext.vcsreplicator.log.opening import open_log
+from notifier.pulse.listener import Arrival, ListenSettings, listen
+from testing.bench.measure import Row
+from testing.builders.cluster import Cluster
+from testing.services.existing import shared_kafka, shared_rabbitmq
+
+ROUNDS, WARM = 30, 10
+PATIENCE = 30.0
+MOMENTS = (
+    ("in the log", "in the log"),
+    ("applied on", "applied on the last mirror"),
+    ("released", "released"),
+    ("served by", "served by the last mirror"),
+    ("notice written", "notice written"),
+)
+CONSUMED = "at an AMQP consumer"
+
+
+def rows() -> list[Row]:
+    with shared_rabbitmq() as rabbitmq:
+        measured = _measure("embedded log", rabbitmq.vhost())
+        with shared_kafka() as kafka:
+            log = f"{kafka.url}?topic-prefix=bench-{time.time_ns()}."
+            return measured + _measure("Kafka", rabbitmq.vhost(), "--log", log)
+
+
+class Consumer:
+    """Subscribes to everything in the exchange, and notes when each pushed head arrived."""
+
+    def __init__(self, url: str, exchange: str) -> None:
+        self._arrived: dict[str, float] = {}
+        self._news = threading.Condition()
+        self._stop = threading.Event()
+        settings = ListenSettings(url=url, exchange=exchange, queue="queue/guest/bench")
+        self._thread = threading.Thread(target=listen, args=(settings, self._take), kwargs={"stop": self._stop})
+        self._thread.start()
+
+    def wait(self, head: str) -> float:
+        """When the message with this head came."""
+        with self._news:
+            assert self._news.wait_for(lambda: head in self._arrived, PATIENCE), f"no message about {head}"
+            return self._arrived[head]
+
+    def close(self) -> None:
+        """Unsubscribes."""
+        self._stop.set()
+        self._thread.join()
+
+    def _take(self, arrival: Arrival) -> bool:
+        now = time.time()
+        with self._news:
+            for head in json.loads(arrival.text)["payload"]["data"].get("heads", ()):
+                self._arrived.setdefault(head, now)
+            self._news.notify_all()
+        return True
+
+
+def _measure(log: str, broker: str, *options: str) -> list[Row]:
+    samples: dict[str, list[float]] = {name: [] for _, name in MOMENTS}
+    consumed: list[float] = []
+    returned: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Cluster(Path(folder), "--pulse", broker, *options) as cluster,
+        open_log(cluster.log_url) as opened,
+    ):
+        clone = cluster.create("bench")
+        watcher, consumer = Watcher(opened), Consumer(broker, cluster.about["pulse"]["exchange_v2"])
+        for number in range(WARM + ROUNDS):
+            head = cluster.commit(clone, str(number))
+            cluster.push(clone)
+            end = time.time()
+            moments = watcher.wait_for_notice("bench", PATIENCE)
+            arrived = consumer.wait(head)
+            if number < WARM:
+                continue
+            committed = next(m.time for m in moments if m.what == "committed on the master")
+            for word, name in MOMENTS:
+                samples[name].append(1000 * (max(m.time for m in moments if m.what.startswith(word)) - committed))
+            consumed.append(1000 * (arrived - committed))
+            returned.append(1000 * (arrived - end))
+        consumer.close()
+        watcher.close()
+    rows = [Row(name=f"{log}: commit → {name}", unit="ms", samples=values) for name, values in samples.items()]
+    return [
+        *rows,
+        Row(name=f"{log}: commit → {CONSUMED}", unit="ms", samples=consumed),
+        Row(name=f"{log}: push returned → {CONSUMED}", unit="ms", samples=returned),
+    ]

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's look at 10,000 repositories when it starts.
+
+With nothing sent yet, with one event behind the marker in each, and with nothing to do. The folders are warm in the page cache.
+Sending is not part of it: what is found is handed to somebody who counts.
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from hgext.vcsreplicator.hg.master.relaying import Repositories
+from hgext.vcsreplicator.outbox import Outbox, Sent, Store
+from hgext.vcsreplicator.relay.daemon import RelaySettings, look_through
+from testing.bench.measure import Row
+
+COUNT = int(os.environ.get("BENCH_SCAN_REPOSITORIES", "10000"))
+ROUNDS = 5
+SIZE = 900  # bytes of an outbox
+
+
+class Counting:
+    """In the place of the relay's work."""
+
+    def __init__(self) -> None:
+        self.pokes = 0
+
+    def poke(self, folder: str, *, now: bool = False) -> None:
+        self.pokes += 1
+
+    def recover(self, folder: str) -> None:
+        raise AssertionError(folder)
+
+    announce = recover
+
+
+class Sure:
+    """A relay that has seen all of them in the log."""
+
+    def is_sure(self, folder: str) -> bool:
+        return True
+
+
+def rows() -> list[Row]:
+    """Seconds of one look, after checking that it found them all."""
+    with tempfile.TemporaryDirectory(prefix="bench-scan-") as name:
+        root = Path(name) / "repos"
+        stores = [_repository(root / f"{number // 100}" / f"{number}") for number in range(COUNT)]
+        found = [Row(name=f"{COUNT} repositories, nothing sent yet", unit="s", samples=_looks(root, COUNT))]
+        for what, end, expected in (("the newest event unsent", SIZE // 2, COUNT), ("all sent", SIZE, 0)):
+            for store in stores:
+                Outbox(Store(str(store))).mark_sent(Sent(seq=1, id="0" * 32, segment=1, end=end))
+            found.append(Row(name=f"{COUNT} repositories, {what}", unit="s", samples=_looks(root, expected)))
+        return found
+
+
+def _repository(folder: Path) -> Path:
+    """What a look sees of a repository with one event; its store."""
+    store = folder / ".hg" / "store"
+    store.mkdir(parents=True)
+    (folder / ".hg" / "requires").write_text("share-safe\n")
+    (store / "requires").write_text("revlogv1\nstore\n")
+    (store / "outbox.0001.log").write_bytes(b"x" * SIZE)
+    return store
+
+
+def _looks(root: Path, expected: int) -> list[float]:
+    settings = RelaySettings(socket="/nowhere", source="hg://bench", roots={str(root): ""})
+    repositories = Repositories(settings.roots, settings.source)
+    samples = []
+    for _ in range(ROUNDS):
+        work = Counting()
+        started = time.perf_counter()
+        count = look_through(settings, repositories, work, Sure(), time.time())  # type: ignore[arg-type]
+        samples.append(time.perf_counter() - started)
+        assert (count, work.pokes) == (COUNT, expected)
+    return samples

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An aggregation that is fed by hand: no log, no clock, no thread."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from hgext.vcsreplicator.aggregator.aggregation import Aggregation, Outcome
+from hgext.vcsreplicator.log import (
+    ACKS,
+    ERRORS,
+    EVENTS,
+    NOTICES,
+    PENDING,
+    ROSTER,
+    ROSTER_REQUESTS,
+    STATE,
+    Message,
+    Record,
+)
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.clock import Silence
+from hgext.vcsreplicator.words.event import Event
+from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, Notice, State
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Request, Roster, Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.chains import Chain
+
+START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
+
+
+class Hands:
+    """Feeds an aggregation by hand, and keeps what it writes as a compacted log would."""
+
+    def __init__(self, *mirrors: str | Mirror, allow_empty: bool = False, limit: int = 1000) -> None:
+        self.topics: dict[str, dict[str | None, bytes]] = {topic: {} for topic in (STATE, PENDING, ROSTER)}
+        self.notices: list[Notice] = []
+        self.errors: list[ErrorRecord] = []
+        self.transactions: list[int] = []
+        self.buried: list[str | None] = []
+        self.positions = dict(START)
+        self.now = 1000.0
+        self.silence = Silence(self.now)
+        known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
+        roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
+        self.core = Aggregation(roster, self.positions, limit=limit)
+        self.core.loaded(self.now)
+        self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
+        self._events: list[Record] = []
+
+    def record(self, topic: str, key: str | None, value: bytes | None) -> Record:
+        offset = self._offsets[topic]
+        self._offsets[topic] += 1
+        return Record(topic=topic, partition=0, offset=offset, key=key, value=value, headers={}, time=self.now)
+
+    def event(self, *events: Event) -> list[Outcome]:
+        records = [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
+        self._events += records
+        return [self.take(self.core.event, record) for record in records]
+
+    def skip(self, *events: Event) -> None:
+        """The log takes these, and the position passes them unread, as if it was moved by hand."""
+        self._events += [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
+        self.core.positions[EVENTS, 0] = self.positions[EVENTS, 0] = self._offsets[EVENTS]
+
+    def take(self, enter: Callable[[Record, float], Outcome], record: Record) -> Outcome:
+        """Has the core take the record, in as many transactions as it asks for."""
+        while (outcome := enter(record, self.now)) in (Outcome.UNFINISHED, Outcome.MISSING):
+            if outcome is Outcome.MISSING:
+                self.read_again()
+            self.write()
+        return outcome
+
+    def read_again(self) -> None:
+        """All events before the position."""
+        self.core.begin_again(0)
+        for record in [record for record in self._events if record.offset < self.positions[EVENTS, 0]]:
+            self.take(self.core.passed, record)
+        self.core.end_again(0, self.now)
+
+    def ack(self, *acks: Ack) -> None:
+        for ack in acks:
+            self.core.ack(self.record(ACKS, f"{ack.mirror}/{ack.repository}", to_json(ack)), self.now)
+
+    def bury_ack(self, mirror: str, repository: str) -> None:
+        self.core.ack(self.record(ACKS, f"{mirror}/{repository}", None), self.now)
+
+    def ask(
+        self, verb: Verb, mirror: str | None = None, *, identifier: str | None = None, **members: object
+    ) -> Outcome:
+        identifier = identifier or f"request-{self._offsets[ROSTER_REQUESTS]}"
+        request = Request(id=identifier, verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)  # type: ignore[arg-type]
+        return self.take(self.core.request, self.record(ROSTER_REQUESTS, identifier, to_json(request)))
+
+    def commit(self) -> list[int]:
+        """Decides and writes; the sequences announced by it."""
+        before = len(self.notices)
+        more = True
+        while more:
+            more = self.core.decide(self.now)
+            self.write()
+        return [notice.event.seq for notice in self.notices[before:]]
+
+    def write(self) -> None:
+        """One transaction."""
+        batch = self.core.batch()
+        self.transactions.append(len(batch.messages))
+        self.positions.update(batch.positions)
+        self._write(batch.messages)
+
+    def restart(self, *, whole: Collection[int] | None = None) -> None:
+        """Another aggregation from what was written; what it has not read before its positions is in all but `whole`."""
+        roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.core.roster
+        acks = [ack for repository in self.core.repositories.values() for ack in repository.acks.values()]
+        self.core = Aggregation(roster, self.positions, whole=whole)
+        for key, value in self.topics[PENDING].items():
+            self.core.load_pending(key or "", value)
+        for value in self.topics[STATE].values():
+            self.core.load_state(from_json(State, value))
+        self.ack(*acks)
+        self.core.loaded(self.now)
+        while (outcome := self.core.take_kept(self.now)) in (Outcome.UNFINISHED, Outcome.MISSING):
+            if outcome is Outcome.MISSING:
+                self.read_again()
+            self.write()
+
+    def state(self, chain: Chain) -> State:
+        return from_json(State, self.topics[STATE][chain.repository])
+
+    def _write(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if message.topic == NOTICES:
+                self.notices.append(from_json(Notice, message.value or b""))
+            elif message.topic == ERRORS:
+                self.errors.append(from_json(ErrorRecord, message.value or b""))
+            elif message.topic == ACKS:
+                self.buried.append(message.key)
+            elif message.topic in self.topics and message.value is None:
+                del self.topics[message.topic][message.key]
+            elif message.topic in self.topics:
+                self.topics[message.topic][message.key] = message.value or b""

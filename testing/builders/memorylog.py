@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The log in memory, for tests that need thousands of crashes: the contract of `hgext.vcsreplicator.log`, one process, no waiting.
+
+Beyond the contract, for tests: `fail_commits` makes the next transactions raise Unavailable, before or after they took effect;
+`copied` and `restore` put a topic back to what it was; `lose` takes its newest records.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from hgext.vcsreplicator.log import Message, Positions, Record, Topic, partition_of
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rewound, Unavailable
+
+TopicPartition = tuple[str, int]
+Copy = tuple[dict[TopicPartition, dict[int, Record]], dict[TopicPartition, int], dict[tuple[str, int, str | None], int]]
+
+
+class MemoryLog:
+    """One lock around everything; records of a compacted topic disappear when a newer one of their key is appended."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.fail_commits: list[bool] = []
+        """For each of the next transactions that shall fail: whether it takes effect all the same."""
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._topics: dict[str, Topic] = {}
+        self._records: dict[TopicPartition, dict[int, Record]] = {}
+        self._newest: dict[tuple[str, int, str | None], int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._stored: dict[tuple[str, str], dict[int, int]] = {}
+        self._epochs: dict[str, int] = {}
+
+    def create(self, wanted: Sequence[Topic]) -> list[str]:
+        with self._changed:
+            missing = [topic for topic in wanted if topic.name not in self._topics]
+            for topic in wanted:
+                if topic.partitions != self._topics.setdefault(topic.name, topic).partitions:
+                    raise BadConfig(f"topic {topic.name}: has other partitions")
+            for topic in missing:
+                for partition in range(topic.partitions):
+                    self._records[topic.name, partition] = {}
+                    self._ends[topic.name, partition] = 0
+            return [topic.name for topic in missing]
+
+    def partitions(self, topic: str) -> int:
+        if topic not in self._topics:
+            raise BadConfig(f"topic {topic}: does not exist")
+        return self._topics[topic].partitions
+
+    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        with self._changed:
+            places = [self._append(message) for message in messages]
+            self._changed.notify_all()
+            return places
+
+    def reader(self, positions: Mapping[TopicPartition, int]) -> "MemoryReader":
+        return MemoryReader(self, positions)
+
+    def transactor(self, identity: str) -> "MemoryTransactor":
+        with self._changed:
+            self._epochs[identity] = self._epochs.get(identity, 0) + 1
+            return MemoryTransactor(self, identity, self._epochs[identity])
+
+    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
+        with self._changed:
+            self._stored.setdefault((group, topic), {}).update(positions)
+
+    def stored(self, group: str, topic: str) -> dict[int, int]:
+        with self._changed:
+            return dict(self._stored.get((group, topic), {}))
+
+    def groups(self, topic: str) -> dict[str, dict[int, int]]:
+        with self._changed:
+            return {group: dict(positions) for (group, name), positions in self._stored.items() if name == topic}
+
+    def beginnings(self, topic: str) -> dict[int, int]:
+        return dict.fromkeys(range(self.partitions(topic)), 0)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        with self._changed:
+            return {partition: self._ends[topic, partition] for partition in range(self.partitions(topic))}
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def records(self, topic: str) -> list[Record]:
+        """Everything a topic holds, for tests."""
+        with self._changed:
+            places = [place for place in self._records if place[0] == topic]
+            return [record for place in places for record in self._records[place].values()]
+
+    def copied(self, topic: str) -> "Copy":
+        """What the topic holds now."""
+        with self._changed:
+            places = [(topic, partition) for partition in range(self.partitions(topic))]
+            newest = {key: at for key, at in self._newest.items() if key[0] == topic}
+            return {place: dict(self._records[place]) for place in places}, {p: self._ends[p] for p in places}, newest
+
+    def restore(self, topic: str, copy: "Copy") -> None:
+        """The topic is as it was when this was copied; what was stored elsewhere stays."""
+        records, ends, newest = copy
+        with self._changed:
+            for place, found in records.items():
+                self._records[place] = dict(found)
+            self._ends.update(ends)
+            self._newest = {key: at for key, at in self._newest.items() if key[0] != topic} | newest
+            self._changed.notify_all()
+
+    def lose(self, topic: str, partition: int, count: int) -> None:
+        """The newest records of a partition of a topic that is not compacted are gone."""
+        place = (topic, partition)
+        with self._changed:
+            self._ends[place] = max(0, self._ends[place] - count)
+            self._records[place] = {at: found for at, found in self._records[place].items() if at < self._ends[place]}
+            self._changed.notify_all()
+
+    def commit(
+        self,
+        identity: str,
+        epoch: int,
+        messages: Sequence[Message],
+        group: str | None,
+        positions: Mapping[TopicPartition, int],
+    ) -> None:
+        with self._changed:
+            self.check(identity, epoch)
+            fails = bool(self.fail_commits)
+            if fails and not self.fail_commits.pop(0):
+                raise Unavailable("not committed")
+            for message in messages:
+                self._append(message)
+            for (topic, partition), position in positions.items():
+                self._stored.setdefault((group or "", topic), {})[partition] = position
+            self._changed.notify_all()
+            if fails:
+                raise Unavailable("committed, and nobody was told")
+
+    def check(self, identity: str, epoch: int) -> None:
+        if self._epochs[identity] != epoch:
+            raise Fenced(f"{identity}: a newer instance took over")
+
+    def collect(
+        self, positions: dict[TopicPartition, int], active: Sequence[TopicPartition], limit: int
+    ) -> list[Record]:
+        found: list[Record] = []
+        with self._changed:
+            for place in active:
+                position, end = positions[place], self._ends[place]
+                if not 0 <= position <= end:
+                    raise (Rewound if position > end else Expired)(f"{place}: position {position} is gone")
+                for offset in range(position, end):
+                    if len(found) >= limit:
+                        return found
+                    positions[place] = offset + 1
+                    if record := self._records[place].get(offset):
+                        found.append(record)
+        return found
+
+    def wait(self, reader: "MemoryReader", timeout: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: reader.woken or reader.anything(self._ends), timeout)
+
+    def wake(self, reader: "MemoryReader") -> None:
+        with self._changed:
+            reader.woken = True
+            self._changed.notify_all()
+
+    def _append(self, message: Message) -> tuple[int, int]:
+        count = self.partitions(message.topic)
+        partition = message.partition if message.partition is not None else partition_of(message.key or "", count)
+        place = (message.topic, partition)
+        offset = self._ends[place]
+        self._ends[place] = offset + 1
+        self._records[place][offset] = Record(
+            topic=message.topic,
+            partition=partition,
+            offset=offset,
+            key=message.key,
+            value=message.value,
+            headers=message.headers,
+            time=self._clock.now(),
+        )
+        if self._topics[message.topic].compacted:
+            older = self._newest.get((*place, message.key))
+            if older is not None:
+                self._records[place].pop(older, None)
+            self._newest[(*place, message.key)] = offset
+        return partition, offset
+
+
+class MemoryTransactor:
+    """Fenced by its epoch."""
+
+    def __init__(self, log: MemoryLog, identity: str, epoch: int) -> None:
+        self._log, self._identity, self._epoch = log, identity, epoch
+
+    def commit(
+        self,
+        messages: Sequence[Message],
+        *,
+        group: str | None = None,
+        positions: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        self._log.commit(self._identity, self._epoch, messages, group, positions or {})
+
+    def renew(self) -> None:
+        self._log.check(self._identity, self._epoch)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryReader:
+    """Reads what is there; waits only if there is nothing."""
+
+    def __init__(self, log: MemoryLog, positions: Mapping[TopicPartition, int]) -> None:
+        self._log = log
+        self._positions = dict(positions)
+        self._paused: set[TopicPartition] = set()
+        self.woken = False
+
+    def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
+        if timeout > 0:
+            self._log.wait(self, timeout)
+        self.woken = False
+        return self._log.collect(self._positions, self._active(), limit)
+
+    def anything(self, ends: Mapping[TopicPartition, int]) -> bool:
+        return any(self._positions[place] != ends[place] for place in self._active())
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return dict(self._positions)
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+
+    def wake(self) -> None:
+        self._log.wake(self)
+
+    def close(self) -> None:
+        pass
+
+    def _active(self) -> list[TopicPartition]:
+        return [place for place in self._positions if place not in self._paused]

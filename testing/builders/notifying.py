@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A notifier at work in this process, and a destination that does what a test tells it, message by message."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import ReplicationError
+from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.retry import Backoff
+from hgext.vcsreplicator.words.shape import from_json
+from notifier import publisher
+from notifier.courier import group
+from notifier.delivery import Delivery, Patience
+from notifier.destination import DOCUMENTED, DestinationSettings, Outcome
+from notifier.message import Message
+from notifier.public import PublicSettings
+from notifier.settings import NotifierSettings
+from notifier.state import Kind, Request, State
+from testing.waiting import eventually
+
+PUBLIC = PublicSettings(urls={"": "https://hg.example/"}, ignore=("private/",))
+PATIENCE = 20.0
+
+
+class Notifier:
+    """Destinations at work; `stop` drains them, and it may be started again."""
+
+    def __init__(self, log: Log, folder: Path) -> None:
+        self.log, self.folder = log, folder
+        self.state = State(str(folder / "notifier.db"))
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, **destinations: DestinationSettings) -> None:
+        """Returns once it is ready."""
+        named = {name.replace("_", "-"): settings for name, settings in destinations.items()}
+        settings = NotifierSettings(public=PUBLIC, destinations=named, state=str(self.folder / "notifier.db"))
+        ready = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(settings, ready))
+        self._thread.start()
+        assert ready.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+
+    def _run(self, settings: NotifierSettings, ready: threading.Event) -> None:
+        try:
+            publisher.run(settings, self.log, stop=self._stop, ready=ready.set)
+        except BaseException as error:
+            self.error = error
+        finally:
+            ready.set()
+
+    def stop(self) -> None:
+        """Drains and returns."""
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(PATIENCE)
+            assert not self._thread.is_alive()
+
+    def position(self, name: str) -> int | None:
+        return self.log.stored(group(name), NOTICES).get(0)
+
+    def settled(self, name: str) -> None:
+        """Returns once the destination's position is the end of the notices."""
+        eventually(lambda: self.position(name) == self.log.ends(NOTICES)[0], f"{name} to settle everything")
+
+    def errors(self) -> list[ErrorRecord]:
+        """What is in the topic `errors`."""
+        end, beginning = self.log.ends(ERRORS)[0], self.log.beginnings(ERRORS)[0]
+        reader = self.log.reader({(ERRORS, 0): beginning})
+        try:
+            found: list[ErrorRecord] = []
+            while reader.positions()[(ERRORS, 0)] < end:
+                found += [from_json(ErrorRecord, record.value or b"") for record in reader.poll(1)]
+            return found
+        finally:
+            reader.close()
+
+    def ask(self, name: str, kind: Kind, **argument: Any) -> Request:
+        """Asks as an operator would, and returns the request once it is carried out."""
+        number = self.state.ask(name, kind, argument, who="dana", now=time.time())
+        eventually(lambda: self.state.request(number).done_at is not None, f"{kind} to be carried out")
+        return self.state.request(number)
+
+
+FAST = Patience(attempts=3, retry=Backoff(first=0.01, longest=0.05))
+
+Answer = Callable[[Message], ReplicationError | None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Scripted:
+    """Settings and destination in one: `got` is what was confirmed, `tried` what was submitted.
+
+    `answer` decides what becomes of a message; everything raises `down` while there is one; while `hold` is set nothing is
+    answered.
+    """
+
+    answer: Answer = lambda message: None
+    down: ReplicationError | None = None
+    hold: threading.Event = field(default_factory=threading.Event)
+    got: list[Message] = field(default_factory=list)
+    tried: list[Message] = field(default_factory=list)
+    types: tuple[str, ...] = DOCUMENTED
+    start_at: str = "beginning"
+    patience: Patience = FAST
+    _submitted: list[Delivery] = field(default_factory=list)
+
+    def open(self, name: str, clock: Clock) -> "Scripted":
+        self._submitted = []
+        return self
+
+    def start(self) -> None:
+        if self.down is not None:
+            raise self.down
+
+    def submit(self, delivery: Delivery) -> None:
+        self.start()
+        self.tried.append(delivery.message)
+        self._submitted.append(delivery)
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        if self.hold.is_set():
+            threading.Event().wait(timeout)
+            return []
+        submitted, self._submitted = self._submitted, []
+        found = [Outcome(number=delivery.number, error=self.answer(delivery.message)) for delivery in submitted]
+        self.got += [d.message for d, outcome in zip(submitted, found, strict=True) if outcome.error is None]
+        return found
+
+    def close(self) -> None:
+        pass
+
+    def told(self, path: str) -> list[int]:
+        """Sequences confirmed of one repository, in order."""
+        return [message.sequence for message in self.got if message.repo_url.endswith("/" + path)]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A relay that comes up and looks at everything once: `python -m testing.builders.relay_once ROOT LOG [now]`.
+
+In a process of its own, because a relay loads none of Mercurial's extensions and a test does. It looks once if `now` is given, else
+once for each line that it reads, and answers each time with one line: `null`, or as JSON what went wrong.
+"""
+
+import json
+import sys
+import traceback
+
+from hgext.vcsreplicator.hg.master.relaying import Repositories
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.relay.scan import find_repositories
+from hgext.vcsreplicator.relay.sending import Sender
+
+SOURCE = "hg://master"
+
+
+def look(root: str, url: str) -> None:
+    """Finishes what was interrupted, and sends what was not sent."""
+    repositories = Repositories({root: ""}, SOURCE)
+    problems = repositories.finish(root)
+    assert problems == [], problems
+    with open_log(url) as log:
+        sender = Sender(log=log, source=SOURCE, bundles=repositories, blobs=None)
+        aside = f"{root}/.vcsreplicator/deleted"
+        for folder in (*find_repositories(root), *find_repositories(aside)):
+            repositories.recover(folder)
+            if not folder.startswith(aside):
+                assert repositories.announce(folder), "somebody holds the lock"
+            box = Outbox(repositories.open(folder).svfs)
+            with box.sending(wait=False) as alone:
+                assert alone, "somebody else is sending"
+                sender.send(folder, box)
+
+
+def main(root: str, url: str, *now: str) -> None:
+    """As the module says; looking at once, a problem is an exception."""
+    if now:
+        look(root, url)
+        return
+    for _ in sys.stdin:
+        problem = None
+        try:
+            look(root, url)
+        except Exception:
+            problem = traceback.format_exc()
+        print(json.dumps(problem), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The aggregator as a process on the real logs: killed at random under load, two at once, a mirror away, a large restart."""
+
+import itertools
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from hgext.vcsreplicator.aggregator import outgoing
+from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
+from hgext.vcsreplicator.aggregator.metrics import EVENTS_TOTAL
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.service import EXIT_FENCED
+from hgext.vcsreplicator.words.errors import Fenced, Unavailable
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, Notice
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregating import Aggregator, all_noticed, ask, fill, mirrors, patiently, push_everywhere, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog
+from testing.checks.checker import check, history, remembering_topics
+from testing.clock import HandClock
+from testing.services.kafka import Kafka
+from testing.waiting import eventually
+
+SOON = 60.0
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
+    if request.param == "kafka":
+        return f"{request.getfixturevalue('kafka').url}?topic-prefix={unique_name}."
+    return f"sqlite://{tmp_path / 'log.db'}"
+
+
+@pytest.fixture
+def log(url: str) -> Iterator[Log]:
+    with open_log(url) as log:
+        log.create(remembering_topics(partitions=4))
+        yield log
+
+
+def notices(log: Log) -> list[Notice]:
+    reader = log.reader({(NOTICES, part): at for part, at in log.beginnings(NOTICES).items()})
+    found: list[Notice] = []
+    try:
+        while any(reader.positions()[NOTICES, part] < end for part, end in log.ends(NOTICES).items()):
+            found += [from_json(Notice, record.value or b"") for record in reader.poll(0.2)]
+    finally:
+        reader.close()
+    return found
+
+
+def repositories(count: int) -> list[Chain]:
+    return [Chain(f"group/{number}") for number in range(count)]
+
+
+def die_at_random(url: str, log: Log, folder: Path, kills: int, seed: int) -> str:
+    """Kills the aggregator again and again while pushes come in, lets it finish, and checks the history; what happened."""
+    chance, chains = random.Random(seed), repositories(12)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ADD, "beta")
+    stop = threading.Event()
+
+    def pushes() -> None:
+        while not stop.is_set():
+            send(log, [chance.choice(chains).next()])
+            stop.wait(0.01)
+
+    traffic = threading.Thread(target=pushes)
+    with mirrors(url, "alpha", "beta"):
+        traffic.start()
+        try:
+            for _ in range(kills):
+                with Aggregator(url, folder) as aggregator:
+                    aggregator.ready()
+                    time.sleep(chance.random() * 0.3)
+                    aggregator.kill()
+        finally:
+            stop.set()
+            traffic.join()
+        with Aggregator(url, folder) as aggregator:
+            aggregator.ready()
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == report.events == sum(len(chain.events) for chain in chains)
+    return f"{url.partition(':')[0]}: {kills} kills of the aggregator, {report.notices} notices, none early, twice or missing"
+
+
+def test_kills_at_random_lose_nothing_and_announce_nothing_early_or_twice(url: str, log: Log, tmp_path: Path) -> None:
+    die_at_random(url, log, tmp_path, kills=4, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_three_hundred_kills_lose_nothing_and_announce_nothing_early_or_twice(
+    url: str, log: Log, tmp_path: Path, told: Callable[[object], None]
+) -> None:
+    told(die_at_random(url, log, tmp_path, kills=300, seed=2))
+
+
+def break_off(log: Log, kafka: Kafka, folder: Path, ways: list[str], seed: int) -> None:
+    """Ends the broker in each of these ways while pushes come in; one aggregator and its mirrors outlive them all."""
+    chance, chains = random.Random(seed), repositories(12)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ADD, "beta")
+    stop = threading.Event()
+
+    def pushes() -> None:
+        while not stop.is_set():
+            send(log, [chance.choice(chains).next()])
+            stop.wait(0.01)
+
+    traffic = threading.Thread(target=pushes)
+    with mirrors(kafka.url, "alpha", "beta"), Aggregator(kafka.url, folder) as aggregator:
+        aggregator.ready()
+        traffic.start()
+        try:
+            for way in ways:
+                time.sleep(chance.random())
+                getattr(kafka, way)()
+                kafka.start()
+        finally:
+            stop.set()
+            traffic.join()
+        eventually(lambda: patiently(lambda: all_noticed(log, chains)), timeout=SOON)
+        assert aggregator.process.poll() is None
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == report.events == sum(len(chain.events) for chain in chains)
+
+
+@pytest.mark.slow
+@pytest.mark.services
+@pytest.mark.timeout(1800)
+def test_a_broker_that_is_stopped_and_killed_again_and_again_costs_no_notice_and_repeats_none(
+    own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
+) -> None:
+    kafka = own_service(Kafka)
+    with open_log(kafka.url) as log:
+        log.create(remembering_topics(partitions=4))
+        break_off(log, kafka, tmp_path, ["kill", "stop"] * 10, seed=4)
+
+
+def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, log: Log, tmp_path: Path) -> None:
+    chains = repositories(4)
+    ask(log, Verb.ADD, "alpha")
+    with mirrors(url, "alpha"), Aggregator(url, tmp_path) as older:
+        older.ready()
+        push_everywhere(log, chains, 3)
+        with Aggregator(url, tmp_path) as newer:
+            newer.ready()
+            push_everywhere(log, chains, 3)
+            assert older.process.wait(SOON) == EXIT_FENCED
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
+            assert newer.process.poll() is None
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == 24
+
+
+def suspend(aggregator: Aggregator, url: str) -> None:
+    """Stops it outside of a transaction: one that is stopped in the middle holds the lock of a SQLite log against everybody."""
+    aggregator.process.send_signal(signal.SIGSTOP)
+    while is_locked(url):
+        aggregator.process.send_signal(signal.SIGCONT)
+        time.sleep(0.1)  # it writes on
+        aggregator.process.send_signal(signal.SIGSTOP)
+
+
+def is_locked(url: str) -> bool:
+    if not url.startswith("sqlite:"):
+        return False
+    with closing(sqlite3.connect(urlsplit(url).path, timeout=0.2, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        return False
+
+
+def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url: str, log: Log, tmp_path: Path) -> None:
+    chains = repositories(4)
+    ask(log, Verb.ADD, "alpha")
+    with mirrors(url, "alpha"), Aggregator(url, tmp_path) as older:
+        older.ready()
+        push_everywhere(log, chains, 3)
+        suspend(older, url)
+        with Aggregator(url, tmp_path) as newer:
+            newer.ready()
+            push_everywhere(log, chains, 3)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
+            older.process.send_signal(signal.SIGCONT)
+            assert older.process.wait(SOON) == EXIT_FENCED
+            assert newer.process.poll() is None
+    assert not check(history(log)).violations
+
+
+def test_a_mirror_that_is_away_holds_everything_and_all_comes_in_order_when_it_is_back(
+    url: str, log: Log, tmp_path: Path
+) -> None:
+    chains = repositories(20)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ADD, "beta")
+    with mirrors(url, "alpha", "beta") as (_, beta), Aggregator(url, tmp_path) as aggregator:
+        aggregator.ready()
+        push_everywhere(log, chains, 1)
+        eventually(lambda: all_noticed(log, chains), timeout=SOON)
+        beta.hold.set()
+        push_everywhere(log, chains, 10)
+        eventually(lambda: all(pending(log).get(chain.repository) == 11 for chain in chains), timeout=SOON)
+        assert len(notices(log)) == 20
+        beta.hold.clear()
+        eventually(lambda: all_noticed(log, chains), timeout=SOON)
+    assert len(notices(log)) == 220
+    assert not check(history(log)).violations
+
+
+def pending(log: Log) -> dict[str, int]:
+    """The newest pending event of each repository."""
+    reader = log.reader({(PENDING, part): at for part, at in log.beginnings(PENDING).items()})
+    newest: dict[str, int] = {}
+    try:
+        while any(reader.positions()[PENDING, part] < end for part, end in log.ends(PENDING).items()):
+            for record in reader.poll(0.2, limit=5000):
+                repository, _, seq = (record.key or "").partition("/")
+                if record.value is not None:
+                    newest[repository] = max(int(seq), newest.get(repository, 0))
+    finally:
+        reader.close()
+    return newest
+
+
+@contextmanager
+def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.Thread, list[Fenced]]]:
+    """The loop in a thread of its own, past its first sign of life; and what it was left with."""
+    stop, ready, left = threading.Event(), threading.Event(), []
+
+    def loop() -> None:
+        try:
+            run(settings, log, stop=stop, ready=ready.set)
+        except Fenced as error:
+            left.append(error)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        assert ready.wait(SOON)
+        eventually(lambda: sum(log.ends(STATE).values()) > 0, timeout=SOON)
+        yield thread, left
+    finally:
+        stop.set()
+        thread.join(SOON)
+
+
+def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, log: Log) -> None:
+    with running(AggregatorSettings(beat=0.2), log) as (thread, left), open_log(url) as other:
+        other.transactor("aggregator").close()
+        thread.join(SOON)
+        assert len(left) == 1
+
+
+def test_of_two_that_both_meet_trouble_the_older_leaves_and_the_newer_goes_on(
+    url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, step = itertools.count(1), Session.step
+
+    def troubled(session: Session, timeout: float) -> None:
+        if next(calls) % 5 == 0:
+            raise Unavailable("too slow")
+        step(session, timeout)
+
+    monkeypatch.setattr(Session, "step", troubled)
+    settings, chains = AggregatorSettings(beat=3600.0), repositories(4)  # it is trouble that makes them meet
+    ask(log, Verb.ALLOW_EMPTY, allow=True)
+    with open_log(url) as other, running(settings, log) as (older, left), running(settings, other) as (newer, leaving):
+        older.join(SOON)
+        assert len(left) == 1
+        push_everywhere(log, chains, 2)
+        eventually(lambda: all_noticed(log, chains), timeout=SOON)
+        assert newer.is_alive()
+        assert leaving == []
+
+
+def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -> None:
+    chains = repositories(4)
+    ask(log, Verb.ADD, "alpha")
+    with mirrors(url, "alpha"):
+        with running(AggregatorSettings(beat=0.05), log):
+            push_everywhere(log, chains, 2)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
+        for topic in (EVENTS, ROSTER_REQUESTS):
+            log.acknowledge(GROUP, topic, {part: end + 1000 for part, end in log.ends(topic).items()})
+        with running(AggregatorSettings(beat=0.05), log):
+            push_everywhere(log, chains, 2)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
+    report = check(history(log))
+    assert not report.violations
+    assert report.notices == 16
+
+
+def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> None:
+    clock, backlog, other = HandClock(), Chain("backlog"), Chain("other")
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    ask(log, Verb.ADD, "alpha")
+    send(log, backlog.take(200))
+    acknowledge(log, backlog.ack("alpha", 200))
+    settings = AggregatorSettings(batch=10, beat=1.0)
+    with Session(settings, log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)  # alpha is active
+        session.step(0.0)
+        assert len(notices(log)) == 10
+        send(log, other.take(1))
+        acknowledge(log, other.ack("alpha", 1, 0))
+        clock.advance(1.0)
+        session.step(0.0)
+        assert session.core.repositories[other.repository].released == 1
+        assert [record.time for record in log.records(STATE) if record.key == "aggregator"] == [clock.now()]
+        acknowledge(log, other.ack("alpha", 1))
+        session.step(0.0)
+        assert notices(log)[20].event == other.events[0]
+        while session.core.undecided:
+            session.step(0.0)
+    assert len(notices(log)) == 201
+
+
+def test_a_long_replacement_of_a_history_delays_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    clock, old, new = HandClock(), Chain("x"), Chain("x", incarnation=2)
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    send(log, old.take(200))
+    transactor = log.transactor(GROUP)
+    with Session(AggregatorSettings(), log, transactor, clock) as session:
+        session.step(0.0)
+        send(log, [new.next(Type.SYNC, detail={"reason": "adopted"})])
+        before, commit = clock.now(), transactor.commit
+
+        def slowly(*arguments: Any, **named: Any) -> None:
+            clock.advance(3.0)
+            commit(*arguments, **named)
+            signs.update({record.time for record in log.records(STATE) if record.key == "aggregator"})
+
+        signs: set[float] = set()
+        monkeypatch.setattr(transactor, "commit", slowly)
+        session.step(0.0)
+        session.commit()
+    times = [before, *sorted(signs), clock.now()]
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 15
+
+
+def test_levels_that_cannot_be_read_are_recorded_once_however_often_the_aggregator_starts() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    for life in range(3):
+        log.append([Message(topic=ACKS, key=f"alpha/{life}", value=b"rubbish")])  # it stands there when the life begins
+        with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+            log.append([Message(topic=ACKS, key=f"beta/{life}", value=b"rubbish")])  # it comes while it lasts
+            session.step(0.0)
+            session.commit()
+    recorded = [from_json(ErrorRecord, record.value or b"").key for record in log.records(ERRORS)]
+    assert recorded == ["alpha/0", "beta/0", "alpha/1", "beta/1", "alpha/2", "beta/2"]
+
+
+def test_levels_that_cannot_be_read_are_recorded_also_in_a_log_that_was_made_anew() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    log.acknowledge(GROUP, ACKS, {0: 1000})
+    log.append([Message(topic=ACKS, key="alpha/x", value=b"rubbish")])
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        session.commit()
+    assert len(log.records(ERRORS)) == 1
+
+
+def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    log.append([Message(topic=ACKS, key=f"alpha/{number}", value=b"rubbish") for number in range(100)])
+    log.fail_commits = [True]  # the first one takes effect, and nobody is told
+    with pytest.raises(Unavailable):
+        Session(AggregatorSettings(), log, log.transactor(GROUP), clock)
+    assert 0 < len(log.records(ERRORS)) < 50
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        session.commit()
+    assert len(log.records(ERRORS)) == 100
+
+
+def test_what_waits_for_the_next_transaction_waits_for_no_group_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_STATES", 2)
+    clock, chains = HandClock(), [Chain(f"x{number}") for number in range(4)]
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    ask(log, Verb.ALLOW_EMPTY, allow=True)
+    with Session(AggregatorSettings(group_time=3600.0), log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)
+        send(log, [chain.next() for chain in chains])
+        for _ in chains:
+            session.step(0.0)
+        assert all_noticed(log, chains)
+
+
+def acknowledge(log: Log, ack: Ack) -> None:
+    log.append([Message(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack))])
+
+
+def test_stopping_commits_what_was_taken(url: str, log: Log) -> None:
+    [chain], taken = repositories(1), EVENTS_TOTAL.labels(outcome="taken")
+    before = taken._value.get()
+    with running(AggregatorSettings(group_time=3600.0, beat=3600.0), log):
+        push_everywhere(log, [chain], 3)
+        eventually(lambda: taken._value.get() == before + 3, timeout=SOON)
+        assert pending(log) == {}
+    assert pending(log) == {chain.repository: 3}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_waiting_notices_are_loaded_and_go_on(url: str, log: Log, tmp_path: Path) -> None:
+    chains = repositories(10_000)
+    fill(log, chains, 10)
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ALLOW_EMPTY, allow=True)
+    ask(log, Verb.DEACTIVATE, "alpha")
+    with Aggregator(url, tmp_path) as aggregator:
+        aggregator.ready()
+        [loaded] = [line for line in aggregator.lines() if line["event"] == "loaded"]
+        assert (loaded["repositories"], loaded["held"]) == (10_000, 100_000)
+        eventually(lambda: all_noticed(log, chains), timeout=240)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One record that makes the aggregator fail in a way nobody foresaw: it becomes a reject, and everything else goes on."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.aggregator import aggregation
+from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
+from hgext.vcsreplicator.aggregator.poison import Poison, Poisoned, blaming
+from hgext.vcsreplicator.aggregator.repository import Held, Repository
+from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, ROSTER, STATE, Message, topics
+from hgext.vcsreplicator.words import roster as rosters
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.levels import AggregatorBeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.roster import Roster, Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from hgext.vcsreplicator.words.unforeseen import fault
+from testing.builders.aggregating import ask, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog
+from testing.waiting import eventually
+
+SETTINGS = AggregatorSettings(group_time=0.0, beat=0.05)
+
+
+@contextmanager
+def running(log: MemoryLog) -> Iterator[threading.Thread]:
+    """An aggregator in a thread of its own."""
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: run(SETTINGS, log, stop=stop, ready=lambda: None))
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    ask(log, Verb.ADD, "alpha")
+    return log
+
+
+def fail_for(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad: Callable[..., bool]) -> None:
+    """Makes a function raise an exception that nobody foresaw whenever it is called with something bad; half done by then."""
+    whole = getattr(where, name)
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        found = whole(*arguments, **named)
+        if is_bad(*arguments):
+            raise ZeroDivisionError("a bug")
+        return found
+
+    monkeypatch.setattr(where, name, failing)
+
+
+def acknowledge(log: MemoryLog, chain: Chain) -> None:
+    ack = chain.ack("alpha", len(chain.events))
+    log.append([Message(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(ack))])
+
+
+def noticed(log: MemoryLog, chain: Chain) -> list[int]:
+    events = [from_json(Notice, record.value or b"").event for record in log.records(NOTICES)]
+    return [event.seq for event in events if event.repository == chain.repository]
+
+
+def errors(log: MemoryLog) -> list[ErrorRecord]:
+    return [from_json(ErrorRecord, record.value or b"") for record in log.records(ERRORS)]
+
+
+@pytest.mark.parametrize("where", ["judge", "follow"])
+def test_an_event_that_makes_the_aggregator_fail_is_set_aside_with_the_traceback_and_the_rest_goes_on(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    bad, good = Chain("bad"), Chain("good")
+    fail_for(monkeypatch, aggregation, where, lambda _state, event, *_: event.id == bad.events[1].id)
+    send(log, [*bad.take(2), *good.take(2), *bad.take(1)])
+    acknowledge(log, bad)
+    acknowledge(log, good)
+    with running(log) as thread:
+        eventually(lambda: noticed(log, good) == [1, 2] and noticed(log, bad) == [1, 3])
+        assert thread.is_alive()
+    fault, gap = errors(log)
+    assert (fault.topic, fault.offset, fault.reason) == ("events", 1, "unforeseen ZeroDivisionError: a bug")
+    assert "in failing" in (fault.traceback or "")
+    assert "events before 3 are missing" in gap.reason
+
+
+def test_a_level_that_makes_the_aggregator_fail_is_set_aside_once_and_counts_for_nothing(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = Chain("bad"), Chain("good")
+    fail_for(
+        monkeypatch, aggregation.Aggregation, "_level", lambda _core, _mirror, name, _value: name == bad.repository
+    )
+    send(log, [*bad.take(1), *good.take(1)])
+    acknowledge(log, bad)
+    acknowledge(log, good)
+    with running(log):
+        eventually(lambda: noticed(log, good) == [1])
+    with running(log):
+        send(log, good.take(1))
+        acknowledge(log, good)
+        eventually(lambda: noticed(log, good) == [1, 2])
+    assert noticed(log, bad) == []
+    assert [(error.topic, error.key) for error in errors(log)] == [("acks", f"alpha/{bad.repository}")]
+
+
+def test_a_request_that_makes_the_aggregator_fail_is_set_aside_and_the_next_one_is_decided(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_for(monkeypatch, rosters, "decide", lambda _roster, request, **_: request.mirror == "bad")
+    ask(log, Verb.ADD, "bad")
+    ask(log, Verb.ADD, "good")
+    with running(log):
+        eventually(lambda: bool(log.records(ROSTER)) and names(log) == ["alpha", "good"])
+    assert [error.topic for error in errors(log)] == ["roster-requests"]
+
+
+def names(log: MemoryLog) -> list[str]:
+    [record] = log.records(ROSTER)
+    return [mirror.name for mirror in from_json(Roster, record.value or b"").mirrors]
+
+
+def test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_announced_and_others_go_on(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = Chain("bad"), Chain("good")
+
+    def is_bad(repository: Repository, held: Held, *_: object) -> bool:
+        return repository.id == bad.repository and held.seq == 2
+
+    fail_for(monkeypatch, Repository, "announced", is_bad)
+    send(log, [*bad.take(1), *good.take(1)])
+    acknowledge(log, bad)
+    acknowledge(log, good)
+    with running(log):
+        eventually(lambda: noticed(log, good) == [1] and noticed(log, bad) == [1])
+        send(log, [*bad.take(2), *good.take(2)])
+        acknowledge(log, bad)
+        acknowledge(log, good)
+        eventually(lambda: noticed(log, good) == [1, 2, 3])
+        eventually(lambda: beat(log).held == 2)
+    assert noticed(log, bad) == [1]
+    [error] = errors(log)
+    assert (error.repository, error.reason) == (
+        bad.repository,
+        "bad: stands still: unforeseen ZeroDivisionError: a bug",
+    )
+    monkeypatch.undo()
+    with running(log):
+        eventually(lambda: noticed(log, bad) == [1, 2, 3])
+
+
+def beat(log: MemoryLog) -> AggregatorBeat:
+    [record] = [record for record in log.records(STATE) if record.key == "aggregator"]
+    return from_json(AggregatorBeat, record.value or b"")
+
+
+def test_what_was_left_out_already_is_not_left_out_again() -> None:
+    poison, first, second = Poison(), fault(ValueError("1")), fault(ValueError("1"))
+    assert first is not None
+    assert second is not None
+    for what in (("events", 0, 1), "repository"):
+        assert poison.add(Poisoned(what, first))
+        assert not poison.add(Poisoned(what, second))
+
+
+def test_trouble_that_was_foreseen_is_blamed_on_nothing() -> None:
+    for error in (Unavailable("no broker"), MemoryError()):
+        with pytest.raises(type(error)), blaming("repository"):
+            raise error

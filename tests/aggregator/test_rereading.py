@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Long readings of the log end when it shrinks meanwhile, obey a wish to stop, and hold up nothing else."""
+
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, Message, partition_of, topics
+from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregating import ask, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog, MemoryReader
+from testing.clock import HandClock
+
+SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
+
+
+class Shrinking(MemoryLog):
+    """Loses the newest records of a topic once somebody has asked where it ends, and before it is read."""
+
+    topic: str | None = None
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        if self.topic is not None and {topic for topic, _ in positions} & {self.topic}:
+            self.lose(self.topic, 0, 2)
+            self.topic = None
+        return super().reader(positions)
+
+
+class Endless(MemoryReader):
+    """Is never where the log says that it ends."""
+
+    def poll(self, timeout: float, *, limit: int = 500) -> list[object]:  # type: ignore[override]
+        return []
+
+
+def installation(kind: type[MemoryLog] = MemoryLog, partitions: int = 1) -> tuple[HandClock, MemoryLog]:
+    clock = HandClock()
+    log = kind(clock)
+    log.create(topics(partitions=partitions))
+    ask(log, Verb.ADD, "alpha")
+    return clock, log
+
+
+def ack(log: MemoryLog, *chains: Chain) -> None:
+    for chain in chains:
+        value = to_json(chain.ack("alpha", len(chain.events)))
+        log.append([Message(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
+
+
+def noticed(log: MemoryLog, chain: Chain) -> list[int]:
+    notices = [from_json(Notice, record.value or b"") for record in log.records(NOTICES)]
+    return [notice.event.seq for notice in notices if notice.event.repository == chain.repository]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("topic", [ACKS, STATE])
+def test_a_start_ends_though_the_log_loses_records_while_it_is_read(topic: str) -> None:
+    clock, log = installation(Shrinking)
+    chain = Chain("x")
+    send(log, chain.take(3))
+    ack(log, chain)
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        for _ in range(3):
+            session.step(0.0)
+            clock.advance(5.0)
+    assert isinstance(log, Shrinking)
+    log.topic = topic
+    with Session(SETTINGS, log, log.transactor(GROUP), clock):
+        assert log.topic is None
+
+
+@pytest.mark.timeout(60)
+def test_events_are_read_again_to_the_end_of_a_log_that_loses_records_meanwhile() -> None:
+    clock, log = installation(Shrinking)
+    chain = Chain("x")
+    send(log, chain.take(6))
+    log.acknowledge(GROUP, EVENTS, log.ends(EVENTS))
+    ack(log, chain)
+    assert isinstance(log, Shrinking)
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        log.topic = EVENTS
+        for _ in range(2):  # the second sign of life begins, and what was lost stays unseen by the other reader
+            clock.advance(5.0)
+            session.step(0.0)
+        session._read_again(set())
+        assert log.topic is None
+        assert not session._again
+        assert session.core.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.timeout(60)
+def test_a_wish_to_stop_ends_a_start_that_reads() -> None:
+    clock, log = installation()
+    send(log, Chain("x").take(1))
+    log.reader = lambda positions: Endless(log, positions)  # type: ignore[method-assign]
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=lambda: run(SETTINGS, log, stop=stop, ready=lambda: None, clock=clock), daemon=True
+    )
+    thread.start()
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_what_is_read_again_holds_up_neither_other_partitions_nor_the_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hgext.vcsreplicator.aggregator.rereading.SLICE", 1)
+    clock, log = installation(partitions=2)
+    chains = {partition_of(chain.repository, 2): chain for chain in map(Chain, "abcdef")}
+    skipped, other = chains[0], chains[1]
+    send(log, skipped.take(10))
+    log.acknowledge(GROUP, EVENTS, log.ends(EVENTS))
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        send(log, [*skipped.take(2), *other.take(2)])
+        session.step(0.0)
+        assert 0 in session._again
+        ack(log, skipped, other)
+        session.step(0.0)
+        session.step(0.0)
+        assert noticed(log, other) == [1, 2]
+        assert 0 in session._again
+        beats = [record.offset for record in log.records(STATE) if record.key == GROUP]
+        clock.advance(5.0)
+        session.step(0.0)
+        assert [record.offset for record in log.records(STATE) if record.key == GROUP] > beats
+        for _ in range(20):
+            session.step(0.0)
+    assert noticed(log, skipped) == list(range(1, 13))
+    assert noticed(log, other) == [1, 2]

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The topic `state` alone is older than the rest: nothing is announced twice, and no sequence and no `previous` goes back."""
+
+from collections.abc import Callable
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
+from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, Message, topics
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.levels import Notice, State
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregating import ask, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
+
+
+class Installation:
+    """An aggregator on a log in memory, and one mirror that serves everything."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.log = MemoryLog(self.clock)
+        self.log.create(topics(partitions=1))
+        ask(self.log, Verb.ADD, "alpha")
+        self.session = self._opened()
+
+    def restart(self, meanwhile: Callable[[], None]) -> None:
+        self.session.close()
+        meanwhile()
+        self.session = self._opened()
+
+    def step(self, *chains: Chain) -> None:
+        """The mirror serves all of these; some signs of life later all is decided."""
+        for chain in chains:
+            ack = to_json(chain.ack("alpha", len(chain.events)))
+            self.log.append([Message(topic=ACKS, key=f"alpha/{chain.repository}", value=ack)])
+        for _ in range(4):
+            self.session.step(0.0)
+            self.clock.advance(5.0)
+
+    def state(self, chain: Chain) -> State:
+        [value] = [record.value for record in self.log.records(STATE) if record.key == chain.repository]
+        return from_json(State, value or b"")
+
+    def told(self) -> list[tuple[str, int, str | None]]:
+        """Path, public sequence and `previous` of every push that was announced."""
+        notices = [from_json(Notice, record.value or b"") for record in self.log.records(NOTICES)]
+        return [
+            (notice.event.path, (notice.base or 0) + notice.event.seq, notice.previous["changegroup.1"])
+            for notice in notices
+            if "changegroup.1" in notice.previous
+        ]
+
+    def _opened(self) -> Session:
+        return Session(SETTINGS, self.log, self.log.transactor(GROUP), self.clock)
+
+
+def chained(chain: Chain, *, first: int = 0) -> list[tuple[str, int, str | None]]:
+    pushes = [event for event in chain.events if event.type is Type.CHANGED]
+    before = [None, *(event.id for event in pushes)]
+    return [(event.path, event.seq, previous) for event, previous in zip(pushes, before[:-1], strict=True)]
+
+
+@pytest.mark.parametrize("pushed", [0, 1, 3], ids=["nothing", "one", "several"])
+def test_a_state_that_was_restored_older_while_the_aggregator_was_down_repeats_no_notice(pushed: int) -> None:
+    here, chain, new = Installation(), Chain("x"), Chain("new")
+    send(here.log, chain.take(3))
+    here.step(chain)
+    older = here.log.copied(STATE)
+    send(here.log, [*chain.take(2), *new.take(2)])
+    here.step(chain, new)
+    send(here.log, chain.take(pushed))
+    here.step()  # seen, and not announced
+    here.restart(lambda: here.log.restore(STATE, older))
+    here.step(chain, new)
+    send(here.log, chain.take(2))
+    here.step(chain)
+    assert [each for each in here.told() if each[0] == "x"] == chained(chain)
+    assert [each for each in here.told() if each[0] == "new"] == chained(new)
+    assert here.state(new).noticed == 2
+
+
+def test_a_state_from_before_an_adoption_takes_no_public_sequence_back() -> None:
+    here, chain, new = Installation(), Chain("x"), Chain("x", incarnation=2)
+    send(here.log, chain.take(2))
+    here.step(chain)
+    older = here.log.copied(STATE)
+    send(here.log, chain.take(2))
+    here.step(chain)
+    send(here.log, [new.next(Type.SYNC, detail={"reason": "adopted"}), new.next()])
+    here.step(new)
+    here.restart(lambda: here.log.restore(STATE, older))
+    send(here.log, new.take(1))
+    here.step(new)
+    ids = [event.id for event in (*chain.events[1:], *new.events[1:])]
+    assert here.told() == [
+        ("x", sequence, previous) for sequence, previous in zip((2, 3, 4, 6, 7), [None, *ids[:-1]], strict=True)
+    ]
+    assert (here.state(new).retired, here.state(new).base) == ((chain.incarnation,), 4)
+
+
+def test_a_state_that_went_back_under_a_running_aggregator_is_written_again() -> None:
+    here, chain, other = Installation(), Chain("x"), Chain("other")
+    send(here.log, [*chain.take(3), *other.take(1)])
+    here.step(chain, other)
+    older = here.log.copied(STATE)
+    send(here.log, [*chain.take(20), *other.take(1)])
+    here.step(chain, other)
+    here.log.restore(STATE, older)
+    assert here.state(chain).released == 3
+    here.step()
+    assert (here.state(chain).released, here.state(chain).noticed) == (23, 23)
+    assert here.state(other).noticed == 2
+
+
+def test_a_state_that_stands_is_not_written_again() -> None:
+    here, chain = Installation(), Chain("x")
+    send(here.log, chain.take(3))
+    here.step(chain)
+    before = here.log.copied(STATE)[2][STATE, 0, chain.repository]
+    here.step()
+    here.step()
+    assert here.log.copied(STATE)[2][STATE, 0, chain.repository] == before
+
+
+def test_a_loss_of_state_reads_no_more_notices_than_are_newer_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, chain = Installation(), Chain("x")
+    send(here.log, chain.take(30))
+    here.step(chain)
+    read: list[int] = []
+    recover = type(here.session.core).recover
+    monkeypatch.setattr(
+        type(here.session.core),
+        "recover",
+        lambda core, notice: (read.append(notice.event.seq), recover(core, notice))[1],
+    )
+    here.restart(lambda: None)
+    assert read == []

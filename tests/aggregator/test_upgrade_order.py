@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Releases of different age beside each other: an older aggregator refuses to take over, and older mirrors are named."""
+
+import json
+import threading
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.alarms import alarms, survey
+from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session, run
+from hgext.vcsreplicator.log import ACKS, STATE, Message, topics
+from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorBeat, Beat
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.hands import Hands
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+
+def test_an_aggregator_refuses_what_a_newer_one_wrote_and_leaves_that_one_alone() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    newer = log.transactor(IDENTITY)
+    beat = AggregatorBeat(time=1.0, roster=0, held=0, format=AGGREGATOR_FORMAT + 1)
+    newer.commit([Message(topic=STATE, key=IDENTITY, value=to_json(beat))])
+    with pytest.raises(
+        BadConfig, match=r"topic state: written by an aggregator of a newer release .* upgrade this one"
+    ):
+        run(AggregatorSettings(), log, stop=threading.Event(), ready=lambda: pytest.fail("took over"), clock=clock)
+    newer.commit([], group=GROUP, positions={})  # not fenced
+
+
+def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    log.append([Message(topic=STATE, key=IDENTITY, value=b'{"time":1.0,"roster":0,"held":0}')])
+    stop = threading.Event()
+    run(AggregatorSettings(), log, stop=stop, ready=stop.set, clock=clock)
+    with Session(AggregatorSettings(), log, log.transactor(IDENTITY), clock) as session:
+        session.step(0.0)
+    [beat] = [record.value for record in log.records(STATE) if record.key == IDENTITY]
+    assert json.loads(beat or b"")["format"] == AGGREGATOR_FORMAT
+
+
+def hear(hands: Hands, name: str, **members: int) -> list[str]:
+    beat = to_json(Beat(mirror=name, time=1.0, positions={}, version="0.0.9", **members))
+    hands.core.ack(hands.record(ACKS, name, beat), hands.now)
+    return [alarm.text for alarm in alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)]
+
+
+def test_a_mirror_that_does_not_say_from_where_it_can_serve_is_named_until_it_is_upgraded() -> None:
+    hands = Hands("alpha", "beta")
+    assert hear(hands, "alpha", format=MIRROR_FORMAT) == []
+    [text] = hear(hands, "beta")
+    assert text.startswith("mirror of an older release beta: upgrade it; ")
+    assert hear(hands, "gamma") == [text]  # not in the roster
+    assert hear(hands, "beta", format=MIRROR_FORMAT) == []

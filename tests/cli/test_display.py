@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What people read: every name whole and as it is, whatever a library that colours text would make of it."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from hgext.vcsreplicator.aggregator.arrival import Arrival, follow
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.bootstrap import _Display
+from hgext.vcsreplicator.cli.display import table, visible
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.jobs.bootstrap import Progress
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason, State
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
+from notifier.webhook.deliveries import Deliveries
+from notifier.webhook.subscription import Subscription
+from testing.builders.chains import Chain
+
+NAMES = ["[red]repo[/]", "[/bold]", "group/:smile:", "a/" + "long-name" * 12]
+
+
+def put(log: Log, topic: str, key: str, value: object) -> None:
+    log.append([Message(topic=topic, key=key, value=to_json(value))])
+
+
+def installed(log: Log, name: str) -> None:
+    """One repository of this name, of which a mirror says something."""
+    chain = Chain(name)
+    event = chain.next()
+    log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    state = State(
+        repository=event.repository,
+        incarnation=event.incarnation,
+        path=name,
+        generation=1,
+        seq=1,
+        event=event.id,
+        digest=event.digest,
+        released=0,
+        noticed=0,
+        roster=1,
+    )
+    put(log, STATE, event.repository, state)
+    put(log, STATE, "aggregator", AggregatorBeat(time=0.0, roster=1, held=1))
+    ack = replace(chain.ack("alpha", 1), detached=Reason.CORRUPT, note=f"bad {name}")
+    put(log, ACKS, f"alpha/{event.repository}", ack)
+    put(log, ACKS, "alpha", Beat(mirror="alpha", time=0.0, positions={}, version="1"))
+    mirror = Mirror(
+        name="alpha",
+        state=MirrorState.ACTIVE,
+        rules=Rules(exclude=(f"path:{name}x",)),
+        deactivated=(event.repository,),
+    )
+    put(log, ROSTER, KEY, Roster(mirrors=(mirror,)))
+    reject = ErrorRecord(
+        time=0.0, service="notifier", reason=f"no {name}", topic=EVENTS, partition=0, offset=0, key=None, value=""
+    )
+    put(log, ERRORS, "x", reject)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "x.toml").write_text(
+        f'log = "sqlite://{tmp_path}/log.db"\n[public.urls]\n"" = "https://hg.example/"\n'
+        f'[notifier]\nstate = "{tmp_path}/notifier.db"\n'
+        f'[notifier.hooks]\ntype = "webhook"\ndatabase = "{tmp_path}/deliveries.db"\n'
+    )
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+    return tmp_path
+
+
+def said(folder: Path, *words: str) -> str:
+    result = CliRunner().invoke(program, [*words, "--config", str(folder / "x.toml")])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("status",), "{}"),
+        (("check",), "{}"),
+        (("trace", "{}"), "bad {}"),
+        (("roster", "list"), "-path:{}x"),
+        (("errors",), "no {}"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_a_name_is_printed_whole_and_as_it_is(folder: Path, words: tuple[str, ...], wanted: str, name: str) -> None:
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        installed(log, name)
+    assert wanted.format(name) in said(folder, *(word.format(name) for word in words))
+
+
+def test_an_error_of_another_release_hides_no_others(folder: Path) -> None:
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        installed(log, "x")
+        log.append([Message(topic=ERRORS, key="x", value=b'{"severity": 3}')])
+    told = said(folder, "errors")
+    assert "no x" in told
+    assert "a record that this release does not understand" in told
+
+
+def test_status_names_a_mirror_that_never_said_how_far_it_is(folder: Path) -> None:
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        installed(log, "x")
+        put(log, ROSTER, KEY, Roster(mirrors=(Mirror(name="quiet", state=MirrorState.ACTIVE),)))
+    [row] = [line for line in said(folder, "status").splitlines() if line.split()[:4] == ["x", "1", "0", "0"]]
+    assert row.split()[4:] == ["quiet"]
+
+
+def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) -> None:
+    old, new = Chain("x"), Chain("x", incarnation=2)
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        for chain in (old, new):
+            event = chain.next()
+            log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+            put(log, NOTICES, event.repository, Notice(event=event, time=0.0, roster=1, acks=(), previous={}))
+        state = follow(follow(None, old.events[0], Arrival.FIRST, 1), new.events[0], Arrival.ADOPTED, 1)
+        put(log, STATE, state.repository, replace(state, noticed=1))
+    told = said(folder, "trace", "x", "--event", "1")
+    assert f"id {new.events[0].id}" in told
+    assert "notice written: offset 1," in told
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_subscription_is_printed_whole_and_as_it_is(folder: Path, name: str) -> None:
+    deliveries = Deliveries(str(folder / "deliveries.db"))
+    deliveries.add(name, Subscription(url=f"https://ci.example/{name}"), origin="command", who=f"{name}@host", now=0.0)
+    deliveries.close()
+    assert f"https://ci.example/{name}" in said(folder, "subscription", "list")
+    assert f"{name}@host" in said(folder, "subscription", "history")
+
+
+def test_on_80_columns_a_long_name_is_folded_not_cut() -> None:
+    name, output = "group/" + "x" * 150, io.StringIO()
+    Console(file=output, width=80).print(table(("repository", "behind"), [(name, "3")]))
+    lines = output.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(line.split()[0] for line in lines[1:]) == name
+
+
+def test_what_would_move_the_cursor_is_written_out() -> None:
+    assert visible("Zoë\x1b[2J\r\nroot") == "Zoë\\x1b[2J\\r\\nroot"
+
+
+def test_the_numbers_of_a_bootstrap_fit_into_eighty_columns() -> None:
+    display = _Display(as_json=False)
+    display._measure(Progress(total=12345, present=10000, failed=1, bytes=123_456_789_012))
+    output = io.StringIO()
+    Console(width=80, file=output).print(display._bars.get_renderable())
+    assert "10000/12345 repositories  123.5 GB" in output.getvalue()
+    assert "…" not in output.getvalue()

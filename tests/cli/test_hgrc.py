@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`config check` asks Mercurial itself whether it would go on without an extension."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import BadConfig
+
+pytestmark = pytest.mark.processes
+
+MIRROR = """\
+[extensions]
+*:required = yes
+pushlog =
+vcsreplicator =
+[vcsreplicator]
+role = mirror
+"""
+
+
+@pytest.fixture(autouse=True)
+def our_hg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+
+
+def checked(folder: Path, hgrc: str, *, by_environment: bool = False) -> Result:
+    """`config check` with this hgrc."""
+    url = f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
+    with open_log(url) as log:
+        log.create(topics())
+    (folder / "services.toml").write_text(f'log = "{url}"\n')
+    (folder / "hgrc").write_text(hgrc)
+    words = ["config", "check", "--config", str(folder / "services.toml")]
+    if by_environment:
+        return CliRunner().invoke(program, words, env={"HGRCPATH": str(folder / "hgrc")})
+    return CliRunner().invoke(program, [*words, "--hgrc", str(folder / "hgrc")])
+
+
+@pytest.mark.parametrize(
+    ("required", "by_environment"),
+    [
+        ("*:required = yes", False),
+        ("vcsreplicator:required = on\npushlog:required = Yes", False),
+        ("*:required=1", True),
+    ],
+)
+def test_an_hgrc_that_requires_the_extensions_is_right(tmp_path: Path, required: str, by_environment: bool) -> None:
+    result = checked(tmp_path, MIRROR.replace("*:required = yes", required), by_environment=by_environment)
+    assert result.exit_code == 0, result.exception
+    assert "hg extension vcsreplicator: " in result.output
+    assert "hg extension pushlog: " in result.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("*:required = yes\n", "", r"[extensions] *:required: expected yes, got nothing: without it Mercurial goes on"),
+        ("*:required = yes", "*:required = no", "[extensions] *:required: expected yes, got no: "),
+        ("*:required = yes", "vcsreplicator:required = yes", "it cannot load pushlog"),
+        ("*:required = yes", "pushlog:required = yes", "it cannot load vcsreplicator"),
+        ("*:required = yes", "*:required = yes\npushlog:required = no", "it cannot load pushlog"),
+        ("vcsreplicator =", "vcsreplicater =", 'failed to import extension "vcsreplicater"'),
+        (
+            "*:required = yes\npushlog =\nvcsreplicator =",
+            "vcsreplicater =",
+            "vcsreplicator: expected a line that loads",
+        ),
+        ("vcsreplicator =\n", "vcsreplicator = !\n", "vcsreplicator: expected a line that loads it"),
+        ("role = mirror", "role = mirrors", 'role: expected master or mirror, got "mirrors"'),
+    ],
+)
+def test_an_hgrc_with_which_mercurial_goes_on_is_wrong(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    assert old in MIRROR
+    result = checked(tmp_path, MIRROR.replace(old, new))
+    assert isinstance(result.exception, BadConfig), result.output
+    assert complaint in str(result.exception)
+    assert str(result.exception).startswith(f"{tmp_path}/hgrc: ")
+
+
+def test_a_role_without_the_extension_is_wrong_by_environment_too(tmp_path: Path) -> None:
+    result = checked(
+        tmp_path,
+        MIRROR.replace("*:required = yes\n", "").replace("vcsreplicator =", "vcsreplicater ="),
+        by_environment=True,
+    )
+    assert isinstance(result.exception, BadConfig), result.output
+    assert str(result.exception).startswith("HGRCPATH: [extensions] vcsreplicator: expected a line that loads it")
+
+
+def test_what_mercurial_cannot_set_up_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("from mercurial import exchange\ndel exchange.unbundle\n")
+    result = checked(tmp_path, MIRROR.replace("pushlog =", f"other = {tmp_path}/other.py\npushlog =", 1))
+    assert isinstance(result.exception, BadConfig)
+    assert "mercurial.exchange.unbundle is missing" in str(result.exception)
+
+
+def test_a_machine_without_master_and_mirror_needs_no_hgrc(tmp_path: Path) -> None:
+    result = checked(tmp_path, "[ui]\nusername = dana\n", by_environment=True)
+    assert result.exit_code == 0, result.exception
+    assert "not enabled in this environment (HGRCPATH)" in result.output
+    assert isinstance(checked(tmp_path, "[ui]\nusername = dana\n").exception, BadConfig)

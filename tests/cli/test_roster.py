@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator roster` against an aggregator that runs."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.log import ACKS, ROSTER, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregating import all_noticed, send
+from testing.builders.chains import Chain
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+SOON = 30.0
+
+
+class Installation:
+    """A log with a configuration, and an aggregator if it is started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "vcsreplicator.toml"
+        self.config.write_text(f'log = "sqlite://{folder}/log.db"\n[aggregator]\nbeat = 0.1\n')
+        self.log = open_log(f"sqlite://{folder}/log.db")
+        self.log.create(topics())
+        self.chain = Chain("group/one")
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        ready, settings = threading.Event(), AggregatorSettings(beat=0.1)
+        self._thread = threading.Thread(target=lambda: run(settings, self.log, stop=self._stop, ready=ready.set))
+        self._thread.start()
+        assert ready.wait(SOON)
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread:
+            self._thread.join(SOON)
+        self._stop.clear()
+
+    def close(self) -> None:
+        self.stop()
+        self.log.close()
+
+    def write_roster(self, *rules: str) -> None:
+        """The roster as an older release may have left it: alpha includes by these rules."""
+        alpha = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=rules))
+        self.log.append([Message(topic=ROSTER, key=KEY, value=to_json(Roster(version=7, mirrors=(alpha,))))])
+
+    def cli(self, *words: str) -> Result:
+        return CliRunner().invoke(program, ["roster", *words, "--config", str(self.config)])
+
+    def done(self, *words: str) -> str:
+        result = self.cli(*words)
+        assert result.exit_code == 0, result.output + str(result.exception)
+        return result.output
+
+    def refused(self, *words: str) -> str:
+        result = self.cli(*words)
+        assert isinstance(result.exception, Refused), result.output + str(result.exception)
+        return str(result.exception)
+
+    def push(self, count: int) -> None:
+        send(self.log, self.chain.take(count))
+
+    def ack(self, mirror: str, applied: int) -> None:
+        ack = self.chain.ack(mirror, applied)
+        self.log.append([Message(topic=ACKS, key=f"{mirror}/{ack.repository}", value=to_json(ack))])
+
+
+@pytest.fixture(autouse=True)
+def quiet_log() -> Iterator[None]:
+    """The aggregator of these tests runs in the process of the verb: what it logs is not the verb's output."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    made = Installation(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_mirror_is_added_and_listed(installation: Installation) -> None:
+    installation.start()
+    assert "alpha is " in installation.done("add", "alpha", "--include", "re:group/[a-z]")
+    eventually(lambda: "active" in installation.done("list"), timeout=SOON)
+    assert "+re:group/[a-z]" in installation.done("list")
+    roster = json.loads(installation.done("list", "--json"))
+    assert roster["mirrors"][0]["rules"]["include"] == ["re:group/[a-z]"]
+
+
+def test_dangerous_verbs_say_what_they_would_do_and_do_it_with_yes(installation: Installation) -> None:
+    installation.start()
+    installation.done("add", "alpha")
+    installation.done("add", "beta")
+    installation.push(3)
+    installation.ack("alpha", 3)
+    eventually(lambda: "3 notices that wait for beta" in installation.refused("deactivate", "beta"), timeout=SOON)
+    assert installation.refused("deactivate", "beta").endswith("add --yes to do it")
+    installation.done("deactivate", "beta", "--yes", "--reason", "disk full")
+    eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
+    assert "disk full" in installation.done("list", "--decisions")
+
+
+def test_a_repository_may_be_named_by_its_path(installation: Installation) -> None:
+    installation.start()
+    installation.done("add", "alpha", "--reason", "the only one")
+    installation.push(1)
+    eventually(
+        lambda: "neither" not in installation.refused("deactivate", "alpha", "--repository", "group/one"), timeout=SOON
+    )
+    installation.done("deactivate", "alpha", "--repository", "group/one", "--yes")
+    assert "group/one" in installation.done("list")
+    assert "neither a path nor an id" in installation.refused("deactivate", "alpha", "--repository", "nowhere", "--yes")
+    installation.done("activate", "alpha", "--repository", installation.chain.repository)
+    assert "group/one" not in installation.done("list")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("join", "nobody"), "there is no mirror nobody; add it first"),
+        (("add", "Alpha"), "expected lower-case letters"),
+        (("add", "alpha", "--include", "re:("), "not a regular expression"),
+        (("allow-empty", "yes"), "without a gating mirror notices would go out; add --yes to do it"),
+    ],
+)
+def test_what_would_be_refused_is_refused_without_asking(
+    installation: Installation, words: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in installation.refused(*words)
+    assert installation.log.ends("roster-requests") == {0: 0}
+
+
+def test_a_request_without_an_aggregator_is_kept_and_decided_later(installation: Installation) -> None:
+    assert "has not decided within 0.1 s" in installation.refused("add", "alpha", "--wait", "0.1")
+    installation.start()
+    eventually(lambda: "alpha" in installation.done("list"), timeout=SOON)
+
+
+def test_an_allowed_empty_roster_is_shown(installation: Installation) -> None:
+    installation.start()
+    assert "notices are held" in installation.done("list")
+    assert "notices go out" in installation.done("allow-empty", "yes", "--yes")
+    assert "notices go out" in installation.done("list")
+
+
+BAD = "re:(?!private/)"
+
+
+def test_a_bad_rule_of_an_older_release_stops_nothing_and_is_mended_by_request(installation: Installation) -> None:
+    installation.write_roster(BAD)
+    installation.start()
+    installation.push(2)
+    installation.ack("alpha", 2)
+    eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
+    installation.done("rules", "alpha", "--exclude", "re:private/", "--include", "re:.*", "--yes")
+    assert "-re:private/" in installation.done("list")
+
+
+def test_the_roster_is_mended_while_nothing_runs_and_the_next_aggregator_goes_by_it(installation: Installation) -> None:
+    installation.write_roster(BAD)
+    installation.push(1)
+    assert "add --yes to do it" in installation.refused("rules", "alpha", "--include", "path:elsewhere", "--offline")
+    words = ("rules", "alpha", "--include", "path:elsewhere", "--yes", "--offline", "--reason", "mended")
+    assert "roster version 8: alpha is active" in installation.done(*words)
+    assert "+path:elsewhere" in installation.done("list")
+    assert "mended" in installation.done("list", "--decisions")
+    installation.done("allow-empty", "yes", "--yes", "--offline")
+    installation.start()  # alpha, which never acked, gates nothing any more
+    eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
+
+
+def test_a_request_that_waits_does_not_undo_what_was_decided_offline_after_it(installation: Installation) -> None:
+    installation.write_roster(BAD)
+    installation.refused("rules", "alpha", "--include", "re:older", "--yes", "--wait", "0")
+    installation.log.append([Message(topic="roster-requests", key="x", value=b"no request")])
+    installation.done("rules", "alpha", "--include", "re:newer", "--yes", "--offline")
+    installation.start()
+    installation.done("deactivate", "alpha", "--yes")  # decided after what waited
+    assert "+re:newer" in installation.done("list")
+    roster = json.loads(installation.done("list", "--json"))
+    told = [(decision["request"]["verb"], decision.get("refusal")) for decision in roster["recent"]]
+    assert [verb for verb, _ in told] == ["rules", "rules", "deactivate"]
+    assert "was decided offline before it" in told[0][1]
+    assert told[1:] == [("rules", None), ("deactivate", None)]
+
+
+def test_nothing_is_decided_offline_while_an_aggregator_runs(installation: Installation) -> None:
+    installation.write_roster()
+    installation.start()
+    assert "an aggregator runs" in installation.refused("deactivate", "alpha", "--yes", "--offline")
+    installation.done("deactivate", "alpha", "--yes")  # it was not fenced
+    installation.stop()
+    assert "alpha is active" in installation.done("activate", "alpha", "--offline")
+
+
+def test_what_needs_an_aggregator_is_refused_offline_and_changes_nothing(installation: Installation) -> None:
+    installation.write_roster()
+    assert "only an aggregator can do that" in installation.refused("add", "beta", "--offline")
+    assert "beta" not in installation.done("list")
+    assert installation.log.ends("roster-requests") == {0: 0}

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator demo`: what a newcomer sees first, and what programs rely on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+DEMO = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "demo")
+ROLES = {"relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier", "web-master", "web-alpha", "web-beta"}
+
+
+@contextmanager
+def staying(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A demo that stays, and the file where it tells about itself."""
+    ready = folder / "ready.json"
+    process = subprocess.Popen(
+        [*DEMO, "--dir", str(folder), "--stay", "--ready", str(ready)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        eventually(ready.exists, what="the demo is ready")
+        yield process, ready
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def about(ready: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(ready.read_text())
+    return content
+
+
+def running_in(folder: Path) -> list[int]:
+    """Processes whose environment or command line names the folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder).encode() in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_demo_pushes_and_shows_timeline_and_notice(tmp_path: Path) -> None:
+    done = subprocess.run([*DEMO, "--dir", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "committed on the master",
+        "in the log",
+        "applied on alpha",
+        "applied on beta",
+        "released",
+        "notice written",
+    ):
+        assert len(re.findall(rf"[0-9.]+ ms\s+{words}", done.stdout)) == 2
+    notice = json.loads(done.stdout[done.stdout.index("The notice:") + 11 :])
+    assert notice["type"] == "changegroup.1"
+    assert notice["data"]["repo_url"] == "https://hg.example/hello"
+    assert running_in(tmp_path) == []
+
+
+def test_what_it_tells_programs_has_every_member(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    subprocess.run([*DEMO, "--dir", str(tmp_path), "--prepare", "--ready", str(ready)], check=True, capture_output=True)
+    content = about(ready)
+    assert set(content) == {"master", "mirrors", "services", "log", "pulse", "sns", "status_url"}
+    assert set(content["master"]) == {"root", "env", "url"}
+    assert [set(mirror) for mirror in content["mirrors"]] == [{"name", "root", "url"}] * 2
+    assert set(content["services"]) == ROLES
+    assert all(set(service) == {"argv", "env", "pid"} for service in content["services"].values())
+    assert {service["pid"] for service in content["services"].values()} == {None}
+    assert (content["pulse"], content["sns"]) == (None, None)
+    assert running_in(tmp_path / "repos") == []
+
+
+def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    subprocess.run([*DEMO, "--dir", str(tmp_path), "--prepare", "--ready", str(ready)], check=True, capture_output=True)
+    (tmp_path / "json.py").write_text("raise SystemExit('taken from the current folder')\n")
+    aggregator = about(ready)["services"]["aggregator"]
+    program = aggregator["argv"][: aggregator["argv"].index("aggregator")]
+    asked = [*program, "aggregator", "--config", "nowhere.toml"]
+    done = subprocess.run(asked, env=aggregator["env"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "vcsreplicator: nowhere.toml: cannot be read: No such file or directory"
+
+
+def test_a_service_that_dies_is_started_again_and_the_file_says_so(tmp_path: Path) -> None:
+    with staying(tmp_path) as (_, ready):
+        before = about(ready)["services"]["aggregator"]["pid"]
+        os.kill(before, signal.SIGKILL)
+        eventually(lambda: about(ready)["services"]["aggregator"]["pid"] not in (before, None), what="a new process id")
+
+
+def test_ctrl_c_stops_everything_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    with staying(tmp_path) as (process, _):
+        assert len(running_in(tmp_path)) >= len(ROLES)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert running_in(tmp_path) == []
+
+
+def test_the_services_end_when_the_demo_is_killed(tmp_path: Path) -> None:
+    with staying(tmp_path) as (process, _):
+        process.kill()
+        process.communicate()
+        eventually(lambda: running_in(tmp_path) == [], what="all services ended")
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run([*DEMO, "--dir", str(tmp_path / "file")], capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert done.stderr.strip() == f"vcsreplicator: --dir: {tmp_path}/file cannot be used: File exists"

@@ -1,0 +1,151 @@
+What a kill interrupted is finished by whoever comes next, and concerns nobody else.
+
+  $ . "$TESTDIR/master.sh"
+  $ cat > $TESTTMP/die.py <<'E'
+  > """`die.at = MODULE.FUNCTION`: this process is killed when it comes there."""
+  > import importlib, os, signal
+  > def reposetup(ui, repo):
+  >     module, name = ui.config(b"die", b"at", b"").decode().split(".")
+  >     module = importlib.import_module("hgext.vcsreplicator.hg.master." + module)
+  >     setattr(module, name, lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL))
+  > E
+  $ dying() { at=$1; shift; hgm --config extensions.die=$TESTTMP/die.py --config die.at=$at "$@" 2>&1 | grep -v '^Killed'; }
+  $ finish() { python "$TESTDIR/master-finish.py" $TESTTMP/repos; }
+
+A deletion killed before its note was removed: the path is free for another repository.
+
+  $ hgm init -q repos/one
+  $ dying intents.remove -R repos/one replicatedelete --yes
+  [1]
+  $ ls repos/.vcsreplicator/intents | wc -l | tr -d ' '
+  1
+  $ hgm init repos/one
+  (recorded repository creation in replication log in *s) (glob)
+  $ ls repos/.vcsreplicator/intents
+  $ events
+  one 1 created origin=init after=0
+  one 2 deleted after=0
+  one 1 created generation=2 origin=init after=0
+
+A second rename killed before its event: it is not taken for the first, which is told.
+
+  $ hgm -R repos/one replicaterename -q --yes repos/two
+  $ dying lifecycle._announce_rename -R repos/two replicaterename --yes repos/three
+  [1]
+  $ hgm -R repos/two bookmark -r null x
+  an interrupted renamed is being finished
+  abort: this repository was renamed
+  [255]
+  $ ls repos
+  three
+  $ hgm -R repos/three bookmark -r null x
+  recorded push in replication log in *s (glob)
+  $ events three
+  three 3 renamed from=two after=0
+  three 4 changed x=000000000000 after=0
+
+The one who finishes leaves no lock of its own in what it moved.
+
+  $ dying lifecycle._move -R repos/three replicaterename --yes repos/four
+  [1]
+  $ finish
+  $ ls repos
+  four
+  $ ls repos/four/.hg/store/lock repos/four/.hg/wlock
+  ls: cannot access 'repos/four/.hg/store/lock': No such file or directory
+  ls: cannot access 'repos/four/.hg/wlock': No such file or directory
+  [2]
+
+A strip that the relay carries out, where no extension is loaded, is told to the pushlog too. Who sends the repository's events is
+not waited for: others have their notes behind it.
+
+  $ hgm init -q repos/cut
+  $ hg clone -q ssh://x/$TESTTMP/repos/cut cut
+  $ for text in a b; do echo $text > cut/file; hg -R cut commit -q -A -m $text; hg -R cut push -q; done
+  $ dying announcing.quiet -R repos/cut strip -q --no-backup 1
+  [1]
+  $ flock repos/cut/.hg/store/outbox.lock python "$TESTDIR/master-finish.py" $TESTTMP/repos
+  $ ls repos/.vcsreplicator/intents | wc -l | tr -d ' '
+  1
+  $ finish
+  $ ls repos/.vcsreplicator/intents
+  $ hgm -R repos/cut verifypushlog
+  pushlog entry has no nodes: #2
+  pushlog contains all 1 changesets across 2 pushes
+  $ hg -R cut push -q
+
+A relay that is killed while it does so, once the first file is named that is going to be cut, leaves no damaged store.
+
+  $ echo c > cut/file; hg -R cut commit -q -m c; hg -R cut push -q
+  $ dying announcing.quiet -R repos/cut strip -q --no-backup 1
+  [1]
+  $ cat > $TESTTMP/die-relay.py <<'E'
+  > import os, runpy, signal, sys
+  > from mercurial import transaction
+  > name = transaction.transaction._addentry
+  > def named(tr, file, size):
+  >     name(tr, file, size)
+  >     if file == b"00changelog.i" and size:
+  >         os.kill(os.getpid(), signal.SIGKILL)
+  > transaction.transaction._addentry = named
+  > runpy.run_path(sys.argv.pop(1), run_name="__main__")
+  > E
+  $ { python $TESTTMP/die-relay.py "$TESTDIR/master-finish.py" $TESTTMP/repos; :; } 2>&1 | grep -v 'Killed'
+  [1]
+  $ finish
+  $ hgm -R repos/cut verify -q
+  $ hgm -R repos/cut log -T '{rev} {desc}\n'
+  0 a
+  $ hg -R cut push -q
+
+A bookmark on what is stripped goes to what stays, also when the strip is killed before Mercurial moves it.
+
+  $ cat > $TESTTMP/die-late.py <<'E'
+  > """This process is killed when a strip is about to move bookmarks."""
+  > import os, signal
+  > def reposetup(ui, repo):
+  >     class dying(repo.__class__):
+  >         def transaction(self, desc, report=None):
+  >             if desc == b"repair":
+  >                 os.kill(os.getpid(), signal.SIGKILL)
+  >             return super().transaction(desc, report)
+  >     repo.__class__ = dying
+  > E
+  $ for text in d e; do echo $text > cut/file; hg -R cut commit -q -A -m $text; done; hg -R cut push -q -f
+  $ hgm -R repos/cut bookmark -q -r tip here
+  $ hgm --config extensions.die=$TESTTMP/die-late.py -R repos/cut strip -q --no-backup 1 2>&1 | grep -v '^Killed'
+  [1]
+  $ finish
+  $ hgm -R repos/cut log -T '{rev} {desc} {bookmarks}\n'
+  0 a here
+  $ hg -R cut push -q
+  $ hgm -R repos/cut verifypushlog 2> /dev/null
+  pushlog contains all 5 changesets across 7 pushes
+
+A note that cannot be read, and a repository that cannot be opened, hold up no other.
+
+  $ hgm init -q repos/a
+  $ hgm init -q repos/z
+  $ dying lifecycle._move -R repos/z replicaterename --yes repos/zz
+  [1]
+  $ dying lifecycle._move -R repos/a replicaterename --yes repos/aa
+  [1]
+  $ echo unheard-of >> repos/a/.hg/requires
+  $ echo '{' > repos/.vcsreplicator/intents/00.json
+  $ finish
+  $TESTTMP/repos/.vcsreplicator/intents/00.json: Intent: not JSON: * (glob)
+  $TESTTMP/repos/a: renamed not finished: repository requires features unknown to this Mercurial: unheard-of
+  $ ls repos
+  a
+  cut
+  four
+  zz
+
+Somebody who writes to a repository whose note cannot be read is told where it is.
+
+  $ for note in repos/.vcsreplicator/intents/*.json; do echo '{' > $note; done
+  $ sed -i /unheard-of/d repos/a/.hg/requires
+  $ hgm -R repos/a bookmark -r null x
+  abort: $TESTTMP/repos/.vcsreplicator/intents/*.json: Intent: not JSON: * (glob)
+  (look at what became of this repository, then remove that file)
+  [255]

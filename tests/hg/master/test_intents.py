@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Notes of what is no transaction: read again whatever their size, and writable by whoever may write to the root."""
+
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+from mercurial import error
+
+from hgext.vcsreplicator.hg.master import creation, intents, refusals
+from hgext.vcsreplicator.hg.master.intents import Intent
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.event import Changes
+
+
+def intent(**members):
+    return Intent(kind="stripped", repository="a" * 32, seq=1, path="one", folder="/repos/one", **members)
+
+
+def heads(count):
+    return tuple(f"{number:040x}" for number in range(count))
+
+
+def test_a_strip_is_noted_whole_in_a_repository_with_a_hundred_thousand_heads(tmp_path):
+    note = intent(heads_after=heads(100_000))
+    intents.write(str(tmp_path), note)
+    assert intents.read(str(tmp_path), "one") == note
+
+
+def test_a_strip_that_no_event_can_tell_is_refused_before_it_begins():
+    refusals.refuse_large(Changes(added=None, heads_removed=heads(50_000)), hint=b"")
+    with pytest.raises(error.Abort, match="too large for one event: 100000 heads"):
+        refusals.refuse_large(Changes(added=None, heads_removed=heads(100_000)), hint=b"")
+
+
+def test_notes_and_generations_are_for_everybody_who_may_write_to_the_root(tmp_path):
+    tmp_path.chmod(0o2775)
+    before = os.umask(0o077)
+    try:
+        intents.write(str(tmp_path), intent())
+        creation.next_generation(str(tmp_path), "one")
+        creation.make_folder(str(tmp_path), creation.DELETED)
+    finally:
+        os.umask(before)
+    modes = {path.name[:4]: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    folders = {".vcs": 0o2775, "inte": 0o2775, "gene": 0o2775, "dele": 0o2775}
+    assert modes == {**folders, creation.name_of("one")[:4]: 0o664}
+
+
+@pytest.mark.parametrize(
+    ("kind", "members"),
+    [
+        ("renamed", {"to": "/elsewhere/one"}),
+        ("renamed", {"to": "ROOT/../elsewhere"}),
+        ("renamed", {"to": "ROOT-not/one"}),
+        ("renamed", {"to": "ROOT/link/one"}),
+        ("renamed", {"to": "ROOT/two", "to_root": "/elsewhere"}),
+        ("deleted", {"to": "ROOT/one"}),
+        ("stripped", {"folder": "/elsewhere/one"}),
+    ],
+)
+def test_a_note_that_names_a_place_outside_the_roots_is_refused(tmp_path, kind, members):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to("/")
+    root = str(tmp_path / "root")
+    given = {name: value.replace("ROOT", root) for name, value in {"folder": "ROOT/one", **members}.items()}
+    note = Intent(kind=kind, repository="a" * 32, seq=1, path="one", **given)
+    with pytest.raises(MalformedEvent, match="expected a"):
+        intents.confine(note, root, [root])
+
+
+def test_notes_of_what_happens_below_the_roots_are_taken(tmp_path):
+    roots = [str(tmp_path / name) for name in ("a", "b")]
+    moved = Intent(
+        kind="renamed", repository="a" * 32, seq=1, path="one", folder=f"{roots[0]}/one", to=f"{roots[1]}/x/one"
+    )
+    intents.confine(replace(moved, to_root=roots[1], to_path="x/one"), roots[0], roots)
+    aside = f"{roots[0]}/.vcsreplicator/deleted/{'a' * 32}"
+    intents.confine(replace(moved, kind="deleted", to=aside), roots[0], roots)

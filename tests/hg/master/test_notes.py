@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A note of an interrupted act that names a place outside the roots moves nothing: neither the relay nor a push obeys it."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.hg.master import intents
+from hgext.vcsreplicator.hg.master.intents import Intent
+from testing.builders.pushing import Master
+
+pytestmark = pytest.mark.processes
+
+LOOK = "import sys; from hgext.vcsreplicator.hg.master.relaying import Repositories\nprint(Repositories({sys.argv[1]: ''}, 'hg://master').finish(sys.argv[1]))"
+
+
+@pytest.fixture
+def master() -> Iterator[Master]:
+    folder = Path(tempfile.mkdtemp(prefix="push-"))
+    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 0.1").set_up()
+    shutil.rmtree(folder)
+
+
+def test_a_hostile_note_moves_no_repository_out_of_the_roots(master: Master) -> None:
+    master.create("one")
+    level = master.outbox("one").level()
+    assert level is not None
+    root, elsewhere = str(master.root), master.folder / "elsewhere"
+    note = Intent(
+        kind="renamed",
+        repository=level.repository,
+        seq=level.seq - 1,
+        path="one",
+        folder=f"{root}/one",
+        to=str(elsewhere),
+        to_path="two",
+        to_root=root,
+    )
+    intents.write(root, note)
+    done = subprocess.run([sys.executable, "-c", LOOK, root], capture_output=True, text=True, check=True)
+    assert "Intent.to: expected a folder below" in done.stdout
+    master.commit("one", "a")
+    assert "Intent.to: expected a folder below" in master.push("one", check=False)
+    assert (master.root / "one").is_dir()
+    assert not elsewhere.exists()

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pushes that a Mercurial took without the extension, the pushlog on: they are found later, and announced push by push."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import Log, topics
+from hgext.vcsreplicator.log.opening import open_log
+from testing.builders.cluster import Cluster
+from testing.builders.pushing import Master, events, running_relay
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+BLIND = ("--config", "extensions.vcsreplicator=!")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+        yield log
+
+
+@pytest.fixture
+def master(log: Log) -> Iterator[Master]:
+    folder = Path(tempfile.mkdtemp(prefix="push-"))
+    master = Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 60").set_up()
+    with running_relay(master.settings(), log):
+        yield master
+    shutil.rmtree(folder)
+
+
+def blind_push(master: Master, name: str, *arguments: str) -> None:
+    clone = str(master.folder / f"clone-{name}")
+    said = master.operate("-R", clone, "push", "-f", *BLIND, *arguments, str(master.root / name))
+    assert "recorded push in pushlog" in said
+
+
+def told(log: Log, name: str) -> list[tuple[str, int | None, int]]:
+    """Of each event its type, the push that it carries, and how many changesets it adds."""
+    return [
+        (
+            event.type.value,
+            event.changes.push and event.changes.push.id,
+            event.changes.added.count if event.changes.added else 0,
+        )
+        for event in events(log)[name]
+    ]
+
+
+def test_each_push_that_was_made_without_the_extension_is_an_event_of_its_own(master: Master, log: Log) -> None:
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    master.commit("one", "b")
+    master.commit("one", "c")
+    blind_push(master, "one")
+    clone = str(master.folder / "clone-one")
+    master.develop("-R", clone, "update", "-q", "0")
+    master.commit("one", "d")
+    master.develop("-R", clone, "bookmark", "mark")
+    blind_push(master, "one", "-B", "mark")
+    master.commit("one", "e")
+    master.push("one")
+    assert told(log, "one") == [
+        ("created", None, 0),
+        ("changed", 1, 1),
+        ("changed", 2, 2),
+        ("changed", 3, 1),
+        ("sync", None, 0),
+        ("changed", 4, 1),
+    ]
+    second, third = events(log)["one"][2:4]
+    assert (second.after.length, third.after.length) == (3, 4)
+    assert [len(e.changes.heads_added) for e in (second, third)] == [1, 1]
+    assert [len(e.changes.heads_removed) for e in (second, third)] == [1, 1]
+    assert [place.entry.first for place in master.outbox("one").kept()] == [0, 0, 1, 3, 0, 4]
+
+
+def test_what_no_push_brought_is_left_to_the_master(master: Master, log: Log) -> None:
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    master.commit("one", "b")
+    clone = str(master.folder / "clone-one")
+    master.operate("-R", clone, "push", *BLIND, "--config", "extensions.pushlog=!", str(master.root / "one"))
+    master.commit("one", "c")
+    blind_push(master, "one")
+    master.commit("one", "d")
+    master.operate("-R", clone, "push", *BLIND, "--config", "extensions.pushlog=!", str(master.root / "one"))
+    master.commit("one", "e")
+    master.push("one")
+    assert told(log, "one") == [
+        ("created", None, 0),
+        ("changed", 1, 1),
+        ("changed", None, 1),
+        ("changed", 2, 1),
+        ("sync", None, 0),
+        ("changed", 3, 1),
+    ]
+
+
+def test_a_history_that_was_rewritten_outside_is_left_to_the_master(master: Master, log: Log) -> None:
+    master.create("one")
+    for text in "ab":
+        master.commit("one", text)
+        master.push("one")
+    master.operate("-R", str(master.root / "one"), "strip", *BLIND, "--no-backup", "-q", "tip")
+    master.develop("-R", str(master.folder / "clone-one"), "update", "-q", "0")
+    master.commit("one", "c")
+    blind_push(master, "one", "-r", ".")
+    master.commit("one", "d")
+    blind_push(master, "one", "-r", ".")
+    master.commit("one", "e")
+    master.push("one", "-r", ".")
+    assert [event.type for event in events(log)["one"]] == ["created", "changed", "changed", "sync", "changed"]
+
+
+def test_mirrors_take_them_and_receivers_hear_of_each(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        clone = cluster.create("one")
+        cluster.commit(clone, "a")
+        cluster.push(clone)
+        for text in "bc":
+            cluster.commit(clone, text)
+            cluster.hg("--cwd", clone, "push", *BLIND, cluster.repository("one"), on_master=True)
+        cluster.commit(clone, "d")
+        cluster.push(clone)
+
+        def pushes() -> list[int]:
+            lines = [line for line in cluster.lines() if line["type"] == "changegroup.1"]
+            return [push["pushid"] for line in lines for push in line["data"]["pushlog_pushes"]]
+
+        eventually(lambda: pushes() == [1, 2, 3, 4], "each push is announced, in order")
+        told = cluster.cli("trace", "one")
+        assert "diverged" not in told.stdout, told.stdout
+        for name in ("alpha", "beta"):
+            assert "diverged" not in cluster.output(f"mirror-{name}")
+
+
+def bookmark(master: Master, name: str) -> None:
+    """The next change of a repository that concerns no changesets, hence not the pushlog."""
+    master.operate("-R", str(master.root / name), "bookmark", "-r", "0", "after")
+
+
+def test_a_repository_that_does_not_publish_is_left_to_the_master(master: Master, log: Log) -> None:
+    master.create("one")
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write("[phases]\npublish = no\n")
+    master.commit("one", "a")
+    master.push("one")
+    for text in "bc":
+        master.commit("one", text)
+        blind_push(master, "one")
+    bookmark(master, "one")
+    assert [event.type for event in events(log)["one"]] == ["created", "changed", "sync", "changed"]
+
+
+def test_pushes_in_a_pushlog_that_cannot_be_read_are_left_to_the_master(master: Master, log: Log) -> None:
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    for text in "bc":
+        master.commit("one", text)
+        blind_push(master, "one")
+    folder = master.root / "one" / ".hg"
+    (folder / "pushlog2.db").write_bytes(b"this is no database" * 1000)
+    (folder / "store" / "pushlog.log").unlink()
+    bookmark(master, "one")
+    assert [event.type for event in events(log)["one"]] == ["created", "changed", "sync", "changed"]

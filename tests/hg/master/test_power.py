@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The power goes at any sync of a push: whatever of the rest had reached the disk, the push is there whole or rolled back whole.
+
+One push runs, traced. At each of its syncs the disk is rebuilt as a cut just before it may leave it: with nothing but what was
+synced, with names and no content, with content and no names, and as chance will have it. Then a relay comes up, and what must
+hold after a kill must hold: changelog, pushlog and events agree, and what the pusher was told to be accepted is there.
+
+One thing may stay behind (`docs/push.md`): versions of files and manifests that the disk wrote before the journal that would cut
+them off. Then the push is made again, and finds them there.
+"""
+
+import random
+import shutil
+
+import pytest
+
+from testing.faults import SEED, told_with_seed
+from testing.faults.powercut import Disk, State, Trace, write
+from tests.hg.master.test_crash import SCENARIOS, Site, looks, site, strike
+
+pytestmark = pytest.mark.processes
+
+__all__ = ["site"]
+
+UNSENT = ["--config", "vcsreplicator.log=", "--config", "vcsreplicator.relay=/nowhere"]
+DONE = (0, 1)  # 1: no changesets were pushed
+SCENARIO = {
+    name: [*SCENARIOS[name][0], *UNSENT]
+    for name in ("changesets, bookmarks, phases and markers", "a bookmark", "markers")
+}
+
+
+def cuts(site: Site, scenario: str, *, by_chance: int, sample: int | None) -> int:
+    """Cuts the power at every sync, or as often as `sample` says; the number of cuts."""
+    site.reset()
+    before, folder, trace = looks(site), str(site.work / "repos" / "one"), Trace(log=site.template / "trace")
+    disk = Disk.of(folder)
+    assert site.run([*trace.argv(), *SCENARIO[scenario]]) in DONE
+    chance = random.Random(f"{SEED} {scenario}")
+    left = []
+    for call in trace.calls():
+        if call.is_sync:
+            left += [(f"before {call.name} of {call.place}", state, False) for state in disk.cuts(chance, by_chance)]
+        disk.take(call)
+    left += [("at the end", state, True) for state in disk.cuts(chance, by_chance)]
+    assert disk.present() == Disk.of(folder).present(), "the replay is not what happened"
+    site.restart()
+    after = looks(site)
+    assert after != before
+    chosen = left if sample is None else chance.sample(left, sample)
+    for what, state, accepted in chosen:
+        shutil.copy2(site.start / "log.db", site.work / "log.db")
+        for rest in ("log.db-wal", "log.db-shm"):
+            (site.work / rest).unlink(missing_ok=True)
+        write(state, folder)
+        with told_with_seed(f"{scenario}: power cut {what}"):
+            if is_ahead_of_journal(state, disk):
+                site.restart()
+                assert site.run(SCENARIO[scenario]) in DONE
+            strike(site, before, after, accepted=accepted)
+    return len(chosen)
+
+
+def is_ahead_of_journal(state: State, disk: Disk) -> bool:
+    """Whether versions that no changeset of the state has are there, and no journal that would cut them off."""
+    store = f"{disk.folder}/.hg/store/"
+    old = disk.cut(0, lambda _file: 0)
+    if state[store + "00changelog.i"] != old[store + "00changelog.i"]:
+        return False
+    versions = [path for path in state if path.startswith((store + "data/", store + "00manifest"))]
+    journal = state.get(store + "journal") or b""
+    return any(
+        state[path] != old.get(path, b"") and path.removeprefix(store).encode() + b"\0" not in journal
+        for path in versions
+        if state[path] is not None
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scenario", SCENARIO)
+def test_a_power_cut_at_a_sync_leaves_a_push_whole_or_undone(site: Site, scenario: str) -> None:
+    assert cuts(site, scenario, by_chance=2, sample=20) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("scenario", SCENARIO)
+def test_a_power_cut_at_any_sync_leaves_a_push_whole_or_undone(site: Site, scenario: str) -> None:
+    assert cuts(site, scenario, by_chance=10, sample=None) > 50

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pushes while something around them is full, locked, read-only or closed: true words, nothing lost, well again by itself."""
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from testing.builders.pushing import HG, Master, events, running_relay
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+RECORDED = "remote: recorded push in replication log in "
+KEPT = "remote: replication log not reachable: the push is kept and will be sent"
+NOBODY = 65534
+ROOT = os.geteuid() == 0  # who alone may become another user, and must lose its powers to be refused anything
+
+
+@pytest.fixture
+def log(tmp_path):
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+        yield log
+
+
+@pytest.fixture
+def master(tmp_path):
+    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
+    yield Master(folder, f"relay = {folder}/relay.sock\nlog = sqlite://{tmp_path}/log.db").set_up()
+    shutil.rmtree(folder)
+
+
+def patience(master, seconds):
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
+
+
+@contextmanager
+def busy(database):
+    """Somebody else is writing to a SQLite database."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("relaying", [True, False])
+def test_pushes_are_kept_while_somebody_else_writes_to_the_log(master, log, tmp_path, relaying):
+    master.create("one")
+    patience(master, 1)
+    with busy(tmp_path / "log.db"):
+        if relaying:
+            with running_relay(master.settings(), log):
+                for text in "ab":
+                    master.commit("one", text)
+                    assert KEPT in master.push("one")
+        else:
+            for text in "ab":
+                master.commit("one", text)
+                assert KEPT in master.push("one")
+    patience(master, 60)
+    master.commit("one", "c")
+    assert RECORDED in master.push("one")
+    assert [event.seq for event in events(log)["one"]] == [1, 2, 3, 4]
+
+
+def test_a_marker_that_cannot_be_written_stops_the_sending_before_the_log_has_it_again_and_again(master, log):
+    master.create("one")
+    in_the_way = master.root / "one/.hg/store/outbox.sent.new"
+    in_the_way.mkdir()
+    patience(master, 1)
+    with running_relay(master.settings(), log):
+        master.commit("one", "a")
+        assert KEPT in master.push("one")
+        assert [event.seq for event in events(log, repeats=True)["one"]] == [1]
+        in_the_way.rmdir()
+        eventually(lambda: not master.outbox("one").has_unsent())
+    assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2]
+
+
+def test_a_push_is_refused_while_somebody_else_writes_to_the_pushlog_and_the_next_goes_on(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    assert RECORDED in master.push("one")
+    master.commit("one", "b")
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write("[pushlog]\ntimeoutrw = 200\n")
+    with busy(master.root / "one/.hg/pushlog2.db"):
+        refused = master.push("one", check=False)
+    assert "error recording into pushlog (database is locked); please retry your push" in refused
+    assert master.operate("-R", str(master.root / "one"), "log", "-T", "{desc} ") == "a "
+    assert RECORDED in master.push("one")
+    assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda record: record[:-7], lambda record: record[:-30] + b"?" + record[-29:]],
+    ids=["cut", "another byte"],
+)
+def test_a_damaged_outbox_is_told_in_one_line_and_the_repository_can_begin_anew(master, log, damage):
+    master.create("one")
+    outbox = master.root / "one/.hg/store/outbox.0001.log"
+    outbox.write_bytes(damage(outbox.read_bytes()))
+    master.commit("one", "a")
+    for refused in (
+        master.push("one", check=False),
+        master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes", check=False),
+        master.operate("-R", str(master.root / "one"), "replicaterename", check=False),
+    ):
+        assert "this repository takes no changes: outbox.0001.log: damaged record at byte " in refused
+        assert "move .hg/store/outbox.* away" in refused
+        assert "Traceback" not in refused
+    for file in outbox.parent.glob("outbox.*"):
+        file.unlink()
+    assert RECORDED in master.push("one")
+    anew = [event.type for event in events(log)["one"] if event.generation == 2]
+    assert anew == ["created", "changed"]
+
+
+@pytest.mark.parametrize("how", ["unbundle", "pushkey-phase"])
+def test_a_push_that_saw_what_is_rolled_back_now_is_told_to_begin_again(master, log, how):
+    master.create("one")
+    master.commit("one", "a")
+    (master.folder / "die.py").write_text(
+        "import os, signal\nfrom hgext.vcsreplicator.hg.master import durability\n"
+        "durability.before_outbox = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    code = f"""
+import os, subprocess
+from mercurial import error, extensions, initialization, ui
+from mercurial.repo import factory
+initialization.init()
+ui = ui.ui.load()
+extensions.loadall(ui)
+extensions.populateui(ui)
+repo = factory.repository(ui, b"{master.root}/one").unfiltered()
+die = "extensions.die={master.folder}/die.py"
+subprocess.run(["{HG}", "-R", "{master.folder}/clone-one", "push", "-q", "{master.root}/one", "--config", die])
+repo.invalidateall()
+with repo.lock():
+    seen = len(repo.changelog)
+    try:
+        with repo.transaction(b"{how}"):
+            print("went on")
+    except (error.PushRaced, error.Abort) as problem:
+        print(seen, type(problem).__name__, bytes(problem).decode())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HGRCPATH": str(master.folder / "master.hgrc")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    kind = "Abort" if how.startswith("pushkey") else "PushRaced"
+    words = "an abandoned transaction was in the way and is rolled back; please push again"
+    assert done.stdout.splitlines()[-1:] == [f"1 {kind} {words}"], done.stderr
+    master.operate("-R", str(master.root / "one"), "recover", check=False)
+    assert RECORDED in master.push("one")
+
+
+def test_a_push_into_a_read_only_store_is_refused_and_the_next_goes_on(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    store = master.root / "one/.hg/store"
+    powerless = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if ROOT else []
+    with running_relay(master.settings(), log):
+        store.chmod(0o555)
+        done = subprocess.run(
+            [*powerless, HG, "-R", str(master.folder / "clone-one"), "push", "-q", store.parent.parent],
+            env={**os.environ, "HGRCPATH": str(master.folder / "master.hgrc")},
+            capture_output=True,
+            text=True,
+        )
+        store.chmod(0o755)
+        assert done.returncode != 0
+        assert "Permission denied" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert RECORDED in master.push("one")
+    assert [event.seq for event in events(log)["one"]] == [1, 2]
+
+
+@pytest.mark.parametrize(("groups", "admitted"), [([], False), ([0], True)])
+def test_the_relay_hears_whoever_is_in_the_group_of_the_repositories(master, log, groups, admitted):
+    master.create("one")
+    master.folder.chmod(0o755)
+    with running_relay(master.settings(), log):
+        os.chmod(master.socket, 0o666)  # so that it is the relay that refuses
+        assert as_nobody(lambda: ask(master), groups) == (0 if admitted or not ROOT else 1)
+
+
+def ask(master):
+    """Asks for what is sent already; whether the relay answered."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(30)
+        peer.connect(master.socket)
+        try:
+            peer.sendall(json.dumps({"repository": str(master.root / "one")}).encode() + b'\n{"seq": 1}\n')
+            return peer.recv(100) != b""
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+
+
+def as_nobody(act, groups):
+    """Does it in another process, as another user where we may become one; 0 if it gave something true."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            if ROOT:
+                os.setgroups(groups)
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            code = 0 if act() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

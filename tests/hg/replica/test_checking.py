@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A mirror reads its repositories through while pushes arrive: damage is found, and what a push does is never taken for it."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mercurial import context
+from mercurial.node import nullid
+
+from hgext.vcsreplicator.hg.replica import checking
+from hgext.vcsreplicator.hg.replica.checking import check
+from hgext.vcsreplicator.hg.replica.repository import Repositories, locked, prepare
+from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.mirror.pool import CONFIGURATION
+from hgext.vcsreplicator.mirror.task import Check, Checked, Item, Task
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.wire import decode
+from testing.builders.mirroring import Bench
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+FILES = 20
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        yield bench
+
+
+def files(number: int) -> dict[str, bytes]:
+    return {f"folder{each % 9}/file{each}": b"%d %d\n" % (each, number) for each in range(FILES)}
+
+
+class One:
+    """A repository of three pushes on the mirror, two of them applied, with hands that apply and hands that check."""
+
+    def __init__(self, bench: Bench, settings: Any) -> None:
+        self.author = bench.author("repo")
+        for number in range(3):
+            self.author.push(files(number))
+        self.folder = bench.home(self.author)
+        self.hands = Hands(settings, Repositories(prepare(), 4), SystemClock())
+        self.repositories = Repositories(self.hands.repositories.ui, 4)  # the check's own, as in its process
+        for number in range(3):
+            self.apply(number)
+
+    def apply(self, number: int) -> None:
+        frame = self.author.frames[number][1]
+        item = Item(frame=decode(frame), partition=0, offset=number, size=len(frame))
+        task = Task(
+            repository=self.author.repository,
+            path="repo",
+            folder=str(self.folder),
+            items=(item,),
+            released=number + 1,
+            incarnation=self.author.incarnation,
+        )
+        assert self.hands.perform(task).trouble is None
+
+    def abort(self) -> None:
+        """A transaction that adds a changeset and is rolled back, as one that does not lead where its event says."""
+        repo = self.hands.repositories.open(str(self.folder))
+        with locked(repo):
+            tr = repo.transaction(b"aborted")
+            commit(repo, files(9))
+            tr.abort()
+
+    def check(self) -> Checked:
+        return check(
+            self.repositories,
+            self.hands.settings,
+            Check(repository=self.author.repository, folder=str(self.folder), seq=3),
+        )
+
+
+def commit(repo: Any, content: dict[str, bytes]) -> None:
+    def file(_: Any, memory: Any, path: bytes) -> Any:
+        return context.memfilectx(repo, memory, path, content[path.decode()])
+
+    names = [name.encode() for name in content]
+    repo.commitctx(context.memctx(repo, (repo.changelog.tip(), nullid), b"change", names, file, user=b"author"))
+
+
+@pytest.fixture
+def one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> One:
+    hgrc = bench.folder / "worker.hgrc"
+    hgrc.write_text(CONFIGURATION)
+    monkeypatch.setenv("HGRCPATH", str(hgrc))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    return One(bench, bench.settings())
+
+
+MOMENTS = ["_verifychangelog", "_verifymanifest", "_verifyfiles", "_verify_dirstate"]
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, moment: str, act: Callable[[], None]) -> list[str]:
+    """Has `act` done when the check comes to the moment; what is told is that it was."""
+    done: list[str] = []
+    before = getattr(checking._Verifier, moment)
+
+    def step(self: Any, *arguments: Any, **more: Any) -> Any:
+        if not done:
+            done.append(moment)
+            act()
+        return before(self, *arguments, **more)
+
+    monkeypatch.setattr(checking._Verifier, moment, step)
+    return done
+
+
+def test_a_sound_repository_that_nothing_changes_is_sound(one: One) -> None:
+    found = one.check()
+    assert (found.problem, found.lower, found.is_undecided) == (None, None, False)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_push_while_a_repository_is_read_through_leaves_the_check_undecided(
+    one: One, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    done = meanwhile(monkeypatch, moment, lambda: one.apply(3))
+    found = one.check()
+    assert done
+    assert (found.problem, found.lower, found.is_undecided) == (None, None, True)
+    assert not one.check().is_undecided
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_transaction_that_is_rolled_back_meanwhile_leaves_the_check_undecided(
+    one: One, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    done = meanwhile(monkeypatch, moment, one.abort)
+    found = one.check()
+    assert done
+    assert (found.problem, found.lower, found.is_undecided) == (None, None, True)
+
+
+def test_a_repository_that_leaves_while_it_is_read_through_is_not_called_damaged(
+    one: One, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, "_verifymanifest", lambda: os.rename(one.folder, f"{one.folder}-renamed"))
+    found = one.check()
+    assert (found.problem, found.is_undecided) == (None, True)
+
+
+def test_a_transaction_that_lasts_all_the_time_leaves_the_check_undecided(one: One) -> None:
+    repo = one.hands.repositories.open(str(one.folder))
+    with locked(repo), repo.transaction(b"long"):
+        found = one.check()
+    assert (found.problem, found.is_undecided) == (None, True)
+
+
+def damage(folder: Path, what: str) -> None:
+    store = folder / ".hg/store"
+    match what:
+        case "file":
+            file = next(file for file in (store / "data").rglob("*.i"))
+            data = bytearray(file.read_bytes())
+            data[-3] ^= 4
+            file.write_bytes(data)
+        case "file lost":
+            next(file for file in (store / "data").rglob("*.i")).unlink()
+        case "manifest":
+            file = store / "00manifest.i"
+            file.write_bytes(file.read_bytes()[:-7])
+        case "revision of no changeset":
+            shutil.copy(store / "data/folder1/file1.i", store / "data/folder2/file2.i")
+        case "changelog":
+            file = store / "00changelog.i"
+            data = bytearray(file.read_bytes())
+            data[100] ^= 4
+            file.write_bytes(data)
+        case "store":
+            shutil.rmtree(store)
+        case "level":
+            file = store / "replicated.log"
+            file.write_bytes(file.read_bytes()[:-5] + b"xxxxx")
+
+
+@pytest.mark.parametrize(
+    "what", ["file", "file lost", "revision of no changeset", "manifest", "changelog", "store", "level"]
+)
+def test_damage_is_found(one: One, what: str) -> None:
+    damage(one.folder, what)
+    found = one.check()
+    assert found.problem
+    assert "TypeError" not in found.problem
+    assert not found.is_undecided
+
+
+def test_a_repository_that_is_pushed_to_while_it_is_read_through_is_never_copied_anew(bench: Bench) -> None:
+    bench.serve_master()
+    author = bench.author("repo")
+    author.push({f"file{number}": b"%d\n" % number for number in range(800)})
+    bench.send(author)
+    with bench.mirror(check_interval=0.01, slow_after=60.0):
+        bench.wait_applied(author)
+        store = (bench.where(author) / ".hg/store").stat().st_ino
+        for number in range(12):
+            author.push({f"file{each}": b"%d %d\n" % (each, number) for each in range(number, 800, 100)})
+            bench.send(author)
+            bench.wait(lambda acks: acks[author.repository].applied == author.seq, "the push is applied")
+        assert (bench.where(author) / ".hg/store").stat().st_ino == store
+        damage(bench.where(author), "file")
+        bench.wait_detached(author, "corrupt")
+        bench.wait_applied(author)
+        eventually(lambda: (bench.where(author) / ".hg/store").stat().st_ino != store, "a new copy")

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The file of levels: found from its end, cut when it has grown, and never without what a release may still ask for."""
+
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.hg.replica import replicated
+from hgext.vcsreplicator.hg.replica.checking import check
+from hgext.vcsreplicator.hg.replica.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.mirror.pool import CONFIGURATION
+from hgext.vcsreplicator.mirror.task import Check, Item, Outcome, Task
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.wire import decode
+from testing.builders.author import Author
+from testing.builders.mirroring import Bench
+
+pytestmark = pytest.mark.processes
+
+
+class OneRepository:
+    """A repository and the hands that apply its events one at a time, in this process."""
+
+    def __init__(self, bench: Bench, hands: Hands, author: Author) -> None:
+        self.bench, self.hands, self.author, self.next = bench, hands, author, 0
+
+    def apply(self, *, released: int) -> Outcome:
+        """The author's next event, and the release of an earlier one."""
+        frame = self.author.frames[self.next][1]
+        item = Item(frame=decode(frame), partition=0, offset=self.next, size=len(frame))
+        self.next += 1
+        outcome = self.hands.perform(
+            Task(
+                repository=self.author.repository,
+                path=self.author.path,
+                folder=str(self.bench.where(self.author)),
+                items=(item,),
+                incarnation=self.author.incarnation,
+                released=released,
+            )
+        )
+        assert outcome.trouble is None
+        return outcome
+
+    @property
+    def file(self) -> Path:
+        return self.bench.where(self.author) / ".hg/store/replicated.log"
+
+
+@pytest.fixture
+def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneRepository:
+    hgrc = tmp_path / "worker.hgrc"
+    hgrc.write_text(CONFIGURATION)
+    monkeypatch.setenv("HGRCPATH", str(hgrc))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    monkeypatch.setattr(replicated, "TRIM_BYTES", 4000)
+    with Bench(tmp_path) as bench:
+        author = bench.author("repo")
+        for _ in range(40):
+            author.push()
+        return OneRepository(bench, Hands(bench.settings(), Repositories(prepare(), 4), SystemClock()), author)
+
+
+def test_levels_before_the_release_are_cut_away(one: OneRepository) -> None:
+    sizes = []
+    for number in range(40):
+        outcome = one.apply(released=number)
+        sizes.append(one.file.stat().st_size)
+        assert outcome.serving == number
+    assert max(sizes) < 6000
+    assert outcome.level is not None
+    assert outcome.level.seq == 40
+
+
+def test_levels_that_wait_for_their_release_stay(one: OneRepository) -> None:
+    for _ in range(30):
+        one.apply(released=3)
+    assert one.file.stat().st_size > 8000
+    outcome = one.apply(released=17)
+    assert outcome.serving == 17
+    watermark = (one.bench.where(one.author) / ".hg/replicated-watermark").read_text()
+    assert watermark.startswith("1 17 16 ")
+
+
+def test_reading_through_tells_a_level_that_is_lower_than_it_was(one: OneRepository) -> None:
+    for _ in range(3):
+        outcome = one.apply(released=0)
+    folder = str(one.bench.where(one.author))
+    for seq, lower in ((3, None), (4, outcome.level)):
+        wanted = Check(repository=one.author.repository, folder=folder, seq=seq)
+        checked = check(one.hands.repositories, one.hands.settings, wanted)
+        assert (checked.problem, checked.lower) == (None, lower)

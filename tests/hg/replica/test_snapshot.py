@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A snapshot brings a repository to exactly one sequence of the master, whatever breaks off, and is only taken of what it fits."""
+
+import contextlib
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mercurial import error
+from mercurial import ui as uimod
+from mercurial.repo import factory
+
+from hgext.vcsreplicator.hg.fingerprint import fingerprint
+from hgext.vcsreplicator.hg.frames import Answer
+from hgext.vcsreplicator.hg.master import offer
+from hgext.vcsreplicator.hg.replica import replicated, snapshot
+from hgext.vcsreplicator.mirror.comparison import differences
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.words.errors import Diverged, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.event import Type
+from testing.builders.author import Author
+
+pytestmark = pytest.mark.processes
+
+COMMANDS: dict[bytes, Callable[..., Any]] = {
+    b"replication-state": offer._state,
+    b"replication-changesets": offer._changesets,
+}
+
+
+class Wire:
+    """The master's commands called in this process; every answer goes through `harm` first."""
+
+    def __init__(
+        self,
+        author: Author,
+        harm: Callable[[int, bytes], bytes] = lambda number, answer: answer,
+        before: Callable[[int], object] = lambda number: None,
+    ) -> None:
+        self._repo, self._harm, self._before, self.calls = author.repo, harm, before, 0
+
+    def url(self) -> bytes:
+        return b"http://master.example/one"
+
+    def _callstream(self, name: bytes, **arguments: bytes) -> io.BytesIO:
+        self.calls += 1
+        assert self.calls < 100, "the snapshot asks for ever"
+        self._before(self.calls)
+        self._repo.invalidateall()
+        return io.BytesIO(self._harm(self.calls, b"".join(COMMANDS[name](self._repo, *arguments.values()))))
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offer, "CHANGESETS", 2)
+
+
+@pytest.fixture
+def author(tmp_path: Path) -> Author:
+    """Seven changesets, one hidden, one draft; bookmarks, markers and pushes."""
+    author = Author(tmp_path / "master", "one")
+    for _ in range(6):
+        author.push()
+    author.obsolete(author.tip)
+    author.push()
+    author.bookmark("stable", author.tip)
+    return author
+
+
+def empty(author: Author, folder: Path) -> Any:
+    return factory.repository(author._ui, os.fsencode(folder), create=True).unfiltered()
+
+
+def take(repo: Any, wire: Wire) -> Any:
+    with repo.wlock(), repo.lock():
+        return snapshot.take_from(repo, wire, now=1.0)
+
+
+def equal(repo: Any, author: Author) -> bool:
+    here = fingerprint(repo, lambda: replicated.read(repo))
+    there = fingerprint(author.repo, lambda: Outbox(author.repo.svfs).level())
+    return here.seq == there.seq and differences(here, there) == ()
+
+
+def test_from_nothing_it_leads_to_the_masters_sequence(author: Author, tmp_path: Path) -> None:
+    repo = empty(author, tmp_path / "mirror")
+    level = take(repo, Wire(author))
+    assert (level.seq, level.id, level.digest) == (author.seq, author.last, author.digest)
+    assert (level.length, level.push) == (7, author.pushes)
+    assert equal(repo, author)
+
+
+def test_from_an_earlier_sequence_it_leads_to_the_newest(author: Author, tmp_path: Path) -> None:
+    repo = empty(author, tmp_path / "mirror")
+    take(repo, Wire(author))
+    author.push()
+    author.bookmark("stable", None)
+    author.bookmark("other", author.tip)
+    author.obsolete(author.tip)
+    assert take(repo, Wire(author)).seq == author.seq
+    assert equal(repo, author)
+
+
+def test_the_replicated_part_of_the_configuration_comes_along(author: Author, tmp_path: Path) -> None:
+    (author.folder / ".hg" / "hgrc").write_text("[web]\ndescription = ours\n[hooks]\nincoming = touch /tmp/owned\n")
+    repo = empty(author, tmp_path / "mirror")
+    assert take(repo, Wire(author)).hgrc == {"web": {"description": "ours"}}
+    (author.folder / ".hg" / "hgrc").unlink()
+    assert take(repo, Wire(author)).hgrc == {}
+
+
+def test_what_is_pushed_meanwhile_is_in_it_or_follows(author: Author, tmp_path: Path) -> None:
+    repo = empty(author, tmp_path / "mirror")
+
+    def push(_number: int, answer: bytes) -> bytes:
+        author.push()
+        return answer
+
+    level = take(repo, Wire(author, push))
+    assert level.seq < author.seq
+    assert level.length == len(repo.changelog)
+    take(repo, Wire(author))
+    assert equal(repo, author)
+
+
+def test_broken_off_at_any_byte_it_goes_on_with_what_it_has(author: Author, tmp_path: Path) -> None:
+    whole = Wire(author)
+    sizes: list[int] = []
+    take(empty(author, tmp_path / "whole"), Wire(author, lambda _number, answer: sizes.append(len(answer)) or answer))
+    assert whole.calls == 0
+    attempts = 0
+    for number, size in enumerate(sizes, 1):
+        for keep in {0, 1, 3, 4, 5, size // 3, size // 2, size - 5, size - 4, size - 1}:
+            repo = empty(author, tmp_path / f"mirror-{number}-{keep}")
+            cut = Wire(author, lambda call, answer, n=number, k=keep: answer[:k] if call == n else answer)
+            with pytest.raises(Unavailable):
+                take(repo, cut)
+            assert replicated.read(repo) is None
+            repo.invalidateall()
+            take(repo, Wire(author))
+            assert equal(repo, author)
+            attempts += 1
+    assert attempts >= 50
+
+
+def test_a_flipped_bit_anywhere_is_noticed_and_nothing_of_it_stays(author: Author, tmp_path: Path) -> None:
+    sizes: list[int] = []
+    take(empty(author, tmp_path / "whole"), Wire(author, lambda _number, answer: sizes.append(len(answer)) or answer))
+    for number, size in enumerate(sizes, 1):
+        for place in range(0, size, max(1, size // 12)):
+
+            def flip(call: int, answer: bytes, n: int = number, p: int = place) -> bytes:
+                return answer[:p] + bytes([answer[p] ^ 0x10]) + answer[p + 1 :] if call == n else answer
+
+            repo = empty(author, tmp_path / f"mirror-{number}-{place}")
+            with pytest.raises(Exception):  # noqa: B017 - Mercurial says it in many ways
+                take(repo, Wire(author, flip))
+            repo.invalidateall()
+            assert replicated.read(repo) is None
+            take(repo, Wire(author))
+            assert equal(repo, author)
+
+
+def test_another_history_is_refused_and_left_alone(author: Author, tmp_path: Path) -> None:
+    repo = empty(author, tmp_path / "mirror")
+    take(repo, Wire(author))
+    other = Author(tmp_path / "elsewhere", "other")
+    for _ in range(9):
+        other.push()
+    before = replicated.read(repo)
+    with pytest.raises(Diverged):
+        take(repo, Wire(other))
+    repo.invalidateall()
+    assert (replicated.read(repo), len(repo.changelog)) == (before, 7)
+
+
+def test_a_master_that_lost_history_is_refused(author: Author, tmp_path: Path) -> None:
+    repo = empty(author, tmp_path / "mirror")
+    take(repo, Wire(author))
+    author.strip(author.tip)
+    with pytest.raises(Diverged, match="expected 6 changesets"):
+        take(repo, Wire(author))
+
+
+def test_a_master_without_events_says_so(tmp_path: Path) -> None:
+    author = Author(tmp_path / "master", "one")
+    bare = factory.repository(uimod.ui.load(), os.fsencode(tmp_path / "bare"), create=True).unfiltered()
+    repo = empty(author, tmp_path / "mirror")
+    author.repo = bare
+    with pytest.raises(ReplicationError, match="no event yet"):
+        take(repo, Wire(author))
+
+
+@pytest.mark.parametrize("call", range(2, 7))
+def test_a_master_that_loses_changesets_meanwhile_is_copied_in_the_end(
+    author: Author, tmp_path: Path, call: int
+) -> None:
+    last = author.tip
+
+    def strip(number: int) -> None:
+        if number == call:
+            author.strip(last)
+
+    repo = empty(author, tmp_path / "mirror")
+    try:
+        take(repo, Wire(author, before=strip))
+    except Unavailable:
+        take(repo, Wire(author))
+    except Diverged:
+        repo = empty(author, tmp_path / "anew")
+        take(repo, Wire(author))
+    assert equal(repo, author)
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_another_incarnation_is_no_continuation_of_what_is_here(author: Author, tmp_path: Path, call: int) -> None:
+    repo = empty(author, tmp_path / "mirror")
+    take(repo, Wire(author))
+    author.push()
+
+    def adopt(number: int) -> None:
+        if number == call:
+            author.incarnation, author.seq, author.last, author.digest = "d" * 32, 0, None, "0" * 64
+            author.event(Type.SYNC, detail={"reason": "adopted", "bootstrap": "false"})
+
+    with pytest.raises(Diverged, match="goes on as incarnation d"):
+        take(repo, Wire(author, before=adopt))
+    level = replicated.read(repo)
+    assert level is not None
+    assert level.incarnation != "d" * 32
+    assert len(repo.changelog) == (7 if call == 1 else 8)
+
+
+def test_a_master_that_is_locked_says_so_soon(author: Author, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offer, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(offer, "check_allowed", lambda ui, proto: None)
+    os.symlink("elsewhere.example:1", author.folder / ".hg/store/lock")
+    answer = offer._guarded(offer._state)(author.repo, None, b"")
+    with pytest.raises(Unavailable, match="locked"):
+        Answer(io.BytesIO(b"".join(answer.gen)))
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_master_that_asks_for_another_password_meanwhile_is_waited_for(
+    author: Author, tmp_path: Path, call: int
+) -> None:
+    def refuse(number: int) -> None:
+        if number == call:
+            raise error.Abort(b"authorization failed")
+
+    repo = empty(author, tmp_path / "mirror")
+    with pytest.raises(Unavailable, match=r"http://master\.example/one: authorization failed"):
+        take(repo, Wire(author, before=refuse))
+    take(repo, Wire(author))
+    assert equal(repo, author)
+
+
+@contextlib.contextmanager
+def answering(status: int, page: bytes = b"") -> Iterator[str]:
+    """The URL of a web server that is no master."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/one"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("status", [404, 500, 502, 503])
+def test_a_web_server_that_answers_with_an_error_is_waited_for(status: int) -> None:
+    with answering(status) as url, pytest.raises(Unavailable, match=f"{url}: HTTP Error {status}"):
+        snapshot.master_level(uimod.ui.load(), url)
+
+
+def test_a_url_that_is_no_master_is_told_in_a_line() -> None:
+    with answering(200, b"<html>\n<body>Welcome!</body>") as url, pytest.raises(Unavailable) as told:
+        snapshot.master_level(uimod.ui.load(), url)
+    assert str(told.value) == f"{url}: '{url}' does not appear to be an hg repository"

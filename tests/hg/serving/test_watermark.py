@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What `hg serve` on a mirror's repository says over HTTP: bookmarks of exactly the release, or nothing when it shall refuse."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import STATE, Message
+from hgext.vcsreplicator.words.levels import AggregatorBeat
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.author import Author
+from testing.builders.mirroring import Bench
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        yield bench
+
+
+HG = str(Path(sys.executable).with_name("hg"))
+
+
+@contextlib.contextmanager
+def served(bench: Bench, author: Author, *settings: str) -> Iterator[str]:
+    """`hg serve` on the mirror's repository, by HTTP."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    hgrc = bench.folder / "serve.hgrc"
+    hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
+    environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8", "HGDEMANDIMPORT": "disable"}
+    command = [HG, "serve", "-R", str(bench.where(author)), "-a", "127.0.0.1", "-p", str(port)]
+    command += [word for setting in settings for word in ("--config", setting)]
+    with (bench.folder / "serve.log").open("wb") as output:
+        serving = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    try:
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return True
+            return False
+
+        eventually(answers, "hg serve answers")
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def by_wire(url: str) -> dict[str, str]:
+    lines = get(url + "?cmd=listkeys&namespace=bookmarks").decode().splitlines()
+    return {name: node for name, _, node in (line.partition("\t") for line in lines)}
+
+
+def by_page(url: str) -> dict[str, str]:
+    return {each["bookmark"]: each["node"] for each in json.loads(get(url + "json-bookmarks"))["bookmarks"]}
+
+
+def by_clone(bench: Bench, url: str, *options: str) -> dict[str, str]:
+    """What a clone has; with a clone bundle on offer it may come from there."""
+    target = bench.folder / "clone"
+    environment = {**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "UTF-8"}
+    subprocess.run([HG, "clone", "-q", "-U", *options, url, str(target)], env=environment, check=True)
+    command = [HG, "-R", str(target), "bookmarks", "-T", "{bookmark}\t{node}\n"]
+    told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    subprocess.run(["rm", "-r", str(target)], check=True)
+    return {name: node for name, _, node in (line.partition("\t") for line in told.splitlines())}
+
+
+def eventful(bench: Bench) -> tuple[Author, Mapping[int, Mapping[str, str]]]:
+    """A repository whose bookmarks come, move and go; and which it has after each sequence."""
+    author = bench.author("repo")
+    nodes = [author.push().after.node for _ in range(3)]
+    history: dict[int, dict[str, str]] = {}
+
+    def keep() -> None:
+        history[author.seq] = {name.decode(): node.hex() for name, node in author.repo._bookmarks.items()}
+
+    keep()
+    for name, node in (
+        ("main", nodes[0]),
+        ("umläut", nodes[1]),
+        ("main", nodes[1]),
+        ("umläut", None),
+        ("new", nodes[0]),
+        ("main", "push"),
+        ("new", None),
+        ("umläut", nodes[2]),
+        ("main", nodes[0]),
+    ):
+        if node == "push":
+            node = author.push().after.node
+            keep()
+        author.bookmark(name, node)
+        keep()
+    return author, history
+
+
+def test_every_client_sees_exactly_the_bookmarks_of_the_release(bench: Bench) -> None:
+    author, history = eventful(bench)
+    bench.send(author)
+    with bench.mirror():
+        bench.wait_applied(author)
+        first = min(history)
+        bench.release(author, first)
+        bench.wait(lambda acks: acks[author.repository].serving == first, "the first release")
+        with served(bench, author) as url:
+            for seq, expected in history.items():
+                bench.release(author, seq)
+                bench.wait(lambda acks, s=seq: acks[author.repository].serving == s, f"release {seq}")  # type: ignore[misc]
+                assert by_wire(url) == expected, f"released {seq}"
+                with ThreadPoolExecutor(8) as clients:  # hgweb makes copies of its repository for requests at once
+                    for seen in clients.map(by_page, [url] * 8):
+                        assert seen == expected, f"released {seq}"
+
+
+def test_what_is_applied_after_a_release_does_not_move_its_bookmarks(bench: Bench) -> None:
+    author, history = eventful(bench)
+    with bench.mirror():
+        shown = sorted(history)[3]
+        bench.log.append(author.messages()[:shown])
+        bench.release(author, shown)
+        bench.wait(lambda acks: (a := acks.get(author.repository)) is not None and a.serving == shown, "release")
+        bench._sent[author.repository] = shown
+        bench.send(author)
+        bench.wait_applied(author)
+        with served(bench, author) as url:
+            assert by_wire(url) == by_page(url) == history[shown]
+            assert by_clone(bench, url) == history[shown]
+            assert by_clone(bench, url, "--stream") == history[shown]
+            bench.release(author)
+            bench.wait_served(author)
+            assert by_clone(bench, url, "--stream") == history[author.seq]
+
+
+def test_a_new_copy_serves_the_bookmarks_of_the_release_until_the_next(bench: Bench) -> None:
+    author, history = eventful(bench)
+    bench.serve_master()
+    shown = sorted(history)[3]
+    with bench.mirror():
+        bench.log.append(author.messages()[:shown])
+        bench.release(author, shown)
+        bench.wait(lambda acks: (a := acks.get(author.repository)) is not None and a.serving == shown, "release")
+        bench.hg(author, "debugbuilddag", "+1", "--from-existing")  # so it is copied anew, at the last event
+        bench._sent[author.repository] = shown
+        bench.send(author)
+        bench.wait_applied(author)
+        with served(bench, author) as url:
+            assert by_wire(url) == history[shown]
+            between = shown + 2
+            bench.release(author, between)
+            bench.release(author)
+            bench.wait_served(author)
+            assert by_wire(url) == history[author.seq]
+
+
+def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregator_speaks(bench: Bench) -> None:
+    author = bench.author("repo")
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    fresh = bench.root / "~vcsreplicator/fresh"
+
+    def beat(age: float) -> None:
+        said = AggregatorBeat(time=time.time() - age, roster=1, held=0)
+        bench.log.append([Message(topic=STATE, key="aggregator", value=to_json(said))])
+
+    def status(url: str) -> int:
+        try:
+            get(url)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        return 200
+
+    with bench.mirror():
+        bench.wait_served(author)
+        with served(bench, author, f"vcsreplicator.refuse-when-stale={fresh}") as url:
+            assert {status(url), status(url + "?cmd=capabilities")} == {503}  # nothing heard at all
+            beat(age=-3600)
+            eventually(lambda: status(url) == status(url + "?cmd=capabilities") == 200, "it answers")
+            for age in (-60, 60):  # the aggregator was silent since, or this machine's clock was set back
+                os.utime(fresh, (time.time() - age, time.time() - age))
+                assert {status(url), status(url + "?cmd=capabilities")} == {503}
+            beat(age=3600)
+            eventually(
+                lambda: status(url) == status(url + "?cmd=capabilities") == 200, "whatever the aggregator's clock says"
+            )
+        with served(bench, author) as url:
+            assert status(url) == 200  # nobody said that it shall
+
+
+def test_the_first_digits_of_a_changeset_mean_what_they_mean_at_the_release(bench: Bench) -> None:
+    author = bench.author("repo")
+    nodes = [author.push().after.node for _ in range(80)]
+    shown, behind = nodes[:20], nodes[20:]
+    digits = [node[:3] for node in shown if any(other.startswith(node[:3]) for other in behind)]
+    prefix = next(each for each in digits if digits.count(each) == 1 and not each.isdecimal())
+    bench.send(author)
+    bench.release(author, 21)
+    with bench.mirror():
+        bench.wait_applied(author)
+        bench.wait(lambda acks: acks[author.repository].serving == 21, "the release served")
+    [node] = [node for node in shown if node.startswith(prefix)]
+    with served(bench, author) as url:
+        assert json.loads(get(f"{url}json-rev/{prefix}"))["node"] == node
+        assert get(f"{url}?cmd=lookup&key={prefix}").decode() == f"1 {node}\n"
+        assert get(f"{url}?cmd=lookup&key={behind[0][:12]}").startswith(b"0 unknown revision")

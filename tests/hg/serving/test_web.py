@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A folder of repositories over HTTP: new ones are there at once, and a mirror's workshop is nobody's business."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+HG = str(Path(sys.executable).with_name("hg"))
+# hgweb's settings are for the whole process, so it has one of its own.
+PROGRAM = """
+import sys
+from wsgiref.util import setup_testing_defaults
+from hgext.vcsreplicator.hg.serving.web import application
+from hgext.vcsreplicator.service import configure_logging
+configure_logging("web")
+web = application(sys.argv[1])
+print("ready", flush=True)
+for line in sys.stdin:
+    path, _, query = line.strip().partition("?")
+    environ = {"PATH_INFO": path, "QUERY_STRING": query or "style=raw", "REMOTE_ADDR": "127.0.0.1"}
+    setup_testing_defaults(environ)
+    answer = []
+    body = b"".join(web(environ, lambda status, headers, failure=None: answer.append(status)))
+    print(answer[-1].split()[0], sorted(body.decode().split()), flush=True)
+"""
+
+Ask = Callable[[str], str]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for path in ("root/known", "root/~vcsreplicator/staging/half-made"):
+        subprocess.run([HG, "init", str(tmp_path / path)], check=True)
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def ask(root: Path) -> Any:
+    """Status and words of a page of the folder."""
+    program = [sys.executable, "-c", PROGRAM, str(root)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as web:
+        assert web.stdin is not None
+        assert web.stdout is not None
+        assert web.stdout.readline() == "ready\n"
+
+        def page(path: str) -> str:
+            print(path, file=web.stdin, flush=True)
+            return web.stdout.readline().strip()  # type: ignore[union-attr]
+
+        yield page
+        web.stdin.close()
+
+
+def test_the_index_names_the_repositories_and_not_the_workshop(ask: Ask) -> None:
+    assert ask("/") == "200 ['/known/']"
+
+
+def test_what_is_being_made_is_not_found(ask: Ask) -> None:
+    assert ask("/~vcsreplicator/staging/half-made").startswith("404 ")
+
+
+def test_a_repository_is_found_by_the_first_request_after_its_creation(ask: Ask, root: Path) -> None:
+    assert ask("/folder/new").startswith("404 ")
+    subprocess.run([HG, "init", str(root / "folder" / "new")], check=True)
+    assert ask("/folder/new").startswith("200 ")
+
+
+def test_a_repository_below_a_known_one_is_found_by_the_first_request_after_its_creation(ask: Ask, root: Path) -> None:
+    assert ask("/known/below").startswith("4")
+    subprocess.run([HG, "init", str(root / "known" / "below")], check=True)
+    assert ask("/known/below").startswith("200 ")
+    assert ask("/known/below/deeper").startswith("4")
+
+
+def test_a_repository_that_is_gone_is_not_found_and_its_folder_is_not_told(ask: Ask, root: Path) -> None:
+    assert ask("/known").startswith("200 ")
+    (root / "known").rename(root / "elsewhere")
+    assert ask("/known").startswith("404 ")
+    assert str(root) not in ask("/known/json-pushes")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "cmd=batch",
+        "cmd=batch&cmds=x",
+        "cmd=getbundle&heads=zz",
+        "cmd=known&nodes=zz",
+        "cmd=between&pairs=a",
+        "cmd=changegroup&roots=12",
+        "cmd=listkeys",
+        "cmd=get_cached_bundle_inline&path=../../x",
+        "style=%00",
+    ],
+)
+def test_a_question_that_makes_no_sense_is_answered_with_400(ask: Ask, question: str) -> None:
+    assert ask(f"/known?{question}") == "400 ['Bad', 'Request']"
+    assert ask("/known?cmd=heads").startswith("200 ")

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What only the log on Kafka promises: an encrypted and authenticated way in, topics as documented, stock group offsets."""
+
+import contextlib
+import gc
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource
+from kafka.errors import MessageSizeTooLargeError
+from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
+from kafka.serializer import Serializer
+from kafka.structs import OffsetAndMetadata
+
+from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, Message, Reader, topics
+from hgext.vcsreplicator.log.kafka import broker
+from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
+from hgext.vcsreplicator.log.kafka.clients import wait
+from hgext.vcsreplicator.log.kafka.options import parse
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import BadConfig, Rewound, Unavailable
+from testing.services.kafka import Kafka
+from testing.services.process import free_port
+from testing.waiting import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.services]
+
+
+@pytest.fixture
+def log(kafka: Kafka, unique_name: str) -> Iterator[Log]:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=2))
+        yield log
+
+
+@pytest.fixture
+def admin(kafka: Kafka) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    yield client
+    client.close()
+
+
+class GuardedKafka(Kafka):
+    """Has a second way in, over TLS and with a password; its certificate is `certificate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guarded_port = free_port()
+        self.certificate = self.folder / "certificate.pem"
+
+    def _settings(self) -> dict[str, str]:
+        settings = super()._settings()
+        store = self.folder / "store.pem"
+        make_certificate(self.certificate, store)
+        guarded = f",SASL_SSL://127.0.0.1:{self.guarded_port}"
+        return settings | {
+            "listeners": settings["listeners"] + guarded,
+            "advertised.listeners": settings["advertised.listeners"] + guarded,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+                'org.apache.kafka.common.security.plain.PlainLoginModule required user_hg="s3cret";'
+            ),
+        }
+
+    @property
+    def guarded_url(self) -> str:
+        return (
+            f"kafka://127.0.0.1:{self.guarded_port}?security_protocol=SASL_SSL&ssl_cafile={self.certificate}"
+            "&sasl_mechanism=PLAIN&sasl_plain_username=hg"
+        )
+
+
+def make_certificate(certificate: Path, store: Path) -> None:
+    """A self-signed certificate for the loopback address, and key and certificate in one file for the broker."""
+    key = certificate.with_name("key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    store.write_text(key.read_text() + certificate.read_text())
+
+
+def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_others(
+    own_service: Callable[[type[GuardedKafka]], GuardedKafka], tmp_path: Path
+) -> None:
+    kafka = own_service(GuardedKafka)
+    password = tmp_path / "password"
+    password.write_text("s3cret\n")
+    with open_log(f"{kafka.guarded_url}&sasl_plain_password_file={password}") as log:
+        log.create(topics())
+        transactor = log.transactor("single")
+        transactor.commit([Message(topic=NOTICES, key="x", value=b"1")], group="group", positions={(NOTICES, 0): 1})
+        transactor.close()
+        reader = log.reader({(NOTICES, 0): 0})
+        assert [record.value for record in reader.poll(30)] == [b"1"]
+        reader.close()
+    for mistake, expected in {
+        # A race: the broker's refusal, or its hanging up, whichever the client sees first.
+        kafka.guarded_url + "&sasl_plain_password=wrong": "brokers also hang up on a wrong user, password"
+        "|authentication failed; check user and password",
+        kafka.guarded_url.replace("ssl_cafile", "client_id"): "certificate verify failed",
+    }.items():
+        with open_log(mistake) as log, pytest.raises(Unavailable, match=expected) as caught:
+            log.partitions(EVENTS)
+        assert "password=" not in str(caught.value)
+
+
+def test_installations_with_different_prefixes_do_not_meet(kafka: Kafka, log: Log, unique_name: str) -> None:
+    log.acknowledge("group", NOTICES, {0: 3})
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-other.") as other:
+        with pytest.raises(BadConfig):
+            other.partitions(NOTICES)
+        other.create(topics(partitions=2))
+        assert other.stored("group", NOTICES) == {}
+        one, two = log.transactor("single"), other.transactor("single")
+        one.commit([Message(topic=NOTICES, key="x", value=b"not fenced")])
+        one.close()
+        two.close()
+
+
+def test_topics_are_kept_as_documented(log: Log, admin: KafkaAdminClient, unique_name: str) -> None:
+    def settings(topic: str) -> dict[str, str]:
+        resource = ConfigResource("topic", f"{unique_name}.{topic}")
+        [[described]] = [kind.values() for kind in admin.describe_configs([resource]).values()]
+        return {name: entry["value"] for name, entry in described.items()}
+
+    state, events = settings("state"), settings("events")
+    assert (state["cleanup.policy"], state["segment.bytes"]) == ("compact", str(16 * 1024 * 1024))
+    assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", str(30 * 24 * 3600 * 1000))
+    assert state["max.message.bytes"] == events["max.message.bytes"] == str(8 * 1024 * 1024)
+
+
+def test_stock_clients_see_the_positions_of_a_group(kafka: Kafka, log: Log, unique_name: str) -> None:
+    log.acknowledge("mirror-a", NOTICES, {0: 3})
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=f"{unique_name}.mirror-a")
+    assert consumer.committed(TopicPartition(f"{unique_name}.{NOTICES}", 0)) == 3
+    consumer.close()
+
+
+@pytest.mark.parametrize("new", [0, 1, 5], ids=["empty", "as long", "longer"])
+def test_a_running_reader_notices_that_a_topic_was_made_anew(
+    log: Log, admin: KafkaAdminClient, unique_name: str, new: int
+) -> None:
+    log.append([Message(topic=NOTICES, key="x", value=b"old")])
+    reader = log.reader({(NOTICES, 0): 0})
+    while not reader.poll(1):
+        pass
+    admin.delete_topics([f"{unique_name}.{NOTICES}"])
+    while NOTICES not in (made := log.create(topics(partitions=2))):
+        pass
+    assert made == [NOTICES]
+    for _ in range(new):
+        eventually(lambda: appended(log, b"new"), "appended")
+    eventually(lambda: rewound(reader), "noticed")
+    reader.close()
+
+
+def appended(log: Log, value: bytes) -> bool:
+    try:
+        return bool(log.append([Message(topic=NOTICES, key="x", value=value)]))
+    except Unavailable:
+        return False
+
+
+def rewound(reader: Reader) -> bool:
+    """Whether it says so; a record of the new topic may come before, because Kafka's fetch names topics, not their ids."""
+    try:
+        reader.poll(1)
+    except Unavailable:
+        pass
+    except Rewound:
+        return True
+    return False
+
+
+class Nothing(Serializer):
+    """Leaves out a value that says so; the client refuses to do it by itself."""
+
+    def serialize(self, topic: str, headers: Any, data: bytes) -> bytes | None:
+        return None if data == b"nothing" else data
+
+
+class Raw(str):
+    """The name of a header that is not UTF-8, as any client may write it."""
+
+    def encode(self, *_: object) -> bytes:
+        return b"\xff\xfe"
+
+
+def test_what_any_client_may_write_is_handed_out_and_stops_no_reader(kafka: Kafka, log: Log, unique_name: str) -> None:
+    topic = f"{unique_name}.{NOTICES}"
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, value_serializer=Nothing())
+    for record in (
+        {"value": b"1", "headers": [(Raw("x"), b"")]},
+        {"value": b"nothing"},
+        {"key": b"\xff", "value": b"2", "headers": [("x", b"1"), ("x", b"\xff")]},
+        {"value": b"3"},
+    ):
+        producer.send(topic, **record).get(timeout=30)
+    producer.close()
+    reader, records = log.reader({(NOTICES, 0): 0}), []
+    while len(records) < 4:
+        records += reader.poll(30)
+    assert [record.offset for record in records] == [0, 1, 2, 3]
+    assert reader.positions() == {(NOTICES, 0): 4}
+    reader.close()
+    unreadable, empty, odd, good = records
+    assert (unreadable.value or b"").startswith(b"unreadable: ")
+    assert (unreadable.key, empty.key, empty.value) == (None, None, None)
+    assert (odd.key, odd.value, odd.headers) == ("\udcff", b"2", {"x": "\udcff"})
+    assert good.value == b"3"
+
+
+def test_a_time_that_no_clock_shows_is_a_date_all_the_same(
+    kafka: Kafka, log: Log, admin: KafkaAdminClient, unique_name: str
+) -> None:
+    topic = f"{unique_name}.{NOTICES}"
+    admin.delete_topics([topic])
+    eventually(lambda: topic not in {found["name"] for found in admin.describe_topics()}, "deleted")
+    ours = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
+    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": ours}})
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    for timestamp in (2**62, 1):
+        producer.send(topic, value=b"1", timestamp_ms=timestamp).get(timeout=30)
+    producer.close()
+    reader, records = log.reader({(NOTICES, 0): 0}), []
+    while len(records) < 2:
+        records += reader.poll(30)
+    reader.close()
+    assert [record.time for record in records] == [LATEST, 0.001]
+
+
+def test_a_batch_that_unpacks_to_more_than_any_message_is_refused_by_the_broker(
+    kafka: Kafka, log: Log, unique_name: str
+) -> None:
+    def send(size: int) -> None:
+        packing = KafkaProducer(bootstrap_servers=kafka.bootstrap, compression_type="gzip", max_request_size=2**28)
+        with contextlib.closing(packing) as producer:
+            producer.send(f"{unique_name}.{NOTICES}", bytes(size)).get(timeout=60)
+
+    with pytest.raises(MessageSizeTooLargeError):
+        send(50_000_000)
+    send(1_000_000)
+    reader = log.reader({(NOTICES, 0): 0})
+    assert [len(record.value or b"") for record in reader.poll(30)] == [1_000_000]
+    reader.close()
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """The address of a server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def attempts(url: str) -> Iterator[Callable[[], object]]:
+    """What each kind of client is opened for, on a log that was reached before."""
+    log = KafkaLog(parse(url))
+    yield lambda: log.partitions(ERRORS)
+    log.broker._partitions.update({EVENTS: 1, NOTICES: 1})
+    reader = log.reader({(EVENTS, 0): 0})
+    yield lambda: reader.poll(0.01)
+    yield lambda: log.append([Message(topic=NOTICES, key="x", value=b"1")])
+    yield lambda: log.broker.new_producer(transactional_id="single")
+
+
+@pytest.mark.parametrize("way", ["away", "mute", "mute over TLS"])
+def test_an_outage_leaves_no_threads_and_no_sockets_behind(way: str, mute: str) -> None:
+    server = "127.0.0.1:1" if way == "away" else mute
+    protocol = "SSL" if way == "mute over TLS" else "PLAINTEXT"
+    open_files = Path("/proc/self/fd")
+    for attempt in attempts(f"kafka://{server}?bootstrap_timeout_ms=20&security_protocol={protocol}"):
+        before = threading.active_count(), len(list(open_files.iterdir()))
+        gc.disable()  # nothing waits for a collection
+        try:
+            for _ in range(10):
+                with pytest.raises(Unavailable, match="no answer; are the brokers up and reachable"):
+                    attempt()
+            assert (threading.active_count(), len(list(open_files.iterdir()))) == before
+        finally:
+            gc.enable()
+
+
+class UnverifyingKafka(Kafka):
+    """Takes positions of a transaction that does not know of them, so that no end of it reaches them."""
+
+    def __init__(self) -> None:
+        super().__init__(properties={"transaction.partition.verification.enable": "false"})
+
+
+def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    """What the death of a broker in the middle of a transaction left, once: positions that wait for an end which never comes."""
+    manager = transactor._producer._transaction_manager
+    enqueue = manager._enqueue_request
+
+    def enqueue_unannounced(handler: Any) -> None:
+        if isinstance(handler, AddOffsetsToTxnHandler):
+            manager._pending_txn_offset_commits.update(handler.offsets)
+            known = manager._pending_txn_offset_commits
+            handler = TxnOffsetCommitHandler(manager, handler.group_metadata, known, handler._result)
+        enqueue(handler)
+
+    manager._enqueue_request = enqueue_unannounced
+    transactor._producer.begin_transaction()
+    wait(
+        transactor._producer, lambda _: manager.send_offsets_to_transaction(positions, "single"), time.monotonic() + 30
+    )
+
+
+@pytest.mark.parametrize("again", ["renewed", "started anew"])
+def test_positions_that_a_broker_left_hanging_are_readable_again(
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    with open_log(own_service(UnverifyingKafka).url) as log:
+        log.create(topics(partitions=2))
+        transactor = log.transactor("single")
+        transactor.commit([], group="single", positions={(EVENTS, 0): 5, (EVENTS, 1): 3})
+        assert log.stored("single", EVENTS) == {0: 5, 1: 3}
+        leave_hanging(transactor, {TopicPartition(EVENTS, 0): OffsetAndMetadata(7, "", -1)})
+        transactor.close()
+        with monkeypatch.context() as impatient:
+            impatient.setattr(broker, "COORDINATOR_PATIENCE", 0.5)
+            with pytest.raises(Unavailable, match="UnstableOffsetCommit"):
+                log.stored("single", EVENTS)
+        if again == "renewed":
+            transactor.renew()
+        else:
+            transactor = log.transactor("single")
+        assert log.stored("single", EVENTS) == {0: 5, 1: 3}
+        transactor.commit([], group="single", positions={(EVENTS, 0): 9})
+        assert log.stored("single", EVENTS) == {0: 9, 1: 3}
+        transactor.close()

@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What only the embedded log promises: clear words about a sick database, removal in small steps, wake-ups, several processes."""
+
+import contextlib
+import itertools
+import os
+import resource
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, LATEST, NOTICES, STATE, Message, Record, Topic
+from hgext.vcsreplicator.log.sqlite import doorbell as bells
+from hgext.vcsreplicator.log.sqlite.adapter import STEP, TOMBSTONES_KEPT, SqliteLog
+from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
+from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from testing.services.cache import CHECKOUT
+
+pytestmark = pytest.mark.processes
+
+TOPICS = (Topic(name=EVENTS, retention=100.0), Topic(name=NOTICES), Topic(name=STATE, compacted=True))
+ROOT = CHECKOUT
+
+
+class HandClock:
+    """Moved by the test."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def log(path: Path, clock: HandClock) -> Iterator[SqliteLog]:
+    with SqliteLog(path, clock=clock) as log:
+        log.create(TOPICS)
+        yield log
+
+
+def message(value: bytes | None, *, topic: str = NOTICES, key: str = "x") -> Message:
+    return Message(topic=topic, key=key, value=value)
+
+
+def everything(log: SqliteLog, topic: str) -> list[Record]:
+    reader = log.reader({(topic, 0): log.beginnings(topic)[0]})
+    try:
+        return reader.poll(0, limit=100_000)
+    finally:
+        reader.close()
+
+
+# A database that is not well
+
+
+def test_a_missing_folder_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=r"expected the folder .*nowhere to exist"):
+        SqliteLog(tmp_path / "nowhere" / "log.db")
+
+
+def test_a_place_where_nothing_can_be_made_is_named(path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"sqlite:///proc/log\.db: .*check that it exists, and owner and mode"):
+        SqliteLog(Path("/proc/log.db"))
+    path.with_name(path.name + "-wake").touch()
+    with pytest.raises(BadConfig, match=r"to create the folder log\.db-wake in it: File exists"):
+        SqliteLog(path)
+
+
+def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE songs (title TEXT)")
+    other.close()
+    with pytest.raises(BadConfig, match="expected a log of vcsreplicator"):
+        SqliteLog(path)
+
+
+def test_a_database_of_a_newer_release_is_refused(path: Path, log: SqliteLog) -> None:
+    log.close()
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    with pytest.raises(BadConfig, match="has schema 99, expected at most 2; it was written by a newer release"):
+        SqliteLog(path)
+
+
+def test_a_file_that_is_no_database_is_unavailable_and_says_what_to_do(path: Path) -> None:
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(Unavailable, match=r"file is not a database; .*restore it from a backup"):
+        SqliteLog(path)
+
+
+def test_a_damaged_database_is_unavailable_and_says_what_to_do(path: Path, log: SqliteLog) -> None:
+    log.append([message(b"." * 1000) for _ in range(100)])
+    log.close()
+    with path.open("r+b") as file:  # all pages but the first, which holds the schema
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    with SqliteLog(path) as again, pytest.raises(Unavailable, match="malformed; stop all services, then restore"):
+        again.append([message(b"more")])
+
+
+@pytest.mark.parametrize(
+    ("column", "hostile", "expected"),
+    [
+        ("key", 7, ("7", b"1", {}, 1_000_000.0)),
+        ("key", b"\xff", ("\udcff", b"1", {}, 1_000_000.0)),
+        ("value", "text", ("x", b"text", {}, 1_000_000.0)),
+        ("value", 2.5, ("x", b"2.5", {}, 1_000_000.0)),
+        ("headers", "no JSON", ("x", b"1", {}, 1_000_000.0)),
+        ("headers", b"\xff", ("x", b"1", {}, 1_000_000.0)),
+        ("headers", "[" * 100_000, ("x", b"1", {}, 1_000_000.0)),
+        ("headers", '["list"]', ("x", b"1", {}, 1_000_000.0)),
+        ("headers", '{"x": 1e999, "y": null}', ("x", b"1", {"x": "inf", "y": "None"}, 1_000_000.0)),
+        ("time", float("inf"), ("x", b"1", {}, LATEST)),
+        ("time", -1e300, ("x", b"1", {}, 0.0)),
+        ("time", "yesterday", ("x", b"1", {}, 0.0)),
+    ],
+)
+def test_what_another_program_wrote_into_the_database_is_handed_out_and_stops_no_reader(
+    path: Path, log: SqliteLog, column: str, hostile: object, expected: tuple[object, ...]
+) -> None:
+    log.append([message(b"1")])
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(f"UPDATE records SET {column} = ?", (hostile,))
+        other.commit()
+    log.append([message(b"2")])
+    reader = log.reader({(NOTICES, 0): 0})
+    [found, good] = reader.poll(0)
+    assert (found.key, found.value, found.headers, found.time) == expected
+    assert good.value == b"2"
+    log.append([message(b"3")])
+    assert [record.value for record in reader.poll(0)] == [b"3"]
+    reader.close()
+
+
+def test_a_database_locked_by_another_is_unavailable_after_the_time_given(path: Path, log: SqliteLog) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="another process keeps it locked"):
+        log.append([message(b"1")], timeout=0.05)
+    other.execute("ROLLBACK")
+    other.close()
+    assert log.append([message(b"1")]) == [(0, 0)]
+
+
+def test_a_database_that_may_not_be_written_is_unavailable_and_says_what_to_check(path: Path, log: SqliteLog) -> None:
+    log.close()
+    path.chmod(0o444)
+    program = f"""
+from pathlib import Path
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
+try:
+    SqliteLog(Path({str(path)!r})).append([Message(topic="notices", key="x", value=b"1")])
+except Unavailable as error:
+    print(error)
+"""
+    assert "readonly database; check owner and mode" in run_without_privileges(program)
+
+
+def test_a_full_disk_is_unavailable_and_the_log_goes_on_when_there_is_room(path: Path, log: SqliteLog) -> None:
+    program = f"""
+import resource
+from pathlib import Path
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
+log = SqliteLog(Path({str(path)!r}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+try:
+    while True:
+        log.append([Message(topic="notices", key="x", value=b"." * 50_000)])
+except Unavailable as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(log.append([Message(topic="notices", key="x", value=b"room")]))
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    refused, written = out.splitlines()
+    assert "disk" in refused
+    stored = everything(log, NOTICES)
+    assert stored[-1].value == b"room"
+    assert written == f"[(0, {stored[-1].offset})]"
+    assert [record.offset for record in stored] == list(range(len(stored)))
+
+
+def run_without_privileges(program: str) -> str:
+    """What it prints; root's power over file modes is dropped where there is any."""
+    command = [sys.executable, "-c", program]
+    if os.geteuid() == 0:
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+
+def test_a_database_replaced_by_another_is_noticed_at_the_next_append(
+    path: Path, log: SqliteLog, clock: HandClock
+) -> None:
+    log.append([message(b"old")])
+    for name in path.parent.glob("log.db*"):
+        if name.is_file():
+            name.unlink()
+    with SqliteLog(path, clock=clock) as fresh:
+        fresh.create([Topic(name=STATE), Topic(name=NOTICES)])
+        log.append([message(b"new")])
+        assert [record.value for record in everything(fresh, NOTICES)] == [b"new"]
+
+
+def test_a_reader_finds_its_topic_in_a_database_that_has_others_before_it(path: Path, log: SqliteLog) -> None:
+    reader = log.reader({(NOTICES, 0): 0})
+    assert reader.poll(0) == []
+    with SqliteLog(path.with_name("other.db")) as other:
+        other.create([Topic(name="first"), *reversed(TOPICS)])
+        other.append([message(b"1"), message(b"wrong", topic="first")])
+    for beside in ("log.db-wal", "log.db-shm"):  # they belong to the database that goes
+        path.with_name(beside).unlink()
+    path.with_name("other.db").rename(path)
+    assert [record.value for record in reader.poll(0)] == [b"1"]
+    reader.close()
+
+
+def test_a_database_that_vanished_is_not_made_anew_behind_the_operators_back(path: Path, log: SqliteLog) -> None:
+    path.unlink()
+    with pytest.raises(Unavailable, match="No such file"):
+        log.append([message(b"1")])
+    assert not path.exists()
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+40 22 0:40 / /srv rw - nfs4 server:/export rw
+41 40 254:1 / /srv/my\\040disk rw - xfs /dev/vdb rw
+42 22 0:41 / /srvother rw shared:7 master:2 - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("/var/log.db", "ext4"), ("/srv/log.db", "nfs4"), ("/srv/my disk/log.db", "xfs"), ("/srvother/log.db", "tmpfs")],
+)
+def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(place: str, kind: str) -> None:
+    assert kind_of(place, MOUNTS) == kind
+
+
+def test_a_network_file_system_is_refused() -> None:
+    refuse_network(Path("/var/log.db"), MOUNTS)
+    with pytest.raises(BadConfig, match=r"network file system \(nfs4\); expected a path on a local disk"):
+        refuse_network(Path("/srv/log.db"), MOUNTS)
+
+
+# Removal
+
+
+def test_records_go_after_their_retention_in_small_steps_and_never_the_young(log: SqliteLog, clock: HandClock) -> None:
+    log.append([message(b"old", topic=EVENTS) for _ in range(3 * STEP)])
+    clock.time += 101
+    log.append([message(b"young", topic=EVENTS)])
+    beginnings = [log.beginnings(EVENTS)[0]]
+    while beginnings[-1] < 3 * STEP:
+        log.append([message(b"")])
+        beginnings.append(log.beginnings(EVENTS)[0])
+    assert max(later - earlier for earlier, later in itertools.pairwise(beginnings)) <= STEP + 1
+    assert [record.value for record in everything(log, EVENTS)] == [b"young"]
+
+
+def pass_in_use(log: SqliteLog, clock: HandClock, seconds: float) -> None:
+    """Time passes, and the services go on to write."""
+    while seconds > 0:
+        clock.time += min(1800.0, seconds)
+        seconds -= 1800.0
+        log.append([message(b"")])
+
+
+def test_a_clock_that_jumps_ahead_takes_nothing_that_could_not_be_read(log: SqliteLog, clock: HandClock) -> None:
+    log.append([message(b"unread", topic=EVENTS)])
+    clock.time += 400 * DAY
+    for _ in range(10):
+        log.append([message(b"")])
+    assert [record.value for record in everything(log, EVENTS)] == [b"unread"]
+    clock.time -= 400 * DAY
+    for _ in range(10):
+        log.append([message(b"")])
+    assert [record.value for record in everything(log, EVENTS)] == [b"unread"]
+
+
+def test_what_was_there_before_a_pause_goes_when_it_is_old_enough_without_the_pause(
+    log: SqliteLog, clock: HandClock
+) -> None:
+    log.append([message(b"old", topic=EVENTS)])
+    clock.time += 70
+    log.append([message(b"")])
+    clock.time += 400 * DAY
+    log.append([message(b"later", topic=EVENTS)])
+    clock.time += 60
+    for _ in range(10):
+        log.append([message(b"")])
+    assert [record.value for record in everything(log, EVENTS)] == [b"later"]
+
+
+def test_a_topic_without_retention_is_kept(log: SqliteLog, clock: HandClock) -> None:
+    log.append([message(b"1")])
+    clock.time += 10_000 * DAY
+    for _ in range(10):
+        log.append([message(b"2")])
+    assert log.beginnings(NOTICES) == {0: 0}
+
+
+def test_compaction_removes_at_once_what_was_replaced(log: SqliteLog) -> None:
+    log.append([message(b"1", topic=STATE, key="a"), message(b"1", topic=STATE, key="b")])
+    log.append([message(b"2", topic=STATE, key="a"), message(b"3", topic=STATE, key="a")])
+    assert [(record.key, record.value) for record in everything(log, STATE)] == [("b", b"1"), ("a", b"3")]
+
+
+def test_a_tombstone_stays_for_a_while_then_goes_and_the_key_may_come_back(log: SqliteLog, clock: HandClock) -> None:
+    log.append([message(b"1", topic=STATE), message(None, topic=STATE)])
+    assert [record.value for record in everything(log, STATE)] == [None]
+    pass_in_use(log, clock, TOMBSTONES_KEPT + 1)
+    while everything(log, STATE):
+        log.append([message(b"")])
+    reader = log.reader({(STATE, 0): 0})
+    assert reader.poll(0) == []
+    assert reader.positions() == {(STATE, 0): log.ends(STATE)[0]}
+    reader.close()
+    log.append([message(b"2", topic=STATE)])
+    log.append([message(b"3", topic=STATE)])
+    assert [record.value for record in everything(log, STATE)] == [b"3"]
+
+
+# Bells
+
+
+def test_a_reader_is_woken_by_a_bell_and_does_not_wait_for_its_slow_poll(
+    path: Path, log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hgext.vcsreplicator.log.sqlite.reader.FALLBACK_POLL", 3600)
+    assert FALLBACK_POLL < 1
+    reader = log.reader({(NOTICES, 0): 0})
+    program = f"""
+from pathlib import Path
+from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
+SqliteLog(Path({str(path)!r})).append([Message(topic="notices", key="x", value=b"from elsewhere")])
+"""
+    writer = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+    assert [record.value for record in reader.poll(3600)] == [b"from elsewhere"]
+    assert writer.wait() == 0
+    reader.close()
+
+
+def test_a_lost_ring_only_costs_time(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hgext.vcsreplicator.log.sqlite.adapter.ring", lambda folder, topics: None)
+    reader = log.reader({(NOTICES, 0): 0})
+    timer = threading.Timer(0.1, lambda: log.append([message(b"1")]))
+    timer.start()
+    assert [record.value for record in reader.poll(3600)] == [b"1"]
+    timer.join()
+    reader.close()
+
+
+def test_a_reader_is_not_woken_for_topics_it_does_not_read(tmp_path: Path) -> None:
+    bell = bells.Bell(tmp_path, [1, 5])
+    bells.ring(tmp_path, [2, 3])
+    assert not rung(bell)
+    bells.ring(tmp_path, [3, 5])
+    assert rung(bell)
+    bell.close()
+
+
+def rung(bell: bells.Bell) -> bool:
+    try:
+        return bool(bell._socket.recv(16))
+    except BlockingIOError:
+        return False
+
+
+def test_bells_of_dead_processes_are_taken_down_by_the_next_ring(tmp_path: Path) -> None:
+    dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    dead.bind(str(tmp_path / "1-0-ff"))
+    dead.close()
+    (tmp_path / "not a bell").touch()
+    bell = bells.Bell(tmp_path, [1])
+    bells.ring(tmp_path, [1])
+    assert rung(bell)
+    bell.close()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["not a bell"]
+
+
+def test_a_bell_hangs_beside_those_of_a_dead_process_of_the_same_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        dead.bind(str(tmp_path / f"{os.getpid()}-{number}-2"))
+        dead.close()
+    monkeypatch.setattr(bells, "_numbers", itertools.count())
+    bell = bells.Bell(tmp_path, [1])
+    bells.ring(tmp_path, [1])
+    assert rung(bell)
+    bell.close()
+
+
+def test_a_process_with_very_many_files_open_is_woken_too(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2048), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        bell = bells.Bell(tmp_path, [1])
+        bell.wake()
+        assert bell.wait(3600)
+        bell.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_full_bell_neither_blocks_nor_fails_and_still_wakes(tmp_path: Path) -> None:
+    bell = bells.Bell(tmp_path, [1])
+    for _ in range(5000):
+        bells.ring(tmp_path, [1])
+    bell.wake()
+    assert bell.wait(3600)
+    assert not bell.wait(0)
+    bell.close()
+
+
+def test_a_database_may_lie_deeper_than_a_socket_may_be_named(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 100) / ("e" * 100)
+    folder.mkdir(parents=True)
+    with SqliteLog(folder / "log.db") as log:
+        log.create(TOPICS)
+        reader = log.reader({(NOTICES, 0): 0})
+        log.append([message(b"1")])
+        assert rung(reader._bell)  # type: ignore[attr-defined]
+        reader.close()
+
+
+def test_whoever_may_write_the_database_may_ring(tmp_path: Path) -> None:
+    old = os.umask(0o002)
+    try:
+        with SqliteLog(tmp_path / "log.db") as log:
+            log.create(TOPICS)
+            reader = log.reader({(NOTICES, 0): 0})
+            [bell] = log.bells.iterdir()
+            assert oct(log.bells.stat().st_mode & 0o777) == oct(0o775)
+            assert oct(bell.stat().st_mode & 0o777) == oct(0o664)
+            reader.close()
+    finally:
+        os.umask(old)
+
+
+# Several processes
+
+
+def test_processes_append_at_once_and_each_keeps_its_order(path: Path, log: SqliteLog) -> None:
+    program = """
+import sys
+from pathlib import Path
+from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
+log = SqliteLog(Path(sys.argv[1]))
+for number in range(100):
+    log.append([Message(topic="notices", key=sys.argv[2], value=b"%d" % number)])
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(path), name], cwd=ROOT) for name in "abc"]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    records = everything(log, NOTICES)
+    assert [record.offset for record in records] == list(range(300))
+    for name in "abc":
+        own = [record.value for record in records if record.key == name]
+        assert own == [b"%d" % number for number in range(100)]
+
+
+def test_processes_open_a_new_database_at_once(path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
+print(len(SqliteLog(Path(sys.argv[1])).create(topics())))
+"""
+    command = [sys.executable, "-c", program, str(path)]
+    openers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert sorted(opener.communicate()[0].strip() for opener in openers) == ["0", "0", "0", "8"]
+
+
+def test_a_reader_with_much_to_read_takes_it_in_bites_of_bounded_size(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hgext.vcsreplicator.log.sqlite.reader.POLL_BYTES", 2500)
+    log.append([message(b"%04d" % number * 250) for number in range(7)])
+    reader = log.reader({(NOTICES, 0): 0})
+    bites: list[int] = []
+    while records := reader.poll(0):
+        bites.append(len(records))
+    assert bites == [3, 3, 1]
+    reader.close()
+
+
+def test_no_partition_starves_another(log: SqliteLog) -> None:
+    log.create([Topic(name="wide", partitions=3)])
+    log.append([Message(topic="wide", key="x", value=b"", partition=part) for part in range(3) for _ in range(50)])
+    reader = log.reader({("wide", part): 0 for part in range(3)})
+    bites = [{record.partition for record in reader.poll(0, limit=10)} for _ in range(3)]
+    assert set().union(*bites) == {0, 1, 2}
+    reader.close()

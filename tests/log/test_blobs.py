@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The blob stores keep one contract: a folder, and S3 as `moto` serves it."""
+
+import dataclasses
+import hashlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import boto3
+import pytest
+
+from hgext.vcsreplicator.log.blobs import open_blobs
+from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.wire import Where
+
+pytestmark = pytest.mark.processes
+
+PIECES = [b"HG20", b"x" * 3_000_000, b"end"]
+
+
+@pytest.fixture(params=["file", "s3"])
+def blobs(request, tmp_path, monkeypatch, unique_name):
+    if request.param == "file":
+        return open_blobs(f"file://{tmp_path}/blobs")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("aws").url)
+    bucket = f"blobs-{unique_name}".lower().replace("_", "-")[:60]
+    boto3.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    return open_blobs(f"s3://{bucket}/some/prefix")
+
+
+def test_what_was_put_is_read_back_by_its_hash(blobs):
+    attachment = blobs.put(iter(PIECES))
+    whole = b"".join(PIECES)
+    assert (attachment.where, attachment.size) == (Where.BLOB, len(whole))
+    assert attachment.sha256 == hashlib.sha256(whole).hexdigest()
+    with blobs.open(attachment) as file:
+        assert file.read() == whole
+
+
+def test_the_same_bundle_twice_is_one_blob_and_goes_by_age(blobs):
+    first = blobs.put(iter(PIECES))
+    assert blobs.put(iter(PIECES)) == first
+    assert blobs.remove_older(time.time() - 3600) == 0
+    assert blobs.remove_older(time.time() + 3600) == 1
+    with pytest.raises(FileNotFoundError):
+        blobs.open(first)
+
+
+def test_of_files_that_are_no_blobs_only_what_a_kill_left_goes_by_age(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("sub/letter.txt", "sub/backup.hg", ".incoming-abc"):
+        (tmp_path / name).touch()
+    assert open_blobs(f"file://{tmp_path}").remove_older(time.time() + 3600) == 1
+    assert sorted(file.name for file in tmp_path.rglob("*.*")) == ["backup.hg", "letter.txt"]
+
+
+def test_what_is_not_as_the_event_says_is_refused(blobs):
+    attachment = blobs.put(iter(PIECES))
+    with pytest.raises(MalformedEvent, match="another hash"):
+        blobs.open(dataclasses.replace(attachment, size=7))
+    with pytest.raises(MalformedEvent, match=r"expected the hash and \.hg"):
+        blobs.open(dataclasses.replace(attachment, name="../../etc/passwd"))
+
+
+@pytest.mark.parametrize("url", ["file:///proc/no/blobs/here", "s3://no-such-bucket-of-ours"])
+def test_a_store_that_is_not_there_is_unavailable(url, aws, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
+    with pytest.raises(Unavailable, match="blobs: "):
+        open_blobs(url).put(iter(PIECES))
+
+
+def test_a_store_that_accepts_and_says_nothing_is_unavailable(monkeypatch):
+    """The client's own patience is five times a minute, and then some."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        begun = time.monotonic()
+        with pytest.raises(Unavailable, match="blobs: "):
+            open_blobs("s3://silent").put([b"some", b"bundle"])
+        assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize("step", ["link", "replace", "utime"])
+def test_a_bundle_whose_storing_was_killed_is_stored_the_next_time(tmp_path, step):
+    url = f"file://{tmp_path}/blobs"
+    killed = f"""
+import os, signal
+from hgext.vcsreplicator.log.blobs import open_blobs
+os.{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+open_blobs({url!r}).put([b"some", b"bundle"])
+"""
+    subprocess.run([sys.executable, "-c", killed], check=False)
+    attachment = open_blobs(url).put([b"some", b"bundle"])
+    with open_blobs(url).open(attachment) as file:
+        assert file.read() == b"somebundle"
+
+
+def test_everybody_of_the_folders_group_may_store(tmp_path):
+    tmp_path.chmod(0o2775)
+    mask = os.umask(0o022)
+    try:
+        open_blobs(f"file://{tmp_path}").put(iter(PIECES))
+    finally:
+        os.umask(mask)
+    folder, blob = sorted(tmp_path.rglob("*"))
+    assert [oct(stat.S_IMODE(made.stat().st_mode)) for made in (folder, blob)] == ["0o2775", "0o664"]

@@ -1,0 +1,891 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The contract of the log, sentence by sentence, for every adapter: SQLite, and Kafka on a real broker."""
+
+import contextlib
+import math
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+
+from hgext.vcsreplicator.log import (
+    EVENTS,
+    LARGEST,
+    NOTICES,
+    STATE,
+    Log,
+    Message,
+    Reader,
+    Record,
+    Topic,
+    Transactor,
+    partition_of,
+)
+from hgext.vcsreplicator.log.kafka import transactor as kafka_transactor
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, Rewound, Unavailable
+from testing.services.kafka import Kafka
+
+pytestmark = pytest.mark.processes
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+PARTITIONS = 4
+TOPICS = (
+    Topic(name=EVENTS, partitions=PARTITIONS, retention=1000.0),
+    Topic(name=NOTICES),
+    Topic(name=STATE, compacted=True),
+)
+Result = TypeVar("Result")
+SOON = 30.0  # seconds after which something that must happen counts as not happening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where a log lives, and how a test makes it vanish, come back and forget."""
+
+    url: str
+    vanish: Callable[[], None]
+    come_back: Callable[[], None]
+    forget: Callable[[str, int, int], None]  # topic, partition, the first offset to keep
+    copy: Callable[[], None]  # as of now; on Kafka only of a broker of the test's own
+    restore: Callable[[], None]
+
+
+class Later(SystemClock):
+    """The machine's clock, most of an hour ahead: longer than any retention used here, and no pause that does not count."""
+
+    def now(self) -> float:
+        return super().now() + 3000
+
+
+def sqlite_storage(folder: Path) -> Storage:
+    path = folder / "log.db"
+
+    def forget(topic: str, partition: int, offset: int) -> None:
+        with SqliteLog(path, clock=Later()) as log:
+            while log.beginnings(topic)[partition] < offset:
+                log.append([Message(topic=NOTICES, key="x", value=b"")])
+
+    return Storage(
+        url=f"sqlite://{path}",
+        vanish=lambda: folder.rename(folder.with_name("away")) and None,
+        come_back=lambda: folder.with_name("away").rename(folder) and None,
+        forget=forget,
+        copy=lambda: copy_database(path, folder / "copy"),
+        restore=lambda: copy_database(folder / "copy", path),
+    )
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """In one step: what has the former target open keeps that."""
+    fresh = target.with_name("fresh")
+    with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(fresh)) as new:
+        old.backup(new)
+    for beside in ("-wal", "-shm"):
+        target.with_name(target.name + beside).unlink(missing_ok=True)
+    fresh.rename(target)
+
+
+def kafka_storage(kafka: Kafka, prefix: str) -> Storage:
+    def forget(topic: str, partition: int, offset: int) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        admin.delete_records({TopicPartition(f"{prefix}.{topic}", partition): offset})
+        admin.close()
+
+    def copy_data(source: str, target: str) -> None:
+        kafka.stop()
+        shutil.rmtree(kafka.folder / target, ignore_errors=True)
+        shutil.copytree(kafka.folder / source, kafka.folder / target)
+        kafka.start()
+
+    return Storage(
+        url=f"{kafka.url}?topic-prefix={prefix}.",
+        vanish=lambda: kafka.kill(),
+        come_back=lambda: kafka.restart(),
+        forget=forget,
+        copy=lambda: copy_data("data", "copy"),
+        restore=lambda: copy_data("copy", "data"),
+    )
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Storage:
+    """A log of this test's own; on Kafka by the names of its topics."""
+    if request.param == "kafka":
+        return kafka_storage(request.getfixturevalue("kafka"), unique_name)
+    (tmp_path / "log").mkdir()
+    return sqlite_storage(tmp_path / "log")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
+def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """A log that may be made to vanish: on Kafka a broker of this test's own."""
+    if request.param == "kafka":
+        return kafka_storage(request.getfixturevalue("own_service")(Kafka), "own")
+    (tmp_path / "log").mkdir()
+    return sqlite_storage(tmp_path / "log")
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Closes at the end what a test opened."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def log(storage: Storage, opened: ExitStack) -> Log:
+    log = opened.enter_context(open_log(storage.url))
+    log.create(TOPICS)
+    return log
+
+
+@pytest.fixture
+def reading(log: Log, opened: ExitStack) -> Callable[..., Reader]:
+    """Opens readers: of all partitions of a topic from the beginning, or at positions."""
+
+    def read(topic: str = EVENTS, positions: Mapping[tuple[str, int], int] | None = None) -> Reader:
+        start = {(topic, number): 0 for number in range(log.partitions(topic))} if positions is None else positions
+        reader = log.reader(start)
+        opened.callback(reader.close)
+        return reader
+
+    return read
+
+
+@pytest.fixture
+def transacting(log: Log, opened: ExitStack) -> Callable[[str], Transactor]:
+    def transact(identity: str = "single") -> Transactor:
+        transactor = log.transactor(identity)
+        opened.callback(transactor.close)
+        return transactor
+
+    return transact
+
+
+def message(
+    value: bytes | None, *, topic: str = EVENTS, key: str | None = "x", partition: int | None = None
+) -> Message:
+    return Message(topic=topic, key=key, value=value, partition=partition)
+
+
+def read(reader: Reader, count: int, *, limit: int = 500) -> list[Record]:
+    """The next `count` records."""
+    deadline = time.monotonic() + SOON
+    records: list[Record] = []
+    while len(records) < count and time.monotonic() < deadline:
+        records += reader.poll(1, limit=min(limit, count - len(records)))
+    assert len(records) == count, [record.value for record in records]
+    return records
+
+
+def values(records: list[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def quiet(reader: Reader) -> bool:
+    """Whether nothing more comes, as far as can be seen: what is appended last is read last."""
+    return reader.poll(0.3) == []
+
+
+def patiently(act: Callable[[], Result]) -> Result:
+    """What a service does: try again while the log is unavailable."""
+    deadline = time.monotonic() + SOON * 2
+    while True:
+        try:
+            return act()
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+
+
+# Topics
+
+
+def test_create_makes_the_missing_topics_and_names_them(storage: Storage, opened: ExitStack) -> None:
+    log = opened.enter_context(open_log(storage.url))
+    assert log.create([TOPICS[0]]) == [EVENTS]
+    assert log.create(TOPICS) == [NOTICES, STATE]
+    assert log.create(TOPICS) == []
+
+
+def test_create_refuses_a_topic_with_other_partitions_and_makes_none(log: Log) -> None:
+    with pytest.raises(BadConfig, match=rf"{EVENTS}.*has {PARTITIONS} partitions, expected 5"):
+        log.create([Topic(name="another"), Topic(name=EVENTS, partitions=5)])
+    with pytest.raises(BadConfig, match="another"):
+        log.partitions("another")
+
+
+def test_several_processes_may_create_the_same_topics_at_once(storage: Storage, opened: ExitStack) -> None:
+    logs = [opened.enter_context(open_log(storage.url)) for _ in range(3)]
+    made: list[list[str]] = []
+    threads = [threading.Thread(target=lambda log=log: made.append(log.create(TOPICS))) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(name for names in made for name in names) == sorted(topic.name for topic in TOPICS)
+
+
+def test_partitions_are_as_created(log: Log) -> None:
+    assert log.partitions(EVENTS) == PARTITIONS
+    assert log.partitions(NOTICES) == 1
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda log: log.partitions("unknown"),
+        lambda log: log.append([message(b"", topic="unknown")]),
+        lambda log: log.reader({("unknown", 0): 0}),
+        lambda log: log.acknowledge("group", "unknown", {0: 0}),
+        lambda log: log.stored("group", "unknown"),
+        lambda log: log.groups("unknown"),
+        lambda log: log.ends("unknown"),
+        lambda log: log.beginnings("unknown"),
+        lambda log: log.transactor("single").commit([message(b"", topic="unknown")]),
+    ],
+    ids=["partitions", "append", "reader", "acknowledge", "stored", "groups", "ends", "beginnings", "commit"],
+)
+def test_an_unknown_topic_is_a_mistake_of_the_configuration(log: Log, act: Callable[[Log], object]) -> None:
+    with pytest.raises(BadConfig, match=r"unknown.*vcsreplicator topics"):
+        act(log)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda log: log.append([message(b"", partition=PARTITIONS)]),
+        lambda log: log.reader({(EVENTS, -1): 0}),
+        lambda log: log.acknowledge("group", EVENTS, {PARTITIONS: 0}),
+        lambda log: log.transactor("single").commit([], group="group", positions={(EVENTS, PARTITIONS): 0}),
+    ],
+    ids=["append", "reader", "acknowledge", "commit"],
+)
+def test_an_unknown_partition_is_a_mistake_of_the_configuration(log: Log, act: Callable[[Log], object]) -> None:
+    with pytest.raises(BadConfig, match=f"no partition .*expected 0 to {PARTITIONS - 1}"):
+        act(log)
+
+
+# Append
+
+
+def test_a_record_comes_out_as_it_went_in(log: Log, reading: Callable[..., Reader]) -> None:
+    headers = {"id": "1-2", "subject": "näme/☃", "empty": ""}
+    sent = Message(topic=EVENTS, key="repo \udcff☃", value=bytes(range(256)), headers=headers, partition=2)
+    before = time.time()
+    [(partition, offset)] = log.append([sent])
+    [record] = read(reading(), 1)
+    assert (record.topic, record.partition, record.offset) == (EVENTS, partition, offset)
+    assert (record.key, record.value, record.headers) == (sent.key, sent.value, headers)
+    assert partition == 2
+    assert before - 1 <= record.time <= time.time() + 1
+
+
+def test_a_record_may_lack_a_key_or_a_value_but_not_both(log: Log, reading: Callable[..., Reader]) -> None:
+    log.append([message(None, topic=NOTICES), message(b"", topic=NOTICES, key=None)])
+    assert [(record.key, record.value) for record in read(reading(NOTICES), 2)] == [("x", None), (None, b"")]
+    with pytest.raises(Rejected, match="expected a key or a value"):
+        log.append([message(None, topic=NOTICES, key=None)])
+
+
+def test_the_key_decides_the_partition_and_an_explicit_partition_wins(log: Log) -> None:
+    written = log.append([message(b"", key="a"), message(b"", key="b"), message(b"", key="a", partition=3)])
+    expected = [partition_of("a", PARTITIONS), partition_of("b", PARTITIONS), 3]
+    assert [partition for partition, _ in written] == expected
+
+
+def test_append_keeps_the_order_within_a_partition(log: Log, reading: Callable[..., Reader]) -> None:
+    expected = [b"%d" % number for number in range(300)]
+    log.append([message(value) for value in expected[:150]])
+    for value in expected[150:160]:
+        log.append([message(value)])
+    log.append([message(value) for value in expected[160:]])
+    assert values(read(reading(), 300)) == expected
+
+
+def test_append_of_nothing_does_nothing(log: Log) -> None:
+    assert log.append([]) == []
+    assert log.ends(EVENTS) == dict.fromkeys(range(PARTITIONS), 0)
+
+
+def test_threads_may_append_at_once_and_each_keeps_its_order(log: Log, reading: Callable[..., Reader]) -> None:
+    def work(name: str) -> None:
+        for number in range(20):
+            log.append([message(b"%d" % number, topic=NOTICES, key=name)])
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    records = read(reading(NOTICES), 60)
+    for thread in threads:
+        thread.join()
+    for name in "abc":
+        own = [record for record in records if record.key == name]
+        assert values(own) == [b"%d" % number for number in range(20)]
+
+
+def test_the_largest_message_passes_and_a_larger_one_is_rejected_with_all_its_company(
+    log: Log, reading: Callable[..., Reader]
+) -> None:
+    with pytest.raises(Rejected, match=f"expected at most {LARGEST}"):
+        log.append([message(b"company", topic=NOTICES), message(b"." * LARGEST, topic=NOTICES)])
+    log.append([message(b"." * (LARGEST - 1), topic=NOTICES)])
+    [record] = read(reading(NOTICES), 1)
+    assert len(record.value or b"") == LARGEST - 1
+
+
+def test_a_compacted_topic_refuses_a_record_without_a_key(log: Log) -> None:
+    with pytest.raises(Rejected, match="key"):
+        log.append([message(b"1", topic=STATE, key=None)])
+
+
+# Readers
+
+
+def test_a_reader_starts_at_its_positions_and_reads_its_partitions_only(
+    log: Log, reading: Callable[..., Reader]
+) -> None:
+    log.append([message(b"%d" % number, partition=number % 2) for number in range(8)])
+    reader = reading(positions={(EVENTS, 1): 2})
+    assert values(read(reader, 2)) == [b"5", b"7"]
+    assert quiet(reader)
+
+
+def test_a_reader_waits_for_what_comes(log: Log, reading: Callable[..., Reader]) -> None:
+    reader = reading()
+    assert reader.poll(0.1) == []
+    timer = threading.Timer(0.2, lambda: log.append([message(b"late")]))
+    timer.start()
+    assert values(read(reader, 1)) == [b"late"]
+    timer.join()
+
+
+def test_a_reader_returns_at_most_its_limit_and_goes_on_after_it(log: Log, reading: Callable[..., Reader]) -> None:
+    log.append([message(b"%d" % number, topic=NOTICES) for number in range(5)])
+    reader = reading(NOTICES)
+    assert values(reader.poll(SOON, limit=2)) == [b"0", b"1"]
+    assert reader.positions() == {(NOTICES, 0): 2}
+    assert values(read(reader, 3)) == [b"2", b"3", b"4"]
+
+
+def test_readers_do_not_know_of_each_other(log: Log, reading: Callable[..., Reader]) -> None:
+    log.append([message(b"1", topic=NOTICES), message(b"2", topic=NOTICES)])
+    one, other = reading(NOTICES), reading(NOTICES)
+    assert values(read(one, 2)) == [b"1", b"2"]
+    assert values(read(other, 2)) == [b"1", b"2"]
+
+
+def test_positions_are_right_at_every_step_over_transactions_and_their_markers(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    transactor = transacting()
+    for number in range(4):
+        log.append([message(b"%d" % (3 * number), topic=NOTICES)])
+        pair = [message(b"%d" % (3 * number + more), topic=NOTICES) for more in (1, 2)]
+        transactor.commit(pair)
+    reader = reading(NOTICES)
+    for number in range(12):
+        assert values(read(reader, 1, limit=1)) == [b"%d" % number]
+        rest = reading(NOTICES, reader.positions())
+        assert values(read(rest, 11 - number)) == [b"%d" % later for later in range(number + 1, 12)]
+        assert quiet(rest)
+        rest.close()
+
+
+def test_a_reader_that_read_all_stands_at_the_ends(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    log.append([message(b"%d" % number, partition=number) for number in range(PARTITIONS)])
+    transacting().commit([message(b"last", partition=0)])
+    reader = reading()
+    read(reader, PARTITIONS + 1)
+    assert quiet(reader)
+    assert reader.positions() == {(EVENTS, number): end for number, end in log.ends(EVENTS).items()}
+
+
+def test_paused_partitions_are_silent_while_the_others_go_on(log: Log, reading: Callable[..., Reader]) -> None:
+    log.append([message(b"%d" % number, partition=number % 2) for number in range(6)])
+    reader = reading()
+    reader.pause([(EVENTS, 0)])
+    assert values(read(reader, 3)) == [b"1", b"3", b"5"]
+    assert quiet(reader)
+    log.append([message(b"6", partition=0), message(b"7", partition=1)])
+    assert values(read(reader, 1)) == [b"7"]
+    assert reader.positions()[EVENTS, 0] == 0
+    reader.resume([(EVENTS, 0)])
+    assert values(read(reader, 4)) == [b"0", b"2", b"4", b"6"]
+
+
+def test_pausing_in_the_middle_of_a_batch_loses_and_repeats_nothing(log: Log, reading: Callable[..., Reader]) -> None:
+    log.append([message(b"%d" % number, topic=NOTICES) for number in range(10)])
+    reader = reading(NOTICES)
+    assert values(read(reader, 3, limit=3)) == [b"0", b"1", b"2"]
+    reader.pause([(NOTICES, 0)])
+    assert quiet(reader)
+    assert reader.positions() == {(NOTICES, 0): 3}
+    reader.resume([(NOTICES, 0)])
+    assert values(read(reader, 7)) == [b"%d" % number for number in range(3, 10)]
+
+
+def test_wake_ends_a_running_poll(reading: Callable[..., Reader]) -> None:
+    reader = reading()
+    reader.poll(0)
+    timer = threading.Timer(0.2, reader.wake)
+    timer.start()
+    assert reader.poll(3600) == []
+    timer.join()
+
+
+def test_wake_ends_the_next_poll_and_only_that(log: Log, reading: Callable[..., Reader]) -> None:
+    reader = reading()
+    reader.wake()
+    assert reader.poll(3600) == []
+    log.append([message(b"1")])
+    assert values(read(reader, 1)) == [b"1"]
+
+
+def test_a_position_before_the_beginning_is_expired_and_never_skipped(
+    storage: Storage, log: Log, reading: Callable[..., Reader]
+) -> None:
+    log.append([message(b"%d" % number, partition=1) for number in range(5)])
+    storage.forget(EVENTS, 1, 5)
+    log.append([message(b"new", partition=1)])
+    assert log.beginnings(EVENTS) == {0: 0, 1: 5, 2: 0, 3: 0}
+    reader = reading(positions={(EVENTS, 1): 4})
+    for _ in range(2):
+        with pytest.raises(Expired):
+            read(reader, 1)
+    assert reader.positions() == {(EVENTS, 1): 4}
+    assert values(read(reading(positions={(EVENTS, 1): 5}), 1)) == [b"new"]
+
+
+def test_a_position_beyond_the_end_means_that_the_log_lost_records(log: Log, reading: Callable[..., Reader]) -> None:
+    log.append([message(b"1", topic=NOTICES)])
+    with pytest.raises(Rewound):
+        read(reading(NOTICES, {(NOTICES, 0): 2}), 1)
+
+
+def notices_rewound(reader: Reader) -> bool:
+    """Whether the reader says in the end that the log lost records, without a record before."""
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        try:
+            assert patiently(lambda: reader.poll(1)) == []
+        except Rewound:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("new", [0, 9, pytest.param(2, marks=pytest.mark.slow)], ids=["shorter", "longer", "as long"])
+def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
+    fragile: Storage, opened: ExitStack, new: int
+) -> None:
+    log = opened.enter_context(open_log(fragile.url))
+    patiently(lambda: log.create(TOPICS))
+    for number in range(2):
+        log.append([message(b"%d" % number, topic=NOTICES)])
+    fragile.copy()
+    for number in range(2, 4):
+        patiently(lambda number=number: log.append([message(b"%d" % number, topic=NOTICES)]))
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    assert values(read(reader, 4)) == [b"0", b"1", b"2", b"3"]
+    fragile.restore()
+    other = opened.enter_context(open_log(fragile.url))
+    for number in range(new):
+        patiently(lambda number=number: other.append([message(b"new %d" % number, topic=NOTICES)]))
+    assert notices_rewound(reader)
+    other.append([message(b"more", topic=NOTICES) for _ in range(9)])
+    with pytest.raises(Rewound):
+        reader.poll(1)
+
+
+def test_a_running_reader_goes_on_in_a_copy_that_lacks_nothing(fragile: Storage, opened: ExitStack) -> None:
+    log = opened.enter_context(open_log(fragile.url))
+    patiently(lambda: log.create(TOPICS))
+    log.append([message(b"1", topic=NOTICES), message(b"2", topic=NOTICES)])
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    assert values(read(reader, 2)) == [b"1", b"2"]
+    fragile.copy()
+    fragile.restore()
+    patiently(lambda: log.append([message(b"3", topic=NOTICES)]))
+    found: list[Record] = []
+    while not found:
+        found = patiently(lambda: reader.poll(1))
+    assert values(found) == [b"3"]
+
+
+def test_records_of_another_process_are_read_in_order(
+    storage: Storage, reading: Callable[..., Reader], log: Log, opened: ExitStack
+) -> None:
+    reader = reading()
+    opened.enter_context(running("append", storage.url, "0"))
+    assert values(read(reader, 20)) == [b"%d" % number for number in range(20)]
+
+
+# Compaction
+
+
+def test_a_compacted_topic_keeps_the_newest_value_of_each_key(log: Log, reading: Callable[..., Reader]) -> None:
+    for number in range(10):
+        log.append([message(b"%d" % number, topic=STATE, key=key) for key in "ab"])
+    log.append([message(None, topic=STATE, key="b")])
+    reader, newest = reading(STATE), {}
+    while newest.get("b", b"") is not None:
+        newest |= {record.key: record.value for record in reader.poll(1)}
+    assert newest == {"a": b"9", "b": None}
+
+
+# Transactions
+
+
+def test_a_commit_appends_and_stores_positions(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    transactor = transacting()
+    messages = [message(b"1", topic=NOTICES), message(b"2", partition=3), message(b"3", topic=STATE)]
+    transactor.commit(messages, group="group", positions={(EVENTS, 1): 17, (NOTICES, 0): 4})
+    assert values(read(reading(NOTICES), 1)) == [b"1"]
+    assert values(read(reading(EVENTS), 1)) == [b"2"]
+    assert values(read(reading(STATE), 1)) == [b"3"]
+    assert (log.stored("group", EVENTS), log.stored("group", NOTICES)) == ({1: 17}, {0: 4})
+
+
+def test_a_commit_may_store_positions_only_or_nothing(log: Log, transacting: Callable[..., Transactor]) -> None:
+    transactor = transacting()
+    transactor.commit([])
+    transactor.commit([], group="group", positions={(EVENTS, 0): 5})
+    assert log.stored("group", EVENTS) == {0: 5}
+
+
+def test_a_commit_with_a_rejected_message_leaves_nothing_and_the_transactor_usable(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    transactor = transacting()
+    wrong = [message(b"1", topic=NOTICES), message(b"." * LARGEST, topic=NOTICES)]
+    with pytest.raises(Rejected):
+        transactor.commit(wrong, group="group", positions={(EVENTS, 0): 1})
+    assert log.stored("group", EVENTS) == {}
+    transactor.commit([message(b"2", topic=NOTICES)])
+    assert values(read(reading(NOTICES), 1)) == [b"2"]
+
+
+def test_a_newer_transactor_fences_the_older_ones_of_its_identity_for_good(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    older, bystander, newer = transacting("one"), transacting("other"), transacting("one")
+    for _ in range(2):
+        with pytest.raises(Fenced, match="one"):
+            older.commit([message(b"old", topic=NOTICES)], group="group", positions={(EVENTS, 0): 1})
+    newer.commit([message(b"new", topic=NOTICES)])
+    bystander.commit([message(b"other", topic=NOTICES)])
+    assert values(read(reading(NOTICES), 2)) == [b"new", b"other"]
+    assert log.stored("group", EVENTS) == {}
+
+
+def test_a_transactor_that_begins_anew_goes_on_but_takes_nothing_back_from_a_newer_one(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    older = transacting()
+    older.renew()
+    older.commit([message(b"older", topic=NOTICES)])
+    newer = transacting()
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            older.renew()
+    newer.commit([message(b"newer", topic=NOTICES)])
+    assert values(read(reading(NOTICES), 2)) == [b"older", b"newer"]
+
+
+def test_an_instance_that_was_paused_finds_itself_fenced(
+    storage: Storage, reading: Callable[..., Reader], transacting: Callable[..., Transactor], opened: ExitStack
+) -> None:
+    program = opened.enter_context(running("commit", storage.url))
+    assert program.line() == "ready"
+    assert program.ask("before") == "committed"
+    program.pause()
+    newer = transacting("single")
+    program.resume()
+    assert program.ask("stale") == "fenced"
+    newer.commit([message(b"newer", topic=NOTICES)])
+    assert values(read(reading(NOTICES), 2)) == [b"before", b"newer"]
+
+
+def test_what_a_killed_transactor_left_open_is_never_seen(
+    storage: Storage, log: Log, reading: Callable[..., Reader], opened: ExitStack
+) -> None:
+    """Consume, transform, produce, killed at random: nothing lost, nothing twice, nothing out of order."""
+    copy_under_kills(storage, log, reading, kills=20, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_what_a_killed_transactor_left_open_is_never_seen_in_many_runs(
+    storage: Storage, log: Log, reading: Callable[..., Reader], seed: int
+) -> None:
+    copy_under_kills(storage, log, reading, kills=100, seed=seed)
+
+
+def copy_under_kills(storage: Storage, log: Log, reading: Callable[..., Reader], *, kills: int, seed: int) -> None:
+    chance = random.Random(seed)
+    sent: list[tuple[int, bytes]] = []
+    for _ in range(kills):
+        fresh = [(chance.randrange(PARTITIONS), b"%d" % (len(sent) + more)) for more in range(chance.randrange(1, 40))]
+        log.append([message(value, key=str(partition), partition=partition) for partition, value in fresh])
+        sent += fresh
+        with running("copy", storage.url) as program:
+            program.line()  # ready: killed before, it would only have lost time
+            for _ in range(chance.randrange(math.ceil(len(fresh) / 3))):
+                program.line()
+            time.sleep(chance.random() ** 2 * 0.03)  # chance decides where it dies
+            program.kill()
+    with running("copy", storage.url):
+        copies = read(reading(NOTICES), len(sent))
+    for partition in range(PARTITIONS):
+        copied = [record.value for record in copies if record.key == str(partition)]
+        assert copied == [value for number, value in sent if number == partition]
+    assert log.ends(NOTICES)[0] >= len(sent)
+
+
+# Positions
+
+
+def test_positions_of_a_group_are_levels_and_may_go_back(log: Log) -> None:
+    log.acknowledge("group", EVENTS, {0: 5, 2: 7})
+    log.acknowledge("group", EVENTS, {0: 3})
+    assert log.stored("group", EVENTS) == {0: 3, 2: 7}
+
+
+def test_a_group_without_positions_has_none(log: Log) -> None:
+    log.acknowledge("group", EVENTS, {0: 5})
+    assert log.stored("stranger", EVENTS) == {}
+    assert log.stored("group", NOTICES) == {}
+
+
+def test_all_groups_of_a_topic_are_listed_with_their_positions(log: Log) -> None:
+    log.acknowledge("mirror-a", EVENTS, {0: 5})
+    log.acknowledge("mirror-b", EVENTS, {0: 4, 1: 1})
+    log.acknowledge("elsewhere", NOTICES, {0: 9})
+    assert log.groups(EVENTS) == {"mirror-a": {0: 5}, "mirror-b": {0: 4, 1: 1}}
+
+
+def test_records_and_positions_survive_the_log_being_closed(storage: Storage, log: Log, opened: ExitStack) -> None:
+    log.append([message(b"1", topic=NOTICES)])
+    log.acknowledge("group", NOTICES, {0: 1})
+    log.close()
+    again = opened.enter_context(open_log(storage.url))
+    assert again.stored("group", NOTICES) == {0: 1}
+    assert again.ends(NOTICES) == {0: 1}
+
+
+def test_ends_and_beginnings_of_every_partition(log: Log) -> None:
+    assert log.beginnings(EVENTS) == log.ends(EVENTS) == dict.fromkeys(range(PARTITIONS), 0)
+    log.append([message(b"1", partition=1), message(b"2", partition=1)])
+    assert log.ends(EVENTS) == {0: 0, 1: 2, 2: 0, 3: 0}
+    assert log.beginnings(EVENTS) == dict.fromkeys(range(PARTITIONS), 0)
+
+
+# Going away and coming back
+
+
+def test_everything_is_unavailable_while_the_log_is_away_and_heals_when_it_is_back(
+    fragile: Storage, opened: ExitStack
+) -> None:
+    log = opened.enter_context(open_log(fragile.url))
+    patiently(lambda: log.create(TOPICS))
+    log.append([message(b"before", topic=NOTICES)])
+    log.acknowledge("group", NOTICES, {0: 1})
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    read(reader, 1)
+    transactor = log.transactor("single")
+    opened.callback(transactor.close)
+
+    fragile.vanish()
+    for act in (
+        lambda: log.append([message(b"lost?", topic=NOTICES)], timeout=1),
+        lambda: log.acknowledge("group", NOTICES, {0: 2}),
+        lambda: log.stored("group", NOTICES),
+        lambda: log.ends(NOTICES),
+        lambda: log.groups(NOTICES),
+        lambda: transactor.commit([message(b"lost?", topic=NOTICES)]),
+        lambda: log.transactor("another"),
+        lambda: reader.poll(SOON),
+    ):
+        with pytest.raises(Unavailable):
+            act()
+
+    fragile.come_back()
+    patiently(lambda: log.append([message(b"after", topic=NOTICES)]))
+    patiently(lambda: log.acknowledge("group", NOTICES, {0: 2}))
+    assert patiently(lambda: log.stored("group", NOTICES)) == {0: 2}
+    seen: list[bytes | None] = []
+    while b"after" not in seen:
+        seen += values(patiently(lambda: reader.poll(1)))
+    assert [value for value in seen if value != b"lost?"] == [b"after"]
+    patiently(transactor.renew)
+    patiently(lambda: transactor.commit([message(b"commit", topic=NOTICES)]))
+    while b"commit" not in seen:
+        seen += values(patiently(lambda: reader.poll(1)))
+
+
+@pytest.mark.services
+def test_a_broker_killed_again_and_again_loses_nothing_and_first_appearances_are_in_order(
+    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack
+) -> None:
+    kafka = own_service(Kafka)
+    log = opened.enter_context(open_log(kafka.url))
+    patiently(lambda: log.create(TOPICS))
+    program = opened.enter_context(running("append", kafka.url, "0"))
+    acknowledged = 0
+    for _ in range(3):
+        for _ in range(20):
+            acknowledged = int(program.line())
+        kafka.kill()
+        kafka.restart()
+    for _ in range(20):
+        acknowledged = int(program.line())
+    program.kill()
+    check_first_appearances(log, acknowledged, opened)
+
+
+@pytest.mark.services
+def test_a_hung_broker_is_unavailable_in_the_time_given(
+    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack
+) -> None:
+    kafka = own_service(Kafka)
+    log = opened.enter_context(open_log(kafka.url))
+    patiently(lambda: log.create(TOPICS))
+    log.append([message(b"before", topic=NOTICES)])
+    kafka.pause()
+    with pytest.raises(Unavailable):
+        log.append([message(b"during", topic=NOTICES)], timeout=0.5)
+    kafka.resume()
+    patiently(lambda: log.append([message(b"after", topic=NOTICES)]))
+
+
+class ImpatientKafka(Kafka):
+    """Looks for transactions that took too long twice a second, not every ten."""
+
+    def __init__(self) -> None:
+        super().__init__(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"})
+
+
+@pytest.mark.services
+def test_a_transaction_that_took_too_long_is_unclear_but_fences_nobody(
+    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened.enter_context(open_log(f"{own_service(ImpatientKafka).url}?transaction_timeout_ms=500"))
+    patiently(lambda: log.create(TOPICS))
+    transactor = log.transactor("single")
+    opened.callback(transactor.close)
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    ordinary = kafka_transactor.wait
+
+    def stall(producer: KafkaProducer, *rest: Any) -> None:
+        """As if this machine stood still before the end of the transaction, until the broker gave it up."""
+        [sent] = log.append([message(b"afterwards", topic=NOTICES)])
+        assert sent[1] > 0
+        assert values(read(reader, 1)) == [b"afterwards"]
+        ordinary(producer, *rest)
+
+    monkeypatch.setattr(kafka_transactor, "wait", stall)
+    with pytest.raises(Unavailable):
+        transactor.commit([message(b"too late", topic=NOTICES)])
+    monkeypatch.undo()
+    transactor.renew()
+    transactor.commit([message(b"again", topic=NOTICES)])
+    assert values(read(reader, 1)) == [b"again"]
+
+
+def test_a_writer_killed_again_and_again_loses_nothing_and_first_appearances_are_in_order(
+    storage: Storage, log: Log, opened: ExitStack
+) -> None:
+    chance = random.Random(7)
+    acknowledged = -1
+    for _ in range(8):
+        with running("append", storage.url, str(acknowledged + 1)) as program:
+            for _ in range(chance.randrange(1, 10)):
+                acknowledged = int(program.line())
+            program.kill()
+            acknowledged = max([acknowledged, *map(int, program.rest())])
+    check_first_appearances(log, acknowledged, opened)
+
+
+def check_first_appearances(log: Log, acknowledged: int, opened: ExitStack) -> None:
+    partition = partition_of("x", PARTITIONS)
+    reader = log.reader({(EVENTS, partition): 0})
+    opened.callback(reader.close)
+    firsts: dict[int, None] = {}
+    while acknowledged not in firsts:
+        firsts |= dict.fromkeys(int(record.value or b"") for record in patiently(lambda: reader.poll(SOON)))
+    numbers = list(firsts)
+    assert numbers == list(range(len(numbers)))
+
+
+class Program:
+    """One of `log_programs`, in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, str(PROGRAMS), *arguments]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=PROGRAMS.parents[2]
+        )
+
+    def line(self) -> str:
+        """The next line it prints, however long that takes."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the program ended"
+        return line.strip()
+
+    def rest(self) -> list[str]:
+        """All whole lines it had printed before it was killed."""
+        assert self._process.stdout is not None
+        return [line for line in self._process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+
+    def ask(self, question: str) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(question + "\n")
+        return self.line()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def running(*arguments: str) -> Program:
+    return Program(*arguments)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`open_log`: what a URL may say, and one clear line for whatever it may not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
+from hgext.vcsreplicator.log.kafka.options import parse
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from testing.builders.certificates import certificate
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("", "expected sqlite:///absolute/path or kafka://"),
+        ("mysql://host/db", "expected sqlite:///absolute/path or kafka://.*got 'mysql://host/db'"),
+        ("/var/lib/log.db", "expected sqlite:///absolute/path or kafka://"),
+        ("kafka://[::1", "expected sqlite:///absolute/path or kafka://"),
+        ("sqlite://relative/log.db", "expected sqlite:///absolute/path"),
+        ("sqlite:////log.db", "expected sqlite:///absolute/path"),
+        ("sqlite:///folder/", "expected sqlite:///absolute/path"),
+        ("sqlite:///log.db?mode=ro", "without options"),
+        ("kafka://", "expected host:port, got ''"),
+        ("kafka://host", "expected host:port, got 'host'"),
+        ("kafka://host:port", "expected host:port, got 'host:port'"),
+        ("kafka://host:0", "expected host:port, got 'host:0'"),
+        ("kafka://host:9092,", "expected host:port, got ''"),
+        ("kafka://user:secret@host:9092", "expected host:port"),
+        ("kafka://host:9092/topic", "got a path '/topic'"),
+        ("kafka://host:9092?topic-prefix=a/b", "topic-prefix: expected letters, digits"),
+        ("kafka://host:9092?replication-factor=many", "replication-factor: expected a number"),
+        ("kafka://host:9092?min-insync-replicas=0", "min-insync-replicas: expected a number"),
+        ("kafka://host:9092?colour=red", "option colour: expected topic-prefix"),
+        ("kafka://host:9092?acks=1", "option acks: cannot be changed"),
+        ("kafka://host:9092?auto-offset-reset=latest", "option auto_offset_reset: cannot be changed"),
+        ("kafka://host:9092?request_timeout_ms=soon", "option request_timeout_ms: expected a number, got 'soon'"),
+        ("kafka://host:9092?ssl_check_hostname=no", "option ssl_check_hostname: expected true or false, got 'no'"),
+        ("kafka://host:9092?client_id=a&client-id=b", "option client_id: expected once"),
+        ("kafka://host:9092?sasl_plain_password_file=/nowhere", "sasl_plain_password_file: cannot read /nowhere"),
+        ("kafka://host:9092?ssl_cafile=/nowhere.pem", "option ssl_cafile: expected a file, /nowhere.pem is none"),
+    ],
+)
+def test_a_url_that_cannot_be_right_is_refused_in_one_line(url: str, expected: str) -> None:
+    with pytest.raises(BadConfig, match=expected) as caught:
+        open_log(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_certificates_that_cannot_be_used_are_named_in_one_line(tmp_path: Path) -> None:
+    good, words = certificate(tmp_path, "good", "IP:127.0.0.1"), tmp_path / "words.pem"
+    other = certificate(tmp_path, "other", "IP:127.0.0.1")
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "rsa", "-aes128", "-passout", "pass:s3cret", "-in", str(good.with_suffix(".key"))]
+    subprocess.run([*command, "-out", str(locked)], check=True, capture_output=True)
+    words.write_text("no certificate\n")
+    parse(f"kafka://host:9092?ssl_cafile={good}&ssl_certfile={good}&ssl_keyfile={good.with_suffix('.key')}")
+    parse(f"kafka://host:9092?ssl_certfile={good}&ssl_keyfile={locked}&ssl_password=s3cret")
+    for options, expected in {
+        f"ssl_cafile={words}": f"option ssl_cafile: cannot use {words}: ",
+        f"ssl_crlfile={words}": f"option ssl_crlfile: cannot use {words}: ",
+        f"ssl_certfile={words}": f"option ssl_certfile: cannot use {words}: ",
+        f"ssl_certfile={good}&ssl_keyfile={other.with_suffix('.key')}": "cannot use .*good.pem and .*other.key: .*MISMATCH",
+        f"ssl_certfile={good}&ssl_keyfile={locked}": "cannot use .*good.pem and .*locked.key: ",
+    }.items():
+        with pytest.raises(BadConfig, match=expected) as caught:
+            open_log(f"kafka://host:9092?security_protocol=SSL&{options}")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_certificate_that_vanishes_later_is_waited_for_and_named(tmp_path: Path) -> None:
+    authority = certificate(tmp_path, "authority", "IP:127.0.0.1")
+    with open_log(f"kafka://127.0.0.1:1?security_protocol=SSL&ssl_cafile={authority}&bootstrap_timeout_ms=50") as log:
+        authority.unlink()
+        with pytest.raises(Unavailable, match=f"option ssl_cafile: cannot use {authority}: "):
+            log.partitions("events")
+
+
+def test_a_kafka_url_names_brokers_and_any_property_of_the_client(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("s3cret\n")
+    options = parse(
+        "kafka://one:9092,two:9093?topic-prefix=hg.&replication-factor=3&min-insync-replicas=2&security_protocol=SASL_SSL"
+        f"&sasl-mechanism=SCRAM-SHA-512&sasl_plain_username=hg&sasl_plain_password_file={tmp_path}/password"
+        "&ssl_check_hostname=false&request_timeout_ms=2500&api_version=4.0"
+    )
+    assert options.servers == ("one:9092", "two:9093")
+    assert (options.prefix, options.replication, options.in_sync) == ("hg.", 3, 2)
+    assert options.properties == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "hg",
+        "sasl_plain_password": "s3cret",
+        "ssl_check_hostname": False,
+        "request_timeout_ms": 2500,
+        "api_version": (4, 0),
+    }
+
+
+def test_messages_never_show_the_options_of_a_url() -> None:
+    assert parse("kafka://one:9092?sasl_plain_password=s3cret").url == "kafka://one:9092"
+
+
+def test_a_kafka_that_does_not_answer_is_unavailable_when_it_is_used() -> None:
+    log = open_log("kafka://127.0.0.1:1?bootstrap_timeout_ms=100")
+    assert isinstance(log, KafkaLog)
+    with pytest.raises(Unavailable, match=r"kafka://127\.0\.0\.1:1: list the topics: no answer; are the brokers up"):
+        log.partitions("events")
+
+
+def test_an_adapter_is_imported_only_when_a_url_asks_for_it(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from hgext.vcsreplicator.log.opening import open_log
+print("sqlite3" in sys.modules, "kafka" in sys.modules)
+open_log("sqlite://{tmp_path}/log.db")
+print("sqlite3" in sys.modules, "kafka" in sys.modules)
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert out.split() == ["False", "False", "True", "False"]

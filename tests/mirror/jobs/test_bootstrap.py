@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A new mirror is filled from the master while pushes go on, survives kills, and joins when nothing is missing."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.aggregator import loop
+from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
+from hgext.vcsreplicator.cli.bootstrap import _ask
+from hgext.vcsreplicator.log import ROSTER_REQUESTS
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.comparison import Outcome, Verdict
+from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, Progress, Trouble, bootstrap
+from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
+from hgext.vcsreplicator.status import Follower
+from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.roster import MirrorState, Verb
+from hgext.vcsreplicator.words.rules import Rules
+from testing.builders.author import Author
+from testing.builders.mirroring import NAME, PATIENCE, Bench
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A master, its log and a running aggregator."""
+    stop, ready = threading.Event(), threading.Event()
+    with Bench(tmp_path) as bench, open_log(bench.url) as log:
+        bench.serve_master()
+        deciding = threading.Thread(target=lambda: loop.run(AggregatorSettings(), log, stop=stop, ready=ready.set))
+        deciding.start()
+        try:
+            assert ready.wait(PATIENCE)
+            yield bench
+        finally:
+            stop.set()
+            deciding.join(PATIENCE)
+
+
+def fill(
+    bench: Bench, rules: Rules | None = None, *, tell: Callable[[Progress | Trouble], None] = lambda event: None
+) -> list[Progress | Trouble]:
+    """What a bootstrap in this process told."""
+    told: list[Progress | Trouble] = []
+
+    def keep(event: Progress | Trouble) -> None:
+        told.append(event)
+        tell(event)
+
+    def ask(verb: Verb, wanted: Rules | None) -> None:
+        _ask(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
+
+    options, stop = BootstrapSettings(workers=2), threading.Event()
+    assert bootstrap(bench.settings(), bench.log, options, ask=ask, told=keep, stop=stop, rules=rules)
+    return told
+
+
+def repositories(bench: Bench, count: int) -> list[Author]:
+    """Repositories on the master that the log knows, with hidden changesets, drafts and bookmarks."""
+    authors = [bench.author(f"folder/{number}") for number in range(count)]
+    for author in authors:
+        author.push()
+        author.obsolete(author.tip)
+        author.bookmark("stable", author.tip)
+    bench.send(*authors)
+    return authors
+
+
+def outcomes(bench: Bench) -> set[Outcome]:
+    told: list[Verdict] = []
+    options = VerifySettings(pace=0.0, patience=PATIENCE, again=0.1)
+    compare(bench.settings(), bench.log, options, told=told.append, stop=threading.Event())
+    return {verdict.outcome for verdict in told}
+
+
+def state_of(bench: Bench) -> MirrorState | None:
+    with contextlib.closing(Follower(bench.log)) as follower:
+        roster = follower.update().roster
+    mirror = roster.mirror(NAME) if roster else None
+    return mirror.state if mirror else None
+
+
+def wait_known(bench: Bench, authors: list[Author]) -> None:
+    """Returns once the aggregator has seen all of it."""
+    with contextlib.closing(Follower(bench.log)) as follower:
+        while {a.repository: a.seq for a in authors}.items() - {
+            name: state.seq for name, state in follower.update().states.items()
+        }.items():
+            pass
+
+
+@contextlib.contextmanager
+def pushes_to(bench: Bench, authors: list[Author], *, pause: float = 0.01) -> Iterator[None]:
+    """Meanwhile pushes go on to these repositories, with `pause` seconds between one to each of them and the next."""
+    over = threading.Event()
+
+    def push() -> None:
+        while not over.wait(pause):
+            for author in authors:
+                author.push()
+            bench.send(*authors)
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pushing.join()
+
+
+def test_every_repository_is_copied_whole_and_the_mirror_joins_and_goes_on(bench: Bench) -> None:
+    authors = repositories(bench, 4)
+    wait_known(bench, authors)
+    told = fill(bench)
+    last = told[-1]
+    assert isinstance(last, Progress)
+    assert (last.total, last.present, last.failed) == (4, 4, 0)
+    assert last.bytes > 0
+    assert state_of(bench) in (MirrorState.JOINING, MirrorState.ACTIVE)
+    assert outcomes(bench) == {Outcome.EQUAL}
+    with bench.mirror():
+        for author in authors:
+            author.push()
+        bench.send(*authors)
+        bench.wait_served(*authors)
+    assert outcomes(bench) == {Outcome.EQUAL}
+    assert bench.notes() == []
+
+
+def test_pushes_and_new_repositories_meanwhile_are_there_in_the_end(bench: Bench) -> None:
+    authors = repositories(bench, 3)
+    wait_known(bench, authors)
+    with pushes_to(bench, authors[:3]):
+        fill(bench)
+    authors.append(bench.author("late"))
+    authors[-1].push()
+    bench.send(authors[-1])
+    with bench.mirror():
+        bench.wait_served(*authors)
+    assert outcomes(bench) == {Outcome.EQUAL}
+
+
+def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:
+    authors = repositories(bench, 3)
+    wait_known(bench, authors)
+    fill(bench, Rules(include=("path:folder/1",)))
+    assert {found.level.path for found in bench.found().values() if found.level} == {"folder/1"}
+
+
+def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(bench: Bench) -> None:
+    authors = repositories(bench, 2)
+    wait_known(bench, authors)
+    (bench.root / "folder").mkdir(parents=True)
+    (bench.root / "folder" / "1").write_text("somebody's file is in the way")
+    with pytest.raises(Refused, match="not joined: 1 repositories could not be copied: folder/1"):
+        fill(bench)
+    assert state_of(bench) is MirrorState.INACTIVE
+    assert [found.level.path for found in bench.found().values() if found.level] == ["folder/0"]
+    (bench.root / "folder" / "1").unlink()
+    fill(bench)
+    assert outcomes(bench) == {Outcome.EQUAL}
+
+
+def test_a_repository_that_is_deleted_meanwhile_is_not_waited_for(bench: Bench) -> None:
+    kept, doomed = repositories(bench, 2)
+    wait_known(bench, [kept, doomed])
+    doomed.event(Type.DELETED)
+    shutil.rmtree(doomed.folder)
+    told: list[Progress | Trouble] = []
+
+    def tell(event: Progress | Trouble) -> None:
+        if isinstance(event, Trouble) and not any(isinstance(before, Trouble) for before in told):
+            bench.send(doomed)
+        told.append(event)
+
+    fill(bench, tell=tell)
+    assert told[-1] == Progress(total=1, present=1, failed=0, bytes=told[-1].bytes)  # type: ignore[union-attr]
+    assert outcomes(bench) == {Outcome.EQUAL}
+
+
+def test_it_can_be_interrupted_while_it_waits_for_the_aggregator(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        config = tmp_path / "bootstrap.toml"
+        config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\n')
+        command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "-c", str(config)]
+        with subprocess.Popen([*command, "--wait", "3600"], stderr=subprocess.PIPE, text=True) as run:
+            try:
+                eventually(lambda: bench.log.ends(ROSTER_REQUESTS)[0] > 0, "the aggregator asked")
+                run.send_signal(signal.SIGINT)
+                _, told = run.communicate(timeout=PATIENCE)
+            finally:
+                run.kill()
+        assert (run.returncode, told) == (130, "stopped; the same command goes on where this one was\n")
+        assert bench.log.stored(bench.settings().group, "events") == {}
+
+
+def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, list[dict[int, int]]]:
+    """The command, killed when it got on (with more than `behind` repositories there) and run again until it has joined.
+
+    Returns the number of kills, and the positions after each run.
+    """
+    config = bench.folder / "bootstrap.toml"
+    config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "--json", "--workers", "2"]
+    positions: list[dict[int, int]] = []
+    kills, joined, before = 0, False, behind
+    while not joined:
+        with subprocess.Popen(
+            [*command, "-c", str(config)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as run:
+            assert run.stdout is not None
+            for line in run.stdout:
+                event = json.loads(line)
+                if kills < wanted and event["event"] == "progress" and event["present"] > before:
+                    before = event["present"]
+                    kills += 1
+                    os.killpg(run.pid, signal.SIGKILL)
+                    break
+            run.wait(PATIENCE)
+            joined = run.returncode == 0
+            assert joined or run.returncode == -signal.SIGKILL
+        positions.append(bench.log.stored(bench.settings().group, "events"))
+    return kills, positions
+
+
+def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench) -> None:
+    authors = repositories(bench, 12)
+    wait_known(bench, authors)
+    kills, positions = fill_killed(bench, 3)
+    assert kills
+    assert all(each == positions[0] for each in positions)
+    assert outcomes(bench) == {Outcome.EQUAL}
+    with bench.mirror():
+        bench.wait_served(*authors)
+
+
+def fill_many(bench: Bench, count: int) -> str:
+    """Many repositories, pushes that go on, and a kill in the middle; how it went."""
+    authors = repositories(bench, count)
+    wait_known(bench, authors)
+    began = time.monotonic()
+    with pushes_to(
+        bench, authors[:: count // 5], pause=0.5
+    ):  # ten a second; else there are soon 30,000 to catch up with
+        kills, _ = fill_killed(bench, 1, behind=count // 2)
+    seconds = time.monotonic() - began
+    with bench.mirror():
+        bench.wait_served(*authors)
+    assert kills == 1
+    assert bench.notes() == []
+    assert outcomes(bench) == {Outcome.EQUAL}
+    pushed = sum(author.seq for author in authors) - 4 * count
+    return f"{count} repositories in {seconds:.0f} s, killed once, {pushed} pushes meanwhile"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_thousand_repositories_are_copied_while_pushes_go_on_and_through_a_kill(
+    bench: Bench, told: Callable[[object], None]
+) -> None:
+    told(fill_many(bench, 1000))

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""When a comparison is told, and that nothing ends the comparing: looks that are scripted, a clock moved by hand."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.log import ROSTER, STATE, Message, topics
+from hgext.vcsreplicator.mirror import MirrorSettings
+from hgext.vcsreplicator.mirror.comparison import Fingerprint, Outcome, Verdict
+from hgext.vcsreplicator.mirror.jobs import verify
+from hgext.vcsreplicator.mirror.task import Looked
+from hgext.vcsreplicator.words.levels import State
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+SETTINGS = MirrorSettings(name="alpha", root="/repos")
+OPTIONS = verify.VerifySettings(patience=60.0, again=1.0)
+SAME = Fingerprint(
+    repository="1" * 32,
+    incarnation="2" * 32,
+    seq=3,
+    id="3" * 32,
+    digest="",
+    length=2,
+    changesets="",
+    heads="",
+    phases="",
+    bookmarks="",
+    markers="",
+    pushlog="",
+)
+STATE_OF_IT = State(
+    repository=SAME.repository,
+    incarnation=SAME.incarnation,
+    path="one",
+    generation=1,
+    seq=3,
+    event=SAME.id,
+    digest="",
+    released=3,
+    noticed=3,
+    roster=1,
+)
+EQUAL = Looked(here=SAME, there=SAME)
+CHANGED = Looked(here=replace(SAME, bookmarks="x"), there=SAME)
+RECREATED = Looked(here=SAME, there=replace(SAME, repository="9" * 32))
+GONE = Looked(here=None, there=None, problem="404")
+MISSING = Looked(here=None, there=SAME)
+Step = Looked | Callable[[], None]
+
+
+class Round:
+    """One comparison of one repository: looks in turn, and between them what happens meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = HandClock()
+        self.log = MemoryLog(clock=self.clock)
+        self.log.create(topics(partitions=1))
+        self.state(STATE_OF_IT)
+        self.roster(Mirror(name="alpha", state=MirrorState.ACTIVE))
+        self.told: list[Verdict] = []
+        self._monkeypatch = monkeypatch
+
+    def state(self, state: State) -> None:
+        self.log.append([Message(topic=STATE, key=state.repository, value=to_json(state))])
+
+    def roster(self, mirror: Mirror) -> None:
+        self.log.append([Message(topic=ROSTER, key=KEY, value=to_json(Roster(mirrors=(mirror,))))])
+
+    def runs(self, *steps: Step) -> list[Outcome]:
+        """What is told; every look but the last asks for another."""
+        left = iter(steps)
+
+        def work(_: object, jobs: Sequence[Any], *, task: Any, decide: Any, **more: object) -> None:
+            [job] = jobs
+            delay: float | None = 0.0
+            while delay is not None:
+                task(job)
+                delay = decide(job, self._look(left))
+                self.clock.advance(delay or 0.0)
+
+        self._monkeypatch.setattr(verify.crew, "work", work)
+        verify.compare(SETTINGS, self.log, OPTIONS, told=self.told.append, stop=threading.Event(), clock=self.clock)
+        assert list(left) == []
+        return [verdict.outcome for verdict in self.told]
+
+    def _look(self, left: Iterator[Step]) -> Looked:
+        for step in left:
+            if isinstance(step, Looked):
+                return step
+            step()
+        raise AssertionError("one look too many")
+
+    def wait(self) -> None:
+        self.clock.advance(OPTIONS.patience)
+
+
+@pytest.fixture
+def round_(monkeypatch: pytest.MonkeyPatch) -> Round:
+    return Round(monkeypatch)
+
+
+def test_equal_is_told_at_once(round_: Round) -> None:
+    assert round_.runs(EQUAL) == [Outcome.EQUAL]
+
+
+def test_a_difference_is_told_when_found_twice(round_: Round) -> None:
+    assert round_.runs(CHANGED, CHANGED) == [Outcome.DIFFERS]
+
+
+def test_a_difference_that_passes_is_not_told(round_: Round) -> None:
+    assert round_.runs(CHANGED, EQUAL) == [Outcome.EQUAL]
+
+
+def test_a_repository_deleted_meanwhile_is_no_alarm(round_: Round) -> None:
+    assert round_.runs(GONE, lambda: round_.state(replace(STATE_OF_IT, seq=4, deleted=True)), GONE, GONE) == []
+
+
+def test_a_repository_deleted_and_created_again_is_no_alarm_before_the_mirror_had_time(round_: Round) -> None:
+    new = replace(SAME, repository="9" * 32)
+    assert round_.runs(RECREATED, RECREATED, RECREATED, Looked(here=new, there=new)) == [Outcome.EQUAL]
+
+
+def test_another_repository_that_stays_is_told(round_: Round) -> None:
+    assert round_.runs(RECREATED, round_.wait, RECREATED) == [Outcome.DIFFERS]
+
+
+def test_a_repository_renamed_meanwhile_is_looked_at_where_it_is(round_: Round) -> None:
+    assert round_.runs(GONE, lambda: round_.state(replace(STATE_OF_IT, path="two")), GONE, EQUAL) == [Outcome.EQUAL]
+    assert round_.told[0].path == "two"
+
+
+def test_a_repository_no_longer_carried_is_no_alarm(round_: Round) -> None:
+    rules = Rules(exclude=("path:one",))
+    dropped = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules)
+    assert round_.runs(MISSING, lambda: round_.roster(dropped), MISSING, MISSING) == []
+
+
+def test_without_patience_it_is_looked_at_twice_all_the_same(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "OPTIONS", replace(OPTIONS, patience=0.0))
+    assert round_.runs(MISSING, EQUAL) == [Outcome.EQUAL]
+
+
+def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "RETRY", 0.0)
+    stop, rounds = threading.Event(), [RuntimeError("a fault of ours"), BlockingIOError("no more processes"), None]
+
+    def compare(*arguments: object, **more: object) -> None:
+        failure = rounds.pop(0)
+        if failure is None:
+            stop.set()
+        else:
+            raise failure
+
+    monkeypatch.setattr(verify, "compare", compare)
+    verify.run(SETTINGS, round_.log, OPTIONS, stop=stop, ready=lambda: None)
+    assert rounds == []

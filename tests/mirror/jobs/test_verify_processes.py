@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A mirror is compared with its master: what differs is found and named, what merely moves raises no alarm."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.mirror.comparison import Outcome, Verdict
+from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
+from testing.builders.author import Author
+from testing.builders.mirroring import NAME, Bench
+
+pytestmark = pytest.mark.processes
+
+QUICK = VerifySettings(pace=0.0, patience=0.3, again=0.05)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path) as bench:
+        bench.serve_master()
+        yield bench
+
+
+def filled(bench: Bench, *paths: str) -> list[Author]:
+    """Repositories with two pushes each, released; call it while the mirror runs, or before."""
+    authors = [bench.author(path) for path in paths]
+    for author in authors:
+        author.push()
+        author.push()
+        bench.send(author)
+        bench.release(author)
+    return authors
+
+
+def verdicts(bench: Bench, options: VerifySettings = QUICK) -> dict[str, Verdict]:
+    """One round, by path."""
+    told: dict[str, Verdict] = {}
+    compare(bench.settings(), bench.log, options, told=lambda v: told.__setitem__(v.path, v), stop=threading.Event())
+    return told
+
+
+def test_equal_repositories_are_found_equal(bench: Bench) -> None:
+    authors = filled(bench, "one", "folder/two")
+    authors[0].bookmark("stable", authors[0].tip)
+    bench.send(authors[0])
+    with bench.mirror():
+        bench.wait_applied(*authors)
+    assert {path: verdict.outcome for path, verdict in verdicts(bench).items()} == {
+        "one": Outcome.EQUAL,
+        "folder/two": Outcome.EQUAL,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("bookmark", "-r", "0", "by-hand"), "bookmarks"),
+        (("phase", "--force", "--draft", "tip"), "phases"),
+        (("debugobsolete", "0" * 39 + "1", "0" * 39 + "2"), "markers"),
+    ],
+)
+def test_what_was_changed_by_hand_is_found_and_named(bench: Bench, arguments: tuple[str, ...], part: str) -> None:
+    one, two = filled(bench, "one", "two")
+    with bench.mirror():
+        bench.wait_applied(one, two)
+    bench.hg(one, *arguments)
+    found = verdicts(bench)
+    assert (found["one"].outcome, found["two"].outcome) == (Outcome.DIFFERS, Outcome.EQUAL)
+    assert found["one"].note == f"at event {one.seq}: {part}"
+
+
+def test_what_differs_is_healed_by_an_operators_wish(bench: Bench) -> None:
+    one, two = filled(bench, "one", "two")
+    with bench.mirror():
+        bench.wait_served(one, two)
+        bench.hg(one, "phase", "--force", "--draft", "tip")
+        assert verdicts(bench)["one"].outcome is Outcome.DIFFERS
+        bench.wish(one)
+        bench.wait_detached(one, "diverged")
+        bench.wait_applied(one)  # it said so again, in the stream: it is repaired
+        bench.wait_served(one, two)
+        assert {verdict.outcome for verdict in verdicts(bench).values()} == {Outcome.EQUAL}
+
+
+def test_a_lost_pushlog_row_is_found(bench: Bench) -> None:
+    (one,) = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_applied(one)
+    (bench.where(one) / ".hg/store/pushlog.log").unlink()
+    (bench.where(one) / ".hg/pushlog2.db").unlink()
+    assert verdicts(bench)["one"].note == f"at event {one.seq}: pushlog"
+
+
+def test_a_mirror_that_lags_is_behind_and_does_not_differ(bench: Bench) -> None:
+    (one,) = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_applied(one)
+    one.push()
+    assert verdicts(bench)["one"].outcome is Outcome.BEHIND
+
+
+def test_a_repository_that_the_mirror_lacks_is_missing(bench: Bench) -> None:
+    (one,) = filled(bench, "one")
+    found = verdicts(bench)["one"]
+    assert (found.outcome, one.path) == (Outcome.MISSING, "one")
+
+
+def test_without_the_master_nothing_is_said_to_differ(bench: Bench) -> None:
+    (one,) = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_applied(one)
+    assert bench._web is not None
+    bench._web.kill()
+    assert verdicts(bench)["one"].outcome is Outcome.UNREACHABLE
+
+
+def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
+    authors = filled(bench, "one", "two")
+    told: list[Verdict] = []
+    over = threading.Event()
+
+    def push() -> None:
+        while not over.is_set():
+            for author in authors:
+                author.push()
+                bench.send(author)
+
+    with bench.mirror():
+        bench.wait_applied(*authors)
+        pushing = threading.Thread(target=push)
+        pushing.start()
+        try:
+            for _ in range(5):
+                options = VerifySettings(pace=0.0, patience=20.0, again=0.0)
+                compare(bench.settings(), bench.log, options, told=told.append, stop=threading.Event())
+        finally:
+            over.set()
+            pushing.join()
+    assert {verdict.outcome for verdict in told} <= {Outcome.EQUAL, Outcome.BEHIND}
+    assert len(told) == 10
+    assert Outcome.EQUAL in {verdict.outcome for verdict in told}
+
+
+def test_a_path_that_nobody_has_is_not_told_as_equal(bench: Bench) -> None:
+    authors = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_served(*authors)
+    config = bench.folder / "verify.toml"
+    config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
+    for path, code in (("one/", 0), ("other", 1)):
+        told = CliRunner().invoke(program, ["verify", NAME, "-r", path, "-c", str(config)])
+        assert told.exit_code == code, told.output
+        assert ("other: nothing" in told.output) == (code == 1)

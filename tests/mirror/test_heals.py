@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A repository in trouble is followed apart and heals, or stays apart with its reason; its neighbours never notice."""
+
+import contextlib
+import errno
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mercurial import error, lock
+
+from hgext.vcsreplicator.hg.replica import place, snapshot
+from hgext.vcsreplicator.hg.replica.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.replica.work import Hands, trouble
+from hgext.vcsreplicator.log import EVENTS, Message, partition_of
+from hgext.vcsreplicator.mirror.comparison import Fingerprint
+from hgext.vcsreplicator.mirror.notes import Detached, Notes
+from hgext.vcsreplicator.mirror.task import Task
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Diverged, Unavailable
+from hgext.vcsreplicator.words.event import Settings, Tip, Type
+from hgext.vcsreplicator.words.levels import Reason
+from testing.builders.author import Author
+from testing.builders.mirroring import Bench
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        bench.serve_master()
+        yield bench
+
+
+def equal(bench: Bench, author: Author) -> bool:
+    """Whether mirror and master say the same of every changeset, and the mirror's store is sound."""
+    template = "{rev} {node} {phase} {obsolete} {bookmarks} {pushid} {pushuser}\n"
+    arguments = ("log", "--hidden", "-T", template, "--config", "extensions.pushlog=")
+    try:
+        here, there = bench.hg(author, *arguments), bench.hg(author, *arguments, root=bench.master_root)
+        return here == there and bench.hg(author, "verify", "-q") == ""
+    except AssertionError:
+        return False
+
+
+def two(bench: Bench) -> tuple[Author, Author]:
+    """The repository to suffer, and its neighbour in the same partition."""
+    return bench.author("patient"), bench.author("neighbour")
+
+
+def push(bench: Bench, *authors: Author) -> None:
+    for author in authors:
+        author.push()
+    bench.send(*authors)
+
+
+def test_a_gap_is_filled_from_the_master(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        patient.push()
+        bench._sent[patient.repository] += 1  # this one never reaches the log
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+    assert bench.notes() == []
+
+
+def test_a_repository_whose_beginning_is_not_in_the_log_is_copied(bench: Bench) -> None:
+    patient = bench.author("patient")
+    patient.push(count=3)
+    patient.push(phase=1)
+    patient.obsolete(patient.tip)
+    bench._sent[patient.repository] = 3
+    bench.send(patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+        push(bench, patient)
+        bench.wait_applied(patient)
+    assert equal(bench, patient)
+
+
+def configure(author: Author, description: str) -> None:
+    (author.folder / ".hg/hgrc").write_text(f"[web]\ndescription = {description}\n")
+    author.event(Type.HGRC, hgrc={"web": {"description": description}})
+
+
+@pytest.mark.parametrize("reason", ["gap", "corrupt"])
+def test_what_was_configured_last_before_a_repair_holds_after_it(bench: Bench, reason: str) -> None:
+    patient, _ = two(bench)
+    push(bench, patient)
+    configure(patient, "first")
+    bench.send(patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+    if reason == "gap":
+        patient.push()
+        bench._sent[patient.repository] += 1  # this one never reaches the log
+    else:
+        damage(bench, patient, "revlog truncated")
+    configure(patient, "second")
+    configure(patient, "third")
+    bench.send(patient)
+    with bench.mirror():
+        bench.wait_detached(patient, reason)
+        bench.wait_applied(patient)
+        bench.release(patient)
+        bench.wait_served(patient)
+    assert "third" in (bench.where(patient) / ".hg/hgrc").read_text()
+
+
+def test_a_bundle_that_is_only_on_the_master_is_fetched(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    event = patient.push()
+    where = wire.Attachment(where=wire.Where.MASTER)
+    patient.frames[-1] = (event, wire.encode(event, where))
+    bench.send(patient)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+
+
+def test_a_change_outside_on_the_master_is_fetched(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with patient.repo.wlock(), patient.repo.lock(), patient.repo.transaction(b"outside"):
+        patient._commit(patient.repo.changelog.tip(), {"outside": b"x"})
+    patient.event(Type.SYNC, detail={"reason": "outside", "bootstrap": "false"})
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+
+
+def test_a_bundle_with_another_hash_is_rejected_and_the_changesets_are_fetched(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient)
+    patient.push()
+    event, frame = patient.frames[-1]
+    patient.frames[-1] = (event, frame[:-1] + bytes([frame[-1] ^ 1]))
+    bench.send(patient)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+    assert "SHA-256" in bench.errors()[0].reason
+
+
+def test_a_repository_that_says_something_else_than_its_event_is_copied_anew(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        bench.release(patient)
+        bench.wait_served(patient)
+    bench.hg(patient, "debugbuilddag", "+2", "--from-existing")
+    with bench.mirror():
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+        served = bench.found()[patient.repository].serving
+        assert served == 2  # what was served goes on being served
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+
+
+def test_a_fork_waits_for_an_operator_and_then_follows_the_master(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        event = patient.push()
+        other = replace(event, id="f" * 32, after=Tip(length=1, node=event.after.node))
+        bench.log.append([Message(topic=EVENTS, key=patient.repository, value=wire.encode(other))])
+        push(bench, neighbour)
+        bench.wait_detached(patient)
+        push(bench, patient, neighbour)
+        bench.wait_applied(neighbour)
+        bench.wait(lambda acks: acks[patient.repository].applied > 0, "still there")
+
+
+def test_two_histories_in_the_log_stay_apart_until_an_operator_wishes(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        event = patient.push()
+        forged = replace(event, previous="e" * 32)
+        bench.log.append([Message(topic=EVENTS, key=patient.repository, value=wire.encode(forged))])
+        ack = bench.wait_detached(patient, "fork")
+        assert "e" * 32 in (ack.note or "")
+        push(bench, neighbour)
+        bench.wait_applied(neighbour)
+    with bench.mirror():
+        bench.wait_detached(patient, "fork")
+        bench.wish(patient)
+        bench.send(patient)
+        bench.wait_applied(patient)
+    assert equal(bench, patient)
+
+
+def test_an_adopted_master_is_followed_as_a_new_incarnation(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        patient.incarnation, patient.seq, patient.last = "d" * 32, 0, None
+        patient.digest = "0" * 64
+        patient.event(Type.SYNC, detail={"reason": "adopted", "bootstrap": "false"})
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+    level = bench.found()[patient.repository].level
+    assert level is not None
+    assert level.incarnation == "d" * 32
+    assert len(level.former) == 1
+    assert equal(bench, patient)
+
+
+def damage(bench: Bench, author: Author, what: str) -> None:
+    """Does to the mirror's repository what disks and people do."""
+    folder = bench.where(author)
+    store = folder / ".hg/store"
+    match what:
+        case "watermark lost":
+            (folder / ".hg/replicated-watermark").unlink()
+            (folder / ".hg/replicated-data").unlink()
+        case "revlog truncated":
+            file = store / "00changelog.i"
+            os.truncate(file, file.stat().st_size - 7)
+        case "bit flipped in the changelog":
+            flip(store / "00changelog.i", 100)
+        case "bit flipped in the manifest":
+            flip(store / "00manifest.i", 70)
+        case "store lost":
+            shutil.rmtree(store)
+        case "level damaged":
+            flip(store / "replicated.log", -10)
+        case "level lost":
+            (store / "replicated.log").unlink()
+        case "folder deleted":
+            shutil.rmtree(folder)
+        case "requirements damaged":
+            (folder / ".hg/requires").write_text("nonsense\n")
+        case "abandoned lock":
+            dead = subprocess.Popen([sys.executable, "-c", ""])
+            dead.wait()
+            os.symlink(b"%s:%d" % (lock._getlockprefix(), dead.pid), os.fsencode(store / "lock"))
+        case "commit by hand":
+            bench.hg(author, "debugbuilddag", "+1", "--from-existing")
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "watermark lost",
+        "revlog truncated",
+        "bit flipped in the changelog",
+        "bit flipped in the manifest",
+        "store lost",
+        "level damaged",
+        "level lost",
+        "folder deleted",
+        "requirements damaged",
+        "abandoned lock",
+        "commit by hand",
+    ],
+)
+@pytest.mark.parametrize("when", ["while it runs", "while it is down"])
+def test_damage_heals_alone(bench: Bench, what: str, when: str) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    push(bench, patient, neighbour)
+    bench.release(patient)
+    bench.release(neighbour)
+    with bench.mirror(check_interval=0.2):
+        bench.wait_applied(patient, neighbour)
+        bench.wait_served(patient, neighbour)
+        if when == "while it runs":
+            damage(bench, patient, what)
+            push(bench, patient, neighbour)
+            bench.wait_applied(neighbour)
+            bench.release(patient)
+            bench.wait_applied(patient)
+            eventually(lambda: equal(bench, patient) and not bench.notes(), "the damage healed")
+    if when == "while it is down":
+        damage(bench, patient, what)
+        with bench.mirror(check_interval=0.2):
+            push(bench, patient, neighbour)
+            bench.wait_applied(neighbour)
+            bench.release(patient)
+            bench.wait_applied(patient)
+            eventually(lambda: equal(bench, patient) and not bench.notes(), "the damage healed")
+            bench.wait_applied(patient)
+            bench.wait_served(patient)
+    assert bench.notes() == []
+
+
+class Killed(BaseException):
+    """Instead of a kill."""
+
+
+@pytest.mark.parametrize("place_name", ["exchange", "set_aside"])
+def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, place_name: str
+) -> None:
+    patient = bench.author("patient")
+    patient.push({"file": os.urandom(3000)})
+    push(bench, patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+    flip(bench.where(patient) / ".hg/store/data/file.i", 1000)
+    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    hands = Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, place_name, kill)
+        with pytest.raises(Killed):
+            hands.perform(task)
+    assert hands.perform(task).trouble is None
+    assert equal(bench, patient)
+
+
+@pytest.mark.parametrize("part", ["changesets", "heads", "phases", "bookmarks", "markers", "pushlog", "digest"])
+def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    patient = bench.author("patient")
+    push(bench, patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    hands = Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+    store = (bench.where(patient) / ".hg/store").stat().st_ino
+    asked = snapshot.master_fingerprint
+
+    def other(*arguments: Any) -> Fingerprint:
+        return replace(asked(*arguments), **{part: "f" * 64})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "master_fingerprint", other)
+        found = hands.perform(task).trouble
+    assert found is not None
+    assert (found.reason, part in found.note) == (Reason.DIVERGED, True)
+    assert (bench.where(patient) / ".hg/store").stat().st_ino == store
+    assert hands.perform(task).trouble is None
+    assert (bench.where(patient) / ".hg/store").stat().st_ino != store
+
+
+def test_a_store_restored_from_yesterday_is_believed_and_caught_up(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    store = bench.where(patient) / ".hg"
+    shutil.copytree(store, bench.folder / "yesterday", symlinks=True)
+    with bench.mirror():
+        push(bench, patient, neighbour)
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+    shutil.rmtree(store)
+    (bench.folder / "yesterday").rename(store)
+    with bench.mirror():
+        bench.wait(lambda acks: acks[patient.repository].applied == 2, "the lower level")
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+
+
+def test_a_locked_repository_waits_apart_and_goes_on_when_unlocked(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror(slow_after=0.3):
+        bench.wait_applied(patient, neighbour)
+        lock = bench.where(patient) / ".hg/store/lock"
+        os.symlink("elsewhere.example:1", lock)
+        push(bench, patient, neighbour)
+        bench.wait_applied(neighbour)
+        ack = bench.wait_detached(patient, "locked")
+        assert "elsewhere.example:1" in (ack.note or "")
+        eventually(bench.everything_passed, "the positions pass what is noted")
+        push(bench, patient, neighbour)
+        bench.wait_applied(neighbour)
+        lock.unlink()
+        bench.wait_applied(patient)
+    assert equal(bench, patient)
+
+
+def test_an_event_of_an_unknown_version_waits_apart_for_the_upgrade(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        _, frame = patient.frames[-1]
+        newer = frame.replace(b'"version":1}', b'"version":9}')
+        assert newer != frame
+        bench.log.append([Message(topic=EVENTS, key=patient.repository, value=newer)])
+        ack = bench.wait_detached(patient, "unknown-version")
+        assert "version 9" in (ack.note or "")
+        push(bench, neighbour)
+        bench.wait_applied(neighbour)
+    assert partition_of(patient.repository, 1) == partition_of(neighbour.repository, 1)
+
+
+# Mercurial, which writes the master's repository in this process, leaves closing files to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_full_disk_sets_one_repository_apart_until_there_is_room(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    patient.push(files={"large": random.Random(1).randbytes(300_000)})
+    push(bench, patient, neighbour)
+
+    def room(limit: int) -> None:
+        for worker in mirror.workers:
+            resource.prlimit(worker, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    with bench.process(slow_after=0.3) as mirror:
+        bench.wait_applied(patient, neighbour)
+        room(200_000)
+        patient.push(files={"large": random.Random(2).randbytes(300_000)})
+        push(bench, patient, neighbour)
+        bench.wait_detached(patient, "disk")
+        push(bench, neighbour)
+        bench.wait_applied(neighbour)
+        eventually(bench.everything_passed, "the positions pass what is noted")
+        room(resource.RLIM_INFINITY)
+        bench.wait_applied(patient)
+    assert equal(bench, patient)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing below the folder can be written: a mount for root, whom permissions do not stop, permissions for others."""
+    if os.geteuid() == 0:
+        before = [["mount", "--bind", folder, folder], ["mount", "-o", "remount,bind,ro", folder, folder]]
+        after = ["umount", "--lazy", folder]
+    else:
+        before, after = [["chmod", "-R", "u-w", folder]], ["chmod", "-R", "u+w", folder]
+    try:
+        for command in before:
+            subprocess.run(command, check=True)
+        yield
+    finally:
+        subprocess.run(after, check=True)
+
+
+def test_a_read_only_disk_sets_one_repository_apart_until_it_can_be_written(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.process(slow_after=0.3):
+        bench.wait_applied(patient, neighbour)
+        with read_only(bench.where(patient)):
+            push(bench, patient, neighbour)
+            ack = bench.wait_detached(patient, "disk")
+            assert re.search("Read-only|Permission denied", ack.note or "")
+            push(bench, neighbour)
+            bench.wait_applied(neighbour)
+            eventually(bench.everything_passed, "the positions pass what is noted")
+        bench.wait_applied(patient)
+    assert equal(bench, patient)
+
+
+def test_while_a_mirror_can_write_nothing_at_all_it_waits_and_passes_nothing(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.process(slow_after=0.3):
+        bench.wait_applied(patient, neighbour)
+        eventually(bench.everything_passed, "all positions stored")
+        with read_only(bench.root):
+            push(bench, patient, neighbour)
+            bench.release(patient)
+            bench.release(neighbour)
+            bench.wait(lambda acks: acks[patient.repository].applied == 2, "the levels before")
+            assert not bench.everything_passed()
+        bench.wait_applied(patient, neighbour)
+        bench.wait_served(patient, neighbour)
+    assert equal(bench, patient)
+    assert equal(bench, neighbour)
+
+
+def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_repository(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+        store = (bench.where(patient) / ".hg/store").stat().st_ino
+        patient.push(files={"zeros": bytes(wire.UNPACKED_LIMIT + 1)})
+        _, frame = patient.frames[-1]
+        assert len(frame) < wire.INLINE_LIMIT
+        push(bench, patient, neighbour)
+        assert "unpack" in (bench.wait_detached(patient, "blob-missing").note or "")
+        bench.wait_applied(patient, neighbour)
+        assert (bench.where(patient) / ".hg/store").stat().st_ino == store
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (OSError(errno.EROFS, "Read-only file system"), "disk"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+        (OSError(errno.EACCES, "Permission denied"), "disk"),
+        (error.LockHeld(errno.EAGAIN, b"lock", b"", b"host:1"), "locked"),
+        (Unavailable("the blob store is away"), "blob-missing"),
+        (Diverged("it differs"), "diverged"),
+        (error.RepoError(b"requires nonsense"), "corrupt"),
+        (ZeroDivisionError("a mistake of ours"), "corrupt"),
+    ],
+)
+def test_every_trouble_has_a_reason_and_words(problem: Exception, reason: str) -> None:
+    found = trouble(problem)
+    assert found.reason.value == reason
+    assert found.note
+    assert "b'" not in found.note
+
+
+def test_a_repository_of_an_unsupported_kind_is_refused_in_words(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    event, _ = patient.frames[0]
+    patient.frames[0] = (event, wire.encode(replace(event, settings=Settings(requirements=("treemanifest",)))))
+    bench.send(patient, neighbour)
+    with bench.mirror():
+        ack = bench.wait_detached(patient, "refused")
+        assert "treemanifest" in (ack.note or "")
+        bench.wait_applied(neighbour)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_worker_does_not_grow_over_twenty_thousand_applies(bench: Bench) -> None:
+    authors = [bench.author(f"project/{number}") for number in range(100)]
+
+    def memory() -> int:
+        return max(int(Path(f"/proc/{worker}/statm").read_text().split()[1]) for worker in mirror.workers) * 4096
+
+    def drain(rounds: int) -> None:
+        for _ in range(rounds):
+            for author in authors:
+                author.push(files={"file": b"x" * 100})
+            bench.send(*authors)
+            bench.wait_applied(*authors)
+
+    with bench.process() as mirror:
+        drain(20)
+        before = memory()
+        drain(200)
+        assert memory() - before < 48 * 1024 * 1024
+
+
+def test_a_repository_that_was_apart_when_the_log_was_made_anew_heals(bench: Bench) -> None:
+    patient, neighbour = two(bench)
+    patient.push()
+    bench._sent[patient.repository] = 1
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    note = Detached(
+        repository=patient.repository,
+        path=patient.path,
+        partition=0,
+        offset=5000,
+        reason=Reason.CRASHED,
+        note="in the former log",
+        since=1.0,
+    )
+    with contextlib.closing(Notes(Path(bench.settings().folder) / "mirror.db")) as notes:
+        notes.detach(note)
+    with bench.mirror():
+        push(bench, patient, neighbour)
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+    assert bench.notes() == []
+
+
+def test_more_repositories_in_trouble_than_readers_all_heal(bench: Bench) -> None:
+    authors = [bench.author(f"project/{number}") for number in range(12)]
+    push(bench, *authors)
+    with bench.mirror():
+        bench.wait_applied(*authors)
+        for author in authors:
+            author.push()
+            bench._sent[author.repository] += 1
+        push(bench, *authors)
+        bench.wait_applied(*authors)
+    assert bench.notes() == []
+    assert equal(bench, authors[-1])

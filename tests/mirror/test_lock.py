@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""With `lock` a Mercurial that lacks the extension cannot open a mirror's repositories; what has it serves them as ever."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.hg.replica.scan import is_locked
+from testing.builders.author import Author
+from testing.builders.mirroring import Bench
+from testing.waiting import eventually
+from tests.hg.serving.test_watermark import HG, served
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        bench.serve_master()
+        yield bench
+
+
+def plain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HGRCPATH": os.devnull, "HGPLAIN": "1"}
+    return subprocess.run([HG, *arguments], env=environment, check=False, capture_output=True, text=True)
+
+
+def is_open(bench: Bench, author: Author) -> bool:
+    """Whether a Mercurial without the extension opens the repository."""
+    done = plain("-R", str(bench.where(author)), "log", "-l1", "-T.")
+    assert done.returncode == 0 or "exp-vcsreplicator" in done.stderr, done.stderr
+    assert is_locked(str(bench.where(author))) == (done.returncode != 0)
+    return done.returncode == 0
+
+
+def pushed(bench: Bench, path: str) -> Author:
+    author = bench.author(path)
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    return author
+
+
+def test_a_locked_mirror_is_closed_to_a_mercurial_without_the_extension_and_serves_with_it(bench: Bench) -> None:
+    author = pushed(bench, "repo")
+    with bench.mirror(lock=True):
+        bench.wait_served(author)
+        assert not is_open(bench, author)
+        author.push()
+        bench.send(author)
+        bench.release(author)
+        bench.wait_served(author)
+    assert not is_open(bench, author)
+    with served(bench, author) as url:
+        for options in ((), ("--stream",)):
+            target = str(bench.folder / f"clone{len(options)}")
+            assert plain("clone", "-q", *options, url, target).returncode == 0
+            assert plain("-R", target, "id", "-i", "--debug").stdout.strip() == author.tip
+
+
+def test_a_mirror_locks_and_unlocks_what_it_has_as_it_is_told_without_an_event(bench: Bench) -> None:
+    author = pushed(bench, "repo")
+    with bench.mirror():
+        bench.wait_served(author)
+    assert is_open(bench, author)
+    for lock in (True, False, True):
+        with bench.mirror(lock=lock):
+            eventually(lambda lock=lock: is_open(bench, author) is not lock, f"lock is {lock}")  # type: ignore[misc]
+    author.push()
+    bench.send(author)
+    with bench.mirror():
+        bench.wait_applied(author)
+    assert is_open(bench, author)
+
+
+def test_a_copy_from_the_master_is_locked_before_it_has_a_place(bench: Bench) -> None:
+    author = pushed(bench, "repo")
+    with bench.mirror(lock=True):
+        bench.wait_served(author)
+        before = (bench.where(author) / ".hg/store").stat().st_ino
+        bench.wish(author)
+        eventually(lambda: (bench.where(author) / ".hg/store").stat().st_ino != before, "a new copy")
+        assert not is_open(bench, author)
+        eventually(lambda: bench.notes() == [], "in the stream again")
+        author.push()
+        bench.send(author)
+        bench.wait_applied(author)
+        assert not is_open(bench, author)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A second mirror of one name is found by its beats, also when the log lost some; a log that lost records ends no mirror."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from hgext.vcsreplicator.log import ACKS, Log, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.namesake import Namesakes
+from hgext.vcsreplicator.mirror.service import _patiently
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.sources import Broken, read_whole
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
+from hgext.vcsreplicator.words.levels import Beat
+from hgext.vcsreplicator.words.shape import to_json
+from testing.waiting import eventually
+
+OURS, OTHER = "ffff@here", "aaaa@there"
+BEYOND = 1000
+"""A position that the log had before it lost its newest records."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite:///{str(tmp_path / 'log.db').lstrip('/')}") as log:
+        log.create(topics(partitions=1))
+        yield log
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> MirrorSettings:
+    return MirrorSettings(name="alpha", root=str(tmp_path / "root"), beat_interval=0.05)
+
+
+def beat(log: Log, instance: str, time: float = 100.0) -> bytes:
+    value = to_json(Beat(mirror="alpha", time=time, positions={}, version="1", instance=instance))
+    log.append([Message(topic=ACKS, key="alpha", value=value)])
+    return value
+
+
+class Alive:
+    """Another mirror of the name, which gives beats until the test ends."""
+
+    def __init__(self, log: Log, clock: float = 100.0) -> None:
+        self._log, self._clock, self._stop = log, clock, threading.Event()
+        self._thread = threading.Thread(target=self._live)
+
+    def _live(self) -> None:
+        while not self._stop.wait(0.01):
+            beat(self._log, OTHER, self._clock)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Seen:
+    """The log, and whether a reader met the end of what it lost."""
+
+    def __init__(self, log: Log, *errors: Exception) -> None:
+        self._log, self._errors = log, list(errors)
+        self.ends_asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def ends(self, topic: str) -> Any:
+        self.ends_asked += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        return self._log.ends(topic)
+
+
+def test_a_log_that_lost_records_does_not_end_the_look_for_namesakes(log: Log, settings: MirrorSettings) -> None:
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    seen = Seen(log, Unavailable("away"))
+    beat(log, OTHER)  # of long ago, and no sign of life
+    namesakes = Namesakes(settings, OURS, cast(Log, seen), BEYOND)
+    namesakes.watch(arrived.put)
+    try:
+        eventually(lambda: seen.ends_asked >= 2, "the position is found anew, also after an outage")
+        assert arrived.empty()
+        with Alive(log):
+            broken = arrived.get(timeout=60)
+    finally:
+        namesakes.stop()
+    assert isinstance(broken, Broken)
+    assert isinstance(broken.error, BadConfig)
+    assert "works on there" in str(broken.error)
+
+
+def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
+    log: Log, settings: MirrorSettings
+) -> None:
+    last = beat(log, OTHER)
+    Namesakes(settings, OURS, log, BEYOND).wait(last, threading.Event())  # silent: its place is free
+    with Alive(log), pytest.raises(BadConfig, match="works on there"):
+        Namesakes(settings, OURS, log, 10**9).wait(last, threading.Event())
+
+
+@pytest.mark.parametrize("clock", [0.0, 1e9, 4e9])
+def test_a_namesake_is_found_whatever_the_clock_of_its_machine_says(
+    log: Log, settings: MirrorSettings, clock: float
+) -> None:
+    last = beat(log, OTHER, clock)
+    position = log.ends(ACKS)[0]
+    Namesakes(settings, OURS, log, position).wait(last, threading.Event())  # silent: its place is free
+    with Alive(log, clock), pytest.raises(BadConfig, match="works on there"):
+        Namesakes(settings, OURS, log, position).wait(last, threading.Event())
+
+
+@pytest.mark.parametrize("error", [Expired("taken by retention"), Rewound("restored from a copy")])
+def test_a_start_while_the_log_loses_records_reads_again(error: Exception) -> None:
+    answers: list[Any] = [error, "read"]
+
+    def ask() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert _patiently(threading.Event(), ask) == "read"
+
+
+def test_a_topic_is_read_whole_though_its_end_is_behind_where_it_was(log: Log) -> None:
+    beat(log, OURS)
+
+    class Shrunk(Seen):
+        def ends(self, topic: str) -> Any:
+            found = super().ends(topic)
+            return {0: BEYOND} if self.ends_asked == 1 else found
+
+    newest, position = read_whole(cast(Log, Shrunk(log)), ACKS, threading.Event())
+    assert (set(newest), position) == ({"alpha"}, 1)

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories make room for each other while workers are at work in them: none is written into, or moved for, another."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mercurial import error
+
+from hgext.vcsreplicator.hg.replica import checking, healing, place, releasing, replicated, scan, work
+from hgext.vcsreplicator.hg.replica.checking import check
+from hgext.vcsreplicator.hg.replica.here import Here
+from hgext.vcsreplicator.hg.replica.repository import Repositories, locked, prepare
+from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.hg.serving import watermark
+from hgext.vcsreplicator.mirror.level import Level, before_first
+from hgext.vcsreplicator.mirror.plan import APPLY
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.task import Check, Checked, Outcome, Task
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.levels import Reason
+
+OLD, NEW = "a" * 32, "b" * 32
+
+
+class Mirror:
+    """A mirror's disk: `OLD` lives at `p`, where `NEW` is released; each task has a worker of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = MirrorSettings(name="alpha", root=str(folder / "root"), master="http://127.0.0.1:9/")
+        self.ui = prepare()
+        self.url = self.settings.root + "/p"
+        self.old = self.level(OLD, 1, seq=2)
+        self.new = self.level(NEW, 2, seq=1)
+        self.make(self.url, self.old, serving=1)
+        self.make(self.waiting(NEW), self.new)
+
+    def level(self, repository: str, generation: int, *, seq: int) -> Level:
+        first = before_first(repository, repository, "p", generation)
+        return replace(first, seq=seq, id=repository[0] * 64, digest=repository[0] * 64)
+
+    def make(self, folder: str, level: Level, *, serving: int = 0) -> None:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        repo = Repositories(self.ui, 1).create(folder)
+        with locked(repo):
+            replicated.record(repo, level)
+        if serving:
+            watermark.write_watermark(repo, seq=serving, length=0, tip=level.tip, push_id=None)
+
+    def waiting(self, repository: str) -> str:
+        return place.waiting_of(self.settings.folder, repository)
+
+    def perform(self, repository: str, folder: str | None, **members: Any) -> Outcome:
+        hands = Hands(self.settings, Repositories(self.ui, 4), SystemClock())
+        given = {"repository": repository, "path": "p", "folder": folder, "incarnation": repository, **members}
+        return hands.perform(Task(**given))
+
+    def release_new(self) -> Outcome:
+        return self.perform(NEW, self.waiting(NEW), released=1)
+
+    def at(self, folder: str) -> tuple[str, int, int] | None:
+        """Repository, sequence and what is served; the locks of it are free."""
+        found = scan.look(folder)
+        if found is None or found.level is None:
+            return None
+        with locked(Repositories(self.ui, 1).open(folder)):
+            pass
+        return found.level.repository, found.level.seq, found.serving
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    monkeypatch.setenv("HGRCPATH", os.devnull)
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    return Mirror(tmp_path)
+
+
+def before(monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Callable[[], None]) -> None:
+    """Has `act` happen once, when the function is called next."""
+    real, acts = getattr(module, name), [act]
+
+    def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        while acts:
+            acts.pop()()
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(module, name, wrapper)
+
+
+def test_nobody_writes_into_a_repository_while_it_is_moved_out_of_the_way(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Repositories(mirror.ui, 1).open(mirror.url)  # its own worker is about to apply the next event
+    refused = []
+
+    def write() -> None:
+        try:
+            with locked(theirs), theirs.transaction(b"replicated") as tr:
+                replicated.append(theirs, tr, [replace(mirror.old, seq=3)])
+        except error.LockHeld:
+            refused.append(True)
+
+    before(monkeypatch, os, "rename", write)
+    assert mirror.release_new().trouble is None
+    assert refused == [True]
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+
+
+@pytest.mark.parametrize("lock", [locked, lambda repo: repo.lock(), lambda repo: repo.wlock()])
+def test_what_another_process_has_locked_is_not_moved(mirror: Mirror, lock: Callable[[Any], Any]) -> None:
+    with lock(Repositories(mirror.ui, 1).open(mirror.url)):
+        trouble = mirror.release_new().trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
+    assert mirror.at(mirror.url) == (OLD, 2, 1)
+    assert mirror.release_new().trouble is None
+
+
+@pytest.mark.parametrize("step", ["put", "write_watermark"])
+def test_a_release_is_not_written_into_what_took_its_place(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    hgrc = {"web": {"description": "of the old one"}}
+    repo = Repositories(mirror.ui, 1).open(mirror.url)
+    with locked(repo):
+        replicated.record(repo, replace(mirror.old, seq=3, hgrc=hgrc))
+    outcomes: list[Outcome] = []
+    module = releasing if step == "put" else watermark
+    before(monkeypatch, module, step, lambda: outcomes.append(mirror.release_new()))
+    mirror.perform(OLD, mirror.url, released=3)
+    assert outcomes
+    while outcomes[-1].trouble is not None:
+        assert outcomes[-1].trouble.passing
+        outcomes.append(mirror.release_new())
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert not os.path.exists(mirror.url + "/.hg/hgrc")
+    mirror.perform(OLD, mirror.url, released=3)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 3, 3)
+
+
+def test_a_release_looks_again_what_is_there_once_it_has_the_lock(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before(monkeypatch, place, "hold", lambda: print(mirror.release_new()))
+    trouble = mirror.perform(OLD, mirror.url, released=2).trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+    assert mirror.perform(OLD, mirror.url, released=2).serving == 2
+
+
+def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied = []
+
+    def apply(hands: Hands, here: Here, repo: Any, items: Any) -> int:
+        applied.append(os.fsdecode(repo.root))
+        return len(items)
+
+    monkeypatch.setattr(work, "plan", lambda *_: APPLY)
+    monkeypatch.setattr(work, "_check_unchanged", lambda *_: None)
+    monkeypatch.setattr(Hands, "_apply", apply)
+    before(monkeypatch, work, "locked", lambda: print(mirror.release_new()))
+    event = SimpleNamespace(repository=OLD, path="p", type=Type.CHANGED)
+    outcome = mirror.perform(OLD, mirror.url, items=(SimpleNamespace(event=event),))
+    assert (outcome.done, outcome.trouble) == (1, None)
+    assert applied == [mirror.waiting(OLD)]
+
+
+def test_a_rename_does_not_take_along_what_took_its_place(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = Repositories(mirror.ui, 1).open(mirror.url)
+    with locked(repo):
+        replicated.record(repo, replace(mirror.old, seq=3, path="q"))
+    outcomes: list[Outcome] = []
+    before(monkeypatch, releasing, "_make_room", lambda: outcomes.append(mirror.release_new()))
+    mirror.perform(OLD, mirror.url, released=3)
+    outcomes.append(mirror.release_new())
+    assert outcomes[-1].trouble is None
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert mirror.at(mirror.settings.root + "/q") == (OLD, 3, 3)
+
+
+def test_what_leaves_does_not_take_along_what_took_its_place(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    def displace() -> None:
+        assert mirror.release_new().trouble is None
+
+    before(monkeypatch, place, "hold", displace)
+    trouble = mirror.perform(OLD, mirror.url, leave=True).trouble
+    assert trouble is not None
+    assert trouble.passing
+    assert mirror.perform(OLD, mirror.url, leave=True).trouble is None
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) is None
+    assert os.listdir(mirror.settings.folder + "/aside") == [f"{OLD}-left"]
+
+
+def test_a_copy_takes_the_place_where_its_repository_is_by_then(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, level = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
+
+    def copy(*_: object) -> tuple[str, Level]:
+        mirror.make(made, level)
+        assert mirror.release_new().trouble is None  # a copy takes minutes
+        return made, level
+
+    monkeypatch.setattr(healing, "copy_beside", copy)
+    assert mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble is None
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 5, 1)
+
+
+@pytest.mark.parametrize("how", ["swap", "bring_up"])
+def test_a_repair_never_replaces_what_took_its_place_at_the_last_moment(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    made, level = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
+
+    def displace() -> None:
+        assert mirror.release_new().trouble is None
+
+    def copy(*_: object) -> tuple[str, Level]:
+        mirror.make(made, level)
+        return made, level
+
+    monkeypatch.setattr(healing, "copy_beside", copy)
+    monkeypatch.setattr(healing, "master_repository", lambda *_: OLD)
+    if how == "swap":
+        before(monkeypatch, healing, "_held_if_there", displace)
+    else:
+        before(monkeypatch, healing, "locked", displace)
+    trouble = mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT if how == "swap" else Reason.GAP).trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+
+
+def test_two_that_are_released_at_a_free_path_at_once_both_find_a_place(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = "c" * 32
+    mirror.make(mirror.waiting(third), mirror.level(third, 3, seq=1))
+
+    def come_first() -> None:
+        assert mirror.perform(third, mirror.waiting(third), released=1).trouble is None
+
+    before(monkeypatch, place, "move", come_first)
+    trouble = mirror.release_new().trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
+    assert mirror.release_new().trouble is None
+    assert mirror.at(mirror.url) == (third, 1, 1)
+    assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+
+
+def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third, real, looks = "c" * 32, releasing._may_displace, []
+    mirror.make(mirror.waiting(third), mirror.level(third, 3, seq=1))
+
+    def may_displace(*arguments: Any) -> bool:
+        looks.append(real(*arguments))
+        if len(looks) == 1:
+            assert mirror.perform(third, mirror.waiting(third), released=1).trouble is None
+        return looks[-1]
+
+    monkeypatch.setattr(releasing, "_may_displace", may_displace)
+    assert mirror.release_new().trouble is None
+    assert mirror.at(mirror.url) == (third, 1, 1)
+    assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
+
+
+def test_folders_that_another_worker_removes_as_empty_are_made_again(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = Repositories(mirror.ui, 1).open(mirror.url)
+    with locked(repo):
+        replicated.record(repo, replace(mirror.old, seq=3, path="group/q"))
+    real, removed = os.mkdir, []
+
+    def mkdir(name: str, *arguments: Any, **keywords: Any) -> None:
+        if not removed and name.endswith("/q"):
+            removed.append(name)
+            os.rmdir(os.path.dirname(name))
+        real(name, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert mirror.perform(OLD, mirror.url, released=3).trouble is None
+    assert len(removed) == 1
+    assert mirror.at(mirror.settings.root + "/group/q") == (OLD, 3, 3)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_deletion_takes_the_repository_away_at_its_release_but_not_from_a_backup(mirror: Mirror, keep: bool) -> None:
+    with locked(repo := Repositories(mirror.ui, 1).open(mirror.url)):
+        replicated.record(repo, replace(mirror.old, seq=3, deleted=True))
+    assert mirror.perform(OLD, mirror.url, released=2, keep=keep).serving == 2
+    outcome = mirror.perform(OLD, mirror.url, released=3, keep=keep)
+    assert (outcome.gone is None, outcome.trouble) == (keep, None)
+    assert mirror.at(mirror.url) == ((OLD, 3, 3) if keep else None)
+    assert os.path.exists(mirror.settings.folder + f"/aside/{OLD}-deleted/hg/store") is not keep
+
+
+def test_the_mirrors_own_folders_stay_when_they_are_empty(mirror: Mirror) -> None:
+    shutil.rmtree(mirror.url)
+    assert mirror.release_new().trouble is None
+    assert os.listdir(mirror.settings.folder + "/waiting") == []  # another worker may be about to make one there
+
+
+def test_what_is_renamed_to_where_a_newer_one_lives_leaves_its_former_place(mirror: Mirror) -> None:
+    third = "c" * 32
+    mirror.make(mirror.settings.root + "/q", replace(mirror.level(third, 5, seq=1), path="q"), serving=1)
+    with locked(repo := Repositories(mirror.ui, 1).open(mirror.url)):
+        replicated.record(repo, replace(mirror.old, seq=3, path="q"))
+    assert mirror.perform(OLD, mirror.url, released=3).trouble is None
+    assert mirror.at(mirror.settings.root + "/q") == (third, 1, 1)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 3, 3)
+    assert not os.path.exists(mirror.url)
+
+
+@pytest.mark.parametrize(
+    ("members", "serving"),
+    [
+        ({"incarnation": NEW}, 1),
+        ({"incarnation": OLD}, 0),
+        ({"incarnation": None}, 0),
+        ({"incarnation": NEW, "told": (1, NEW[0] * 64, NEW[0] * 64)}, 1),
+        ({"incarnation": NEW, "told": (1, NEW[0] * 64, "f" * 64)}, 0),
+        ({"incarnation": NEW, "told": (1, "f" * 64, NEW[0] * 64)}, 0),
+    ],
+)
+def test_what_is_released_of_another_history_shows_nothing_of_this_one(
+    mirror: Mirror, members: dict[str, Any], serving: int
+) -> None:
+    outcome = mirror.perform(NEW, mirror.waiting(NEW), **{"released": 1, **members})
+    assert (outcome.serving, outcome.trouble) == (serving, None)
+    assert mirror.at(mirror.url) == ((NEW, 1, 1) if serving else (OLD, 2, 1))
+
+
+def read_through(mirror: Mirror, repository: str, folder: str) -> Checked:
+    return check(Repositories(mirror.ui, 1), mirror.settings, Check(repository=repository, folder=folder, seq=2))
+
+
+@pytest.mark.parametrize("damage", ["changelog", "level"])
+def test_a_check_says_nothing_of_a_repository_from_what_took_its_place(mirror: Mirror, damage: str) -> None:
+    assert mirror.release_new().trouble is None
+    file = "00changelog.i" if damage == "changelog" else "replicated.log"
+    Path(mirror.url, ".hg/store", file).write_bytes(b"torn, and long enough for a frame")
+    for folder in (mirror.url, mirror.settings.root + "/nothing", mirror.waiting(OLD)):
+        found = read_through(mirror, OLD, folder)
+        assert (found.problem, found.lower, found.is_undecided) == (None, None, False)
+    assert read_through(mirror, NEW, mirror.url).problem is not None
+
+
+def test_a_check_of_what_is_moved_away_at_its_beginning_is_undecided(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before(monkeypatch, checking, "_moment", lambda: print(mirror.release_new()))
+    found = read_through(mirror, OLD, mirror.url)
+    assert (found.problem, found.lower, found.is_undecided) == (None, None, True)
+    assert mirror.at(mirror.url) == (NEW, 1, 1)
+
+
+def test_a_check_finds_a_repository_that_is_gone_and_one_that_was_restored(mirror: Mirror) -> None:
+    shutil.rmtree(mirror.url)
+    assert read_through(mirror, OLD, mirror.url).problem == "it is not here any more"
+    restored = mirror.level(OLD, 1, seq=1)
+    mirror.make(mirror.url, restored)
+    assert read_through(mirror, OLD, mirror.url).lower == restored
+
+
+def test_damage_that_took_the_place_of_a_repository_is_not_its_own(mirror: Mirror) -> None:
+    assert mirror.release_new().trouble is None
+    Path(mirror.url, ".hg/store/replicated.log").write_bytes(b"torn, and long enough for a frame")
+    here = Here(folder=mirror.url)
+    here.look(mirror.settings, OLD, mirror.url)
+    assert (here.folder, here.level) == (mirror.waiting(OLD), mirror.old)
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {checkout!r})
+from pathlib import Path
+from hgext.vcsreplicator.hg.replica import place
+from tests.mirror.test_places import Mirror, NEW
+Mirror.make = lambda *_, **__: None
+real = os.rename
+left = [{count}]
+def rename(*arguments):
+    real(*arguments)
+    left[0] -= str(arguments[0]).endswith("/.hg")
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.rename = rename
+Mirror(Path({folder!r})).release_new()
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_worker_killed_behind_a_move_leaves_no_lock_that_holds(mirror: Mirror, tmp_path: Path, count: int) -> None:
+    program = KILLED.format(checkout=os.getcwd(), folder=str(tmp_path), count=count)
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
+    folder = mirror.waiting(NEW) if count == 1 else mirror.url
+    assert mirror.at(folder) == (NEW, 1, 0)
+    assert mirror.perform(NEW, folder, released=1).trouble is None
+    assert mirror.at(mirror.url) == (NEW, 1, 1)

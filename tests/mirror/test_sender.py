@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The thread that writes what a mirror tells: levels before positions, the newest level of each key, over outages too."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.sources import Sender
+from hgext.vcsreplicator.words.errors import Unavailable
+from testing.waiting import eventually
+
+KEY = "alpha/" + "a" * 32
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite:///{str(tmp_path / 'log.db').lstrip('/')}") as log:
+        log.create(topics(partitions=1))
+        yield log
+
+
+class Away:
+    """A log that is away for the first call of `act`; meanwhile something happens. Keeps what was called."""
+
+    def __init__(self, log: Log, act: str, meanwhile: Callable[[], None]) -> None:
+        self._log, self._act, self._meanwhile = log, act, meanwhile
+        self._is_away = True
+        self.calls: list[tuple[str, Any]] = []
+
+    def _called(self, name: str, what: Any) -> None:
+        self.calls.append((name, what))
+        if name == self._act and self._is_away:
+            self._is_away = False
+            self._meanwhile()
+            raise Unavailable("away")
+
+    def append(self, messages: Sequence[Message]) -> Any:
+        self._called("append", [(message.key, message.value) for message in messages])
+        return self._log.append(messages)
+
+    def acknowledge(self, group: str, topic: str, positions: dict[int, int]) -> None:
+        self._called("acknowledge", dict(positions))
+        self._log.acknowledge(group, topic, positions)
+
+
+def sent(log: Log, act: str, before: Callable[[Sender], None], meanwhile: Callable[[Sender], None]) -> list[Any]:
+    """What a sender calls that has `before` to write, fails at `act`, and has more to write by then."""
+    done = threading.Event()
+
+    def happen() -> None:
+        meanwhile(sender)
+        done.set()
+
+    away = Away(log, act, happen)
+    sender = Sender(cast(Log, away), "mirror-alpha", lambda arrived: None)
+    before(sender)
+    sender.start()
+    assert done.wait(60)
+    sender.close(60)
+    return away.calls
+
+
+def test_positions_are_stored_only_after_what_was_told_before_them_is_written(log: Log) -> None:
+    def tell(sender: Sender) -> None:
+        sender.ack(KEY, b"1")
+        sender.positions({0: 5})
+
+    calls = sent(log, "append", tell, lambda sender: None)
+    assert [name for name, _ in calls] == ["append", "append", "acknowledge"]
+    assert log.stored("mirror-alpha", EVENTS) == {0: 5}
+
+
+def test_after_an_outage_the_newest_level_and_position_are_written_and_no_older_ones(log: Log) -> None:
+    def tell(number: int) -> Callable[[Sender], None]:
+        def act(sender: Sender) -> None:
+            sender.ack(KEY, b"%d" % number)
+            sender.ack(f"other{number}", b"x")
+            sender.positions({0: number})
+
+        return act
+
+    calls = sent(log, "append", tell(1), tell(2))
+    appended = [pair for name, pairs in calls[1:] if name == "append" for pair in pairs]
+    assert [value for key, value in appended if key == KEY] == [b"2"]
+    assert {key for key, _ in appended} == {KEY, "other1", "other2"}
+    assert [positions for name, positions in calls if name == "acknowledge"] == [{0: 2}]
+
+
+def test_positions_that_could_not_be_stored_are_stored_later(log: Log) -> None:
+    calls = sent(log, "acknowledge", lambda sender: sender.positions({0: 5}), lambda sender: sender.ack(KEY, b"1"))
+    assert [name for name, _ in calls] == ["acknowledge", "append", "acknowledge"]
+    assert log.stored("mirror-alpha", EVENTS) == {0: 5}
+
+
+def test_rejects_are_written_in_their_order_and_none_is_lost_in_an_outage(log: Log) -> None:
+    def reject(number: int) -> Callable[[Sender], None]:
+        return lambda sender: sender.append(Message(topic=ERRORS, key=None, value=b"%d" % number))
+
+    sent(log, "append", reject(1), reject(2))
+    reader = log.reader({(ERRORS, 0): 0})
+    found: list[bytes | None] = []
+    eventually(lambda: found.extend(record.value for record in reader.poll(0.1)) or len(found) == 2)
+    reader.close()
+    assert found == [b"1", b"2"]
+    assert log.ends(ACKS) == {0: 0}

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whatever happened to a mirror, and in whatever order, it settles once nothing more happens: everything applied, nobody apart.
+
+The supervisor and the decisions about events are real; disks, workers, readers, notes and the clock are played by a world that a
+seed steers. It kills, delays, deletes, restores, loses notes and detaches at every point; then it lets everybody finish.
+"""
+
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import structlog
+
+from hgext.vcsreplicator.log import EVENTS, STATE, Log, Record
+from hgext.vcsreplicator.mirror import apart
+from hgext.vcsreplicator.mirror.following import Following, Phase
+from hgext.vcsreplicator.mirror.level import Level, before_first
+from hgext.vcsreplicator.mirror.notes import Detached, Gone, Notes
+from hgext.vcsreplicator.mirror.plan import Act, plan
+from hgext.vcsreplicator.mirror.pool import Answered, Lane
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.sources import Read
+from hgext.vcsreplicator.mirror.supervisor import Supervisor
+from hgext.vcsreplicator.mirror.task import Found, Outcome, Task, Trouble
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.event import Event, Type
+from hgext.vcsreplicator.words.levels import Ack, Reason, State
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.chains import Chain
+from testing.clock import HandClock
+
+STEPS = 400
+TROUBLES = [
+    Trouble(reason=Reason.LOCKED, note="locked", passing=True),
+    Trouble(reason=Reason.DISK, note="full", passing=True),
+    Trouble(reason=Reason.BLOB_MISSING, note="master away", passing=True),
+    Trouble(reason=Reason.BLOB_MISSING, note="too large"),
+    Trouble(reason=Reason.CORRUPT, note="torn"),
+    Trouble(reason=Reason.DIVERGED, note="differs"),
+]
+
+
+class MemoryNotes:
+    """The mirror's notes, which may be out of order at times."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.failing = 0.0
+        self._chance = chance
+        self.kept: dict[str, Detached] = {}
+        self.left: dict[str, Gone] = {}
+        self.wanted: list[str] = []
+
+    def _may_fail(self) -> None:
+        if self._chance.random() < self.failing:
+            raise Unavailable("the disk is full")
+
+    def detached(self) -> list[Detached]:
+        return list(self.kept.values())
+
+    def gone(self) -> list[Gone]:
+        return list(self.left.values())
+
+    def detach(self, note: Detached) -> None:
+        self._may_fail()
+        self.kept[note.repository] = note
+
+    def rejoin(self, repository: str) -> None:
+        self._may_fail()
+        self.kept.pop(repository, None)
+
+    def let_go(self, gone: Gone) -> None:
+        self._may_fail()
+        self.left[gone.repository] = gone
+
+    def wish(self, repository: str, now: float) -> None:
+        self._may_fail()
+        self.wanted.append(repository)
+
+    def wishes(self) -> list[str]:
+        self._may_fail()
+        return list(self.wanted)
+
+    def granted(self, repository: str) -> None:
+        self._may_fail()
+        self.wanted.remove(repository)
+
+
+class Reader:
+    """A reading thread that reads when the world says so."""
+
+    def __init__(self, log: Any, start: Any, arrived: Any, *, follows: str, run: int) -> None:
+        self.position = start[EVENTS, 0]
+        self.follows, self.run = follows, run
+        self.may_read = threading.Event()
+        self.may_read.set()
+        self.stopped = False
+        self._world, self._arrived = cast(World, log), arrived
+
+    def start(self) -> "Reader":
+        self._world.readers.append(self)
+        return self
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._world.readers.remove(self)
+
+    def read(self, count: int) -> None:
+        if not self.may_read.is_set():
+            return
+        self.may_read.clear()
+        records = self._world.log[self.position : self.position + count]
+        self.position += len(records)
+        own = [record for record in records if record.key == self.follows]
+        self._arrived(Read(records=own, positions={(EVENTS, 0): self.position}, follows=self.follows, run=self.run))
+
+
+class Pool:
+    """Workers that answer when the world says so."""
+
+    LIMITS = {Lane.LIGHT: 2, Lane.HEAVY: 1, Lane.REPAIR: 1, Lane.CHECK: 0}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.workers: list[Any] = []
+
+    def idle(self, lane: Lane) -> Any:
+        ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
+        for worker in ours:
+            if worker.busy is None:
+                return worker
+        if len(ours) == self.LIMITS[lane]:
+            return None
+        worker = SimpleNamespace(
+            lane=lane, busy=None, since=None, is_ready=True, is_apart=False, is_killed=False, progress=0.0, moved=0.0
+        )
+        self.workers.append(worker)
+        return worker
+
+    def give(self, worker: Any, task: object) -> None:
+        assert worker.busy is None
+        worker.busy, worker.has_answered = task, False
+
+    def freed(self, answered: Answered) -> None:
+        worker: Any = answered.worker
+        worker.busy = None
+        if worker.is_apart or answered.answer is None:
+            self.workers.remove(worker)
+
+    def kill(self, worker: Any) -> None:
+        worker.is_killed = True
+
+    def progress(self, worker: Any) -> float:
+        return 0.0
+
+
+class Sender:
+    """Keeps the newest ack of each repository."""
+
+    def __init__(self) -> None:
+        self.acks: dict[str, Ack] = {}
+        self.stored: dict[int, int] = {}
+
+    def ack(self, key: str, value: bytes | None) -> None:
+        _mirror, _, repository = key.partition("/")
+        if value is None:
+            self.acks.pop(repository, None)
+        elif repository:
+            self.acks[repository] = from_json(Ack, value)
+
+    def positions(self, positions: dict[int, int]) -> None:
+        self.stored.update(positions)
+
+    def append(self, message: object) -> None:
+        pass
+
+    def ask_ends(self) -> None:
+        pass
+
+
+class World:
+    """One mirror and all that it meets."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.chance = random.Random(seed)
+        self.clock = HandClock()
+        self.log: list[Record] = []
+        self.readers: list[Reader] = []
+        self.disk: dict[str, tuple[Level, int]] = {}
+        self.chains = [Chain(f"r{number}") for number in range(3)]
+        self.notes = MemoryNotes(self.chance)
+        self.read = 0
+        self.calm = False
+        self.settings = MirrorSettings(
+            name="alpha", root=str(folder), check_interval=0, slow_after=self.chance.choice([0.05, 0.5, 5.0]),
+            retry_first=0.05, retry_longest=2.0, batch_events=self.chance.choice([1, 3]), beat_interval=0.5,
+            hung_after=self.chance.choice([2.0, 300.0]), repository_buffer_bytes=self.chance.choice([5000, 1 << 24]),
+        )  # fmt: skip
+        self.sender = Sender()
+        self.aside: dict[str, Level] = {}
+        self.told: dict[str, bytes] = {}
+        self.start()
+
+    def start(self) -> None:
+        """The mirror's process is killed, if there was one, and begins anew; what its workers did before is done."""
+        self.readers.clear()
+        self.notes.failing = 0.0
+        self.read = self.sender.stored.get(0, 0)
+        self.mirror = Supervisor(self.settings, cast(Log, self), cast(Notes, self.notes), self.clock, {0: self.read})
+        self.pool = Pool()
+        self.mirror.pool, self.mirror.sender = self.pool, self.sender  # type: ignore[assignment]
+        for level in self.aside.values():
+            self.mirror.adopt(Found(folder="/aside", level=level, serving=0, is_aside=True), None)
+        for repository, (level, serving) in self.disk.items():
+            self.mirror.adopt(Found(folder="/x", level=level, serving=serving), self.sender.acks.get(repository))
+        self.mirror.settle(dict(self.sender.acks))
+        for repository, state in self.told.items():
+            self.mirror.take_state(repository, state)
+
+    def step(self) -> None:
+        """Something happens."""
+        act = self.chance.choice([self.push, self.stream, self.stream, self.catch_up, self.catch_up, self.answer,
+                                  self.answer, self.answer, self.pass_time, self.state, self.trouble])  # fmt: skip
+        act()
+        if self.chance.random() < 0.7:
+            self.mirror.turn(0)
+            self.check()
+
+    def push(self) -> None:
+        chain = self.chance.choice(self.chains)
+        if chain.events and chain.events[-1].type is Type.DELETED:
+            return
+        delete = len(chain.events) > 3 and self.chance.random() < 0.03
+        event = chain.next(Type.DELETED if delete else None)
+        self.append(event.repository, wire.encode(event))
+
+    def append(self, key: str, value: bytes) -> None:
+        self.log.append(
+            Record(topic=EVENTS, partition=0, offset=len(self.log), key=key, value=value, headers={}, time=1.0)
+        )
+
+    def stream(self) -> None:
+        records = self.log[self.read : self.read + self.chance.randint(1, 4)]
+        self.read += len(records)
+        if records:
+            self.mirror.inbox.put(Read(records=records, positions={(EVENTS, 0): self.read}))
+
+    def catch_up(self) -> None:
+        if self.readers:
+            self.chance.choice(self.readers).read(self.chance.choice([1, 3, 500]))
+
+    def pass_time(self) -> None:
+        self.clock.advance(self.chance.choice([0.01, 0.1, 0.3, 1.0]))
+
+    def state(self, chain: Chain | None = None) -> None:
+        chain = chain or self.chance.choice(self.chains)
+        if chain.events:
+            last = chain.events[-1]
+            state = State(
+                repository=last.repository, incarnation=last.incarnation, path=last.path, generation=1, seq=last.seq,
+                event=last.id, digest=last.digest, released=last.seq, noticed=0, roster=1,
+                deleted=last.type is Type.DELETED,
+            )  # fmt: skip
+            value = self.told[last.repository] = to_json(state)
+            self.mirror.inbox.put(
+                Read(
+                    records=[
+                        Record(
+                            topic=STATE, partition=0, offset=0, key=last.repository, value=value, headers={}, time=1.0
+                        )
+                    ],
+                    positions={},
+                )
+            )
+
+    def trouble(self) -> None:
+        match self.chance.randrange(5):
+            case 0:
+                self.notes.failing = self.chance.choice([0.0, 0.0, 0.5])
+            case 1:
+                self.notes.wanted.append(self.chance.choice(self.chains).repository)  # an operator's wish
+            case 2:
+                self.append(self.chance.choice(self.chains).repository, b"junk")
+            case 3:
+                if self.chance.random() < 0.3:
+                    self.start()
+            case 4 if self.disk:  # a backup is restored
+                repository = self.chance.choice(sorted(self.disk))
+                level, _ = self.disk[repository]
+                earlier = next(c for c in self.chains if c.repository == repository).events[: level.seq]
+                if earlier:
+                    event = self.chance.choice(earlier)
+                    self.disk[repository] = (reached(event, offset=-1), 0)
+
+    def answer(self) -> None:
+        busy = [worker for worker in self.pool.workers if worker.busy is not None and not worker.has_answered]
+        if not busy:
+            return
+        worker = self.chance.choice(busy)
+        worker.has_answered = True
+        outcome = self.perform(worker.busy) if isinstance(worker.busy, Task) else worker.busy
+        died = worker.is_killed or (not self.calm and self.chance.random() < 0.1)
+        self.mirror.inbox.put(Answered(worker=worker, answer=None if died else outcome))
+        if self.chance.random() < 0.8:
+            self.mirror.turn(0)  # a worker that has answered is asked again soon
+
+    def perform(self, task: Task) -> Outcome:
+        """What a worker would do, on a disk that is only levels."""
+        done, trouble, gone = 0, None, None
+        fails = None if self.calm or self.chance.random() < 0.7 else self.chance.choice(TROUBLES)
+        chain = next(c for c in self.chains if c.repository == task.repository)
+        if task.leave:
+            self.disk.pop(task.repository, None)
+        elif task.heal is not None:
+            if fails is not None or chain.events[-1].type is Type.DELETED:
+                trouble = fails or Trouble(reason=Reason.BLOB_MISSING, note="not there", passing=True)
+            else:
+                serving = self.disk[task.repository][1] if task.repository in self.disk else 0
+                self.disk[task.repository] = (reached(chain.events[-1], offset=-1), serving)
+        else:
+            for item in task.items:
+                if fails is not None and self.chance.random() < 0.5:
+                    trouble = fails
+                    break
+                level = self.disk[task.repository][0] if task.repository in self.disk else None
+                step = plan(item.event, level)
+                if step.act is Act.TROUBLE:
+                    trouble = Trouble(reason=step.reason or Reason.CORRUPT, note=step.why)
+                    break
+                done += 1
+                if step.act in (Act.APPLY, Act.CREATE):
+                    level = reached(item.event, offset=item.offset)
+                    if item.event.type is Type.DELETED:
+                        gone = self.aside[task.repository] = replace(level, deleted=True)
+                        del self.disk[task.repository]
+                    else:
+                        serving = self.disk[task.repository][1] if task.repository in self.disk else 0
+                        self.disk[task.repository] = (level, serving)
+        level, serving = self.disk.get(task.repository, (None, 0))
+        if level is not None and trouble is None:
+            serving = max(serving, min(task.released, level.seq))
+            self.disk[task.repository] = (level, serving)
+        return Outcome(
+            repository=task.repository, done=done, level=level, folder="/x" if level else None, serving=serving,
+            trouble=trouble, gone=gone,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Nobody is forgotten: who is not in the stream with nothing to do has somebody or something to wait for."""
+        alarmed = {repository for _, repository in self.mirror._alarms}
+        tasks = [worker.busy.repository for worker in self.pool.workers if isinstance(worker.busy, Task)]
+        assert len(tasks) == len(set(tasks)), "two workers have one repository"
+        for following in self.mirror._all.values():
+            assert following.running == (following.id in tasks)
+            assert not following.resting or following.id in alarmed, f"rests for ever: {following}"
+            assert following.running or following.resting or self.goes_on(following), f"forgotten: {following}"
+
+    def goes_on(self, following: Following) -> bool:
+        waits = following.queued or following.id in self.mirror._line
+        if following.phase is Phase.STREAM:
+            return waits or self.mirror._lane(following) is None
+        if following.phase is Phase.CATCHING_UP:
+            reader = self.mirror._catching_up.get(following.id)
+            return waits or (reader is not None and reader in self.readers)
+        return waits
+
+    def settle(self) -> None:
+        """From now on nothing new happens, and everybody finishes."""
+        self.calm, self.notes.failing = True, 0.0
+        for chain in self.chains:
+            if not chain.events or chain.events[-1].type is not Type.DELETED:
+                event = chain.next()  # which shows what is missing
+                self.append(event.repository, wire.encode(event))
+        for _ in range(3):
+            for _ in range(150):
+                self.stream()
+                self.catch_up()
+                self.answer()
+                self.answer()
+                self.clock.advance(0.04)
+                self.mirror.turn(0)
+                self.check()
+            for chain in self.chains:
+                self.state(chain)
+
+
+def reached(event: Event, *, offset: int) -> Level:
+    first = before_first(event.repository, event.incarnation, event.path, event.generation)
+    return replace(first, seq=event.seq, id=event.id, digest=event.digest, partition=0, offset=offset)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_mirror_that_was_tormented_settles(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "Source", Reader)
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    with structlog.testing.capture_logs():
+        world = World(seed, tmp_path)
+        for _ in range(STEPS):
+            world.step()
+        world.settle()
+    for chain in world.chains:
+        ack, last = world.sender.acks[chain.repository], chain.events[-1]
+        assert (ack.applied, ack.digest, ack.detached) == (last.seq, last.digest, None), world.mirror._all
+    assert (world.notes.detached(), world.notes.wanted) == ([], [])
+    assert world.sender.stored == {0: len(world.log)}

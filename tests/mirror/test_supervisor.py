@@ -1,0 +1,797 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The mirror's supervisor in interleavings that processes hit once a year: workers are played by hand, notes and log are real."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import structlog
+
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record, check_message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.level import Level, before_first
+from hgext.vcsreplicator.mirror.notes import Gone, Notes
+from hgext.vcsreplicator.mirror.pool import Answered, Lane
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
+from hgext.vcsreplicator.mirror.sources import Sender as RealSender
+from hgext.vcsreplicator.mirror.supervisor import Supervisor
+from hgext.vcsreplicator.mirror.task import Check, Checked, Found, Outcome, Task, Trouble
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import Rewound, Unavailable
+from hgext.vcsreplicator.words.event import Event, Type
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Reason, State
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, gating
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.chains import Chain
+from testing.clock import HandClock
+from testing.waiting import eventually
+
+
+class Pool:
+    """Workers that do nothing until the test answers for them."""
+
+    def __init__(self) -> None:
+        self.workers: list[Any] = []
+        self.given: list[Any] = []
+        self.killed: list[Any] = []
+        self.limits: dict[object, int] = {Lane.CHECK: 0}
+        self.used: dict[int, float] = {}
+
+    def idle(self, lane: object) -> Any:
+        idle = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
+        if len(idle) >= self.limits.get(lane, 1000):
+            return None
+        return SimpleNamespace(
+            lane=lane, busy=None, since=None, is_ready=True, is_apart=False, is_killed=False, progress=0.0, moved=0.0
+        )
+
+    def progress(self, worker: Any) -> float:
+        return float(self.used.get(id(worker), 0.0))
+
+    def give(self, worker: Any, task: object) -> None:
+        worker.busy = task
+        self.workers.append(worker)
+        if isinstance(task, Task):
+            self.given.append(worker)
+
+    def freed(self, answered: Answered) -> None:
+        self.workers.remove(answered.worker)
+
+    def kill(self, worker: Any) -> None:
+        worker.is_killed = True
+        self.killed.append(worker)
+
+
+class Sender:
+    """Keeps what would be written."""
+
+    def __init__(self) -> None:
+        self.acks: dict[str, Ack] = {}
+        self.others: list[Message] = []
+        self.stored: list[dict[int, int]] = []
+        self.asked = 0
+
+    def ack(self, key: str, value: bytes | None) -> None:
+        _mirror, _, repository = key.partition("/")
+        if repository and value is not None:
+            self.acks[repository] = from_json(Ack, value)
+
+    def append(self, message: Message) -> None:
+        self.others.append(message)
+
+    def positions(self, positions: dict[int, int]) -> None:
+        self.stored.append(positions)
+
+    def ask_ends(self) -> None:
+        self.asked += 1
+
+
+class Bench:
+    """One supervisor after the other, over the same notes."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.log, self.clock = log, HandClock()
+        self.settings = MirrorSettings(name="alpha", root=str(folder / "root"), check_interval=0)
+        self.notes = Notes(folder / "mirror.db")
+        self.offset = self.chains = 0
+        self.start({0: 0})
+
+    def start(self, positions: dict[int, int]) -> None:
+        self.pool, self.sender = Pool(), Sender()
+        self.mirror = Supervisor(self.settings, self.log, self.notes, self.clock, positions)
+        self.mirror.pool, self.mirror.sender = self.pool, self.sender  # type: ignore[assignment]
+
+    def read(self, *events: Event) -> None:
+        self.records(*(self.record(EVENTS, event.repository, wire.encode(event)) for event in events))
+
+    def record(self, topic: str, key: str, value: bytes) -> Record:
+        self.offset += 1
+        return Record(topic=topic, partition=0, offset=self.offset - 1, key=key, value=value, headers={}, time=1.0)
+
+    def records(self, *records: Record) -> None:
+        self.mirror.take(Read(records=records, positions={(EVENTS, 0): self.offset}))
+        self.mirror.turn(0)
+
+    def answer(self, worker: Any, **outcome: Any) -> None:
+        self.mirror.take(Answered(worker=worker, answer=Outcome(repository=worker.busy.repository, **outcome)))
+
+    def applied(self, event: Event) -> None:
+        self.answer(self.pool.given[-1], done=1, level=level(event), folder="/x", serving=event.seq)
+
+    def push_large(self) -> str:
+        """A push of 60 MB to a repository of its own; which."""
+        self.chains += 1
+        chain = Chain(f"large{self.chains}")
+        created, pushed = chain.next(), chain.next()
+        self.read(created)
+        self.applied(created)
+        where = wire.Attachment(where=wire.Where.BLOB, name="0" * 64 + ".hg", size=60_000_000, sha256="0" * 64)
+        self.records(self.record(EVENTS, chain.repository, wire.encode(pushed, where)))
+        return chain.repository
+
+    def large(self) -> list[Any]:
+        """The workers that have such a push."""
+        return [worker for worker in self.pool.workers if worker.lane is Lane.HEAVY]
+
+    def break_down(self) -> None:
+        """A repository that must be repaired."""
+        self.chains += 1
+        [event] = Chain(f"broken{self.chains}").take(1)
+        self.read(event)
+        trouble = Trouble(reason=Reason.DIVERGED, note="differs")
+        self.answer(self.pool.given[-1], done=0, level=None, folder=None, serving=0, trouble=trouble)
+
+    def passes(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.advance(1.0)
+            self.mirror.turn(0)
+
+
+def level(event: Event, **members: Any) -> Level:
+    first = before_first(event.repository, event.incarnation, event.path, event.generation)
+    return replace(first, seq=event.seq, id=event.id, digest=event.digest, **members)
+
+
+def state_of(event: Event) -> State:
+    return State(
+        repository=event.repository, incarnation=event.incarnation, path=event.path, generation=1, seq=event.seq, event=event.id,
+        digest=event.digest, released=0, noticed=0, roster=1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        bench = Bench(tmp_path, log)
+        yield bench
+        bench.notes.close()
+
+
+def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: Bench) -> None:
+    first, *more = Chain("r").take(3)
+    bench.read(first)
+    bench.applied(first)
+    bench.read(*more)
+    worker = bench.pool.given[-1]
+    bench.passes(6)
+    trouble = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
+    bench.answer(worker, done=0, level=level(first), folder="/x", serving=1, trouble=trouble)
+    bench.passes(100)
+    assert bench.notes.detached()[0].attempts > 0
+
+
+def test_more_trouble_while_it_is_apart_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.records(bench.record(EVENTS, event.repository, b"junk"))
+    bench.read(event)
+    bench.answer(
+        bench.pool.given[-1],
+        done=0,
+        level=None,
+        folder=None,
+        serving=0,
+        trouble=Trouble(reason=Reason.DIVERGED, note="first"),
+    )
+    [first] = bench.notes.detached()
+    assert first.offset == 1
+    others = Chain("other").take(5)
+    bench.read(*others)
+    for reason in (Reason.CORRUPT, Reason.BLOB_MISSING, Reason.EXPIRED):  # all repaired by a worker
+        until_given(bench, event.repository)
+        bench.answer(
+            bench.pool.given[-1],
+            done=0,
+            level=None,
+            folder=None,
+            serving=0,
+            trouble=Trouble(reason=reason, note="more"),
+        )
+        [note] = [note for note in bench.notes.detached() if note.repository == event.repository]
+        assert (note.offset, note.partition, note.since, note.reason) == (1, 0, first.since, reason)
+        assert note.attempts > 0
+
+
+def until_given(bench: Bench, repository: str) -> None:
+    """Until a worker has a task on the repository that it did not have before."""
+    before = len(bench.pool.given)
+    for _ in range(300):
+        bench.passes(1)
+        if len(bench.pool.given) > before:
+            assert bench.pool.given[-1].busy.repository == repository
+            return
+    raise AssertionError("no task")
+
+
+def test_a_repository_detached_in_the_middle_of_a_long_task_is_healed_after_it(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.records(bench.record(EVENTS, event.repository, b"junk"))
+    bench.passes(5)
+    bench.applied(event)
+    bench.passes(100)
+    assert bench.notes.detached()[0].attempts > 0
+
+
+@pytest.mark.parametrize("known", ["noted", "aside"])
+def test_a_deletion_whose_ack_a_kill_prevented_is_acked_after_the_restart(bench: Bench, known: str) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    acks = dict(bench.sender.acks)
+    gone = level(deleted, deleted=True)
+    if known == "noted":
+        bench.read(deleted)
+        bench.answer(bench.pool.given[-1], done=1, level=None, folder=None, serving=0, gone=gone)
+    bench.start({0: 1})
+    if known == "aside":
+        bench.mirror.adopt(Found(folder="/aside", level=gone, serving=2, is_aside=True), None)
+    bench.mirror.settle(acks)
+    bench.read(deleted)
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
+
+
+def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_acked_after_the_restart(
+    bench: Bench,
+) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    bench.read(deleted)
+    gone = level(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, level=gone, folder="/x", serving=1)
+    acks = dict(bench.sender.acks)
+    assert (acks[chain.repository].applied, acks[chain.repository].serving) == (2, 1)
+    bench.start({0: 2})
+    bench.mirror.adopt(Found(folder="/aside", level=gone, serving=1, is_aside=True), None)
+    bench.mirror.settle(acks)
+    assert bench.sender.acks[chain.repository].serving == 2
+
+
+@pytest.mark.parametrize("told", ["an older level", "nothing"])
+def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_when_its_notice_waits(
+    bench: Bench, told: str
+) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    acks = dict(bench.sender.acks) if told == "an older level" else {}
+    bench.notes.let_go(Gone(repository=chain.repository, path="r", incarnation=chain.incarnation, seq=2, since=1.0))
+    bench.start({0: 2})
+    bench.mirror.settle(acks)
+    assert chain.repository not in bench.sender.acks
+    waits = replace(state_of(deleted), deleted=True, released=2, noticed=1)
+    bench.records(bench.record(STATE, chain.repository, to_json(waits)))
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(waits, noticed=2))))
+    assert chain.repository not in bench.mirror._all  # with its ack
+
+
+def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(bench: Bench) -> None:
+    events = Chain("r").take(6)
+    bench.read(*events)
+    first = bench.pool.given[-1]
+    bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))
+    bench.offset = 0
+    bench.read(*events)
+    done = len(first.busy.items)
+    bench.answer(first, done=done, level=level(events[done - 1]), folder="/x", serving=0)
+    bench.passes(1)
+    assert bench.mirror._backlog.positions() == {0: 0}
+    second = bench.pool.given[-1]
+    bench.answer(second, done=len(second.busy.items), level=level(events[-1]), folder="/x", serving=0)
+    assert bench.mirror._backlog.positions() == {0: 6}
+    assert not bench.notes.detached()
+
+
+def test_acks_that_the_log_lost_are_written_again(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    bench.sender.acks.clear()
+    bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))
+    assert bench.sender.acks[event.repository].applied == 1
+
+
+def test_the_deletion_of_a_repository_that_never_was_here_is_acked(bench: Bench) -> None:
+    chain = Chain("r")
+    _, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(deleted)
+    bench.answer(bench.pool.given[-1], done=1, level=None, folder=None, serving=0)
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event) == (2, 2, deleted.id)
+
+
+def test_positions_that_do_not_move_are_stored_again_before_kafka_forgets_them(bench: Bench) -> None:
+    bench.start({0: 0})
+    for _ in range(50):
+        bench.clock.advance(150.0)
+        bench.mirror.turn(0)
+    assert bench.sender.stored == [{0: 0}, {0: 0}]
+
+
+def test_what_is_set_aside_fits_into_the_log_whatever_its_key(bench: Bench) -> None:
+    bench.records(bench.record(EVENTS, "k" * 5_000_000, b"junk"))
+    [message] = bench.sender.others
+    check_message(message)
+
+
+def test_rules_that_carry_more_make_the_mirror_look_for_what_it_lacks(bench: Bench) -> None:
+    chain = Chain("other/r")
+    [event] = chain.take(1)
+    narrow = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("path:this",)))
+    bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(narrow,)))))
+    bench.records(bench.record(STATE, chain.repository, to_json(state_of(event))))
+    bench.passes(10)
+    assert bench.sender.asked == 0
+    wide = replace(narrow, rules=Rules())
+    bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=2, mirrors=(wide,)))))
+    bench.passes(10)
+    assert bench.sender.asked > 0
+
+
+def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    [worker] = bench.pool.given
+    bench.passes(6)
+    assert worker.is_apart
+    assert bench.notes.detached()[0].reason is Reason.SLOW
+    assert bench.pool.killed == []
+    bench.passes(300)
+    assert bench.pool.killed == [worker]
+    bench.mirror.take(Answered(worker=worker, answer=None))
+    assert bench.notes.detached()[0].note == "its worker hung"
+
+
+def test_a_worker_that_died_while_it_was_slow_did_not_hang(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    [worker] = bench.pool.given
+    bench.passes(6)
+    assert worker.is_apart
+    bench.mirror.take(Answered(worker=worker, answer=None))
+    assert bench.notes.detached()[0].note == "its worker died"
+
+
+def test_a_wish_to_heal_what_is_at_work_is_kept_until_it_can_be_granted(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.passes(6)
+    bench.notes.wish(event.repository, 1.0)
+    bench.passes(10)
+    assert bench.notes.wishes() == [event.repository]
+    bench.applied(event)
+    bench.passes(10)
+    assert bench.notes.wishes() == []
+
+
+def test_a_wish_to_heal_a_busy_repository_of_the_stream_is_granted(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.notes.wish(event.repository, 1.0)
+    bench.mirror.turn(0)
+    bench.clock.advance(5.0)
+    bench.mirror.turn(0)
+    assert bench.notes.wishes() == []
+    assert bench.notes.detached()[0].note == "an operator asked for a new copy"
+
+
+def test_a_wish_to_heal_what_is_not_here_is_answered(bench: Bench) -> None:
+    bench.notes.wish("a" * 32, 1.0)
+    with structlog.testing.capture_logs() as told:
+        bench.passes(10)
+    assert [line["repository"] for line in told if line["event"].startswith("nothing to heal")] == ["a" * 32]
+    assert bench.notes.wishes() == []
+
+
+def test_a_worker_that_hangs_at_its_start_is_replaced_and_then_killed(bench: Bench) -> None:
+    worker = bench.pool.idle(Lane.LIGHT)
+    worker.is_ready = False
+    bench.pool.workers.append(worker)
+    bench.passes(7)
+    assert worker.is_apart
+    assert bench.pool.killed == []
+    bench.passes(60)
+    assert bench.pool.killed == [worker]
+
+
+def test_the_third_of_three_large_pushes_at_once_does_not_wait_for_the_others(bench: Bench) -> None:
+    bench.pool.limits[Lane.HEAVY] = 2
+    pushed = [bench.push_large() for _ in range(3)]
+    assert len(bench.large()) == 2
+    bench.passes(6)
+    assert [worker.busy.repository for worker in bench.large()] == pushed
+
+
+def test_large_pushes_leave_room_for_small_work_that_takes_long(bench: Bench) -> None:
+    bench.pool.limits[Lane.HEAVY] = 2
+    for _ in range(20):
+        bench.push_large()
+    bench.passes(200)
+    assert len(bench.large()) == 8
+    [event] = Chain("small").take(1)
+    bench.read(event)
+    bench.passes(6)
+    assert bench.pool.given[-1].is_apart
+
+
+def test_a_large_push_may_take_long_but_is_ended_when_it_hangs(bench: Bench) -> None:
+    bench.push_large()
+    [worker] = bench.large()
+    for second in range(1000):
+        bench.pool.used[id(worker)] = float(second)
+        bench.passes(1)
+    assert bench.pool.killed == []
+    bench.passes(302)
+    assert bench.pool.killed == [worker]
+
+
+def test_repairs_and_large_pushes_do_not_wait_for_each_other(bench: Bench) -> None:
+    bench.pool.limits.update({Lane.HEAVY: 1, Lane.REPAIR: 1})
+    for lane in (Lane.HEAVY, Lane.REPAIR):
+        for _ in range(3):
+            bench.push_large() if lane is Lane.HEAVY else bench.break_down()
+        bench.passes(2)
+    lanes = [worker.lane for worker in bench.pool.workers]
+    assert lanes == [Lane.HEAVY, Lane.REPAIR]
+
+
+@pytest.mark.parametrize("answer", ["master away", "died"])
+def test_damage_is_still_damage_if_its_repair_could_not_be_carried_out(bench: Bench, answer: str) -> None:
+    bench.break_down()
+    bench.passes(2)
+    repair = bench.pool.given[-1]
+    if answer == "died":
+        bench.mirror.take(Answered(worker=repair, answer=None))
+    else:
+        trouble = Trouble(reason=Reason.BLOB_MISSING, note=answer, passing=True)
+        bench.answer(repair, done=0, level=None, folder=None, serving=0, trouble=trouble)
+    bench.passes(5)
+    assert bench.pool.given[-1] is not repair
+    assert bench.pool.given[-1].busy.heal is Reason.DIVERGED
+
+
+def test_a_level_that_went_down_while_the_mirror_runs_is_acked(bench: Bench) -> None:
+    events = Chain("r").take(5)
+    for event in events[:4]:
+        bench.read(event)
+        bench.applied(event)
+    bench.read(events[4])
+    restored = level(events[1])
+    trouble = Trouble(reason=Reason.GAP, note="seq 5 follows, this mirror has 2")
+    bench.answer(bench.pool.given[-1], done=0, level=restored, folder="/x", serving=4, trouble=trouble)
+    ack = bench.sender.acks[restored.repository]
+    assert (ack.applied, ack.serving, ack.event) == (2, 2, restored.id)
+
+
+def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_believed(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.start({0: 0})
+    bench.pool.limits[Lane.CHECK] = 1
+    events = Chain("r").take(4)
+    for event in events:
+        bench.read(event)
+        bench.applied(event)
+    bench.passes(4)
+    [worker] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
+    assert worker.busy.seq == 4
+    answer = Checked(repository=events[0].repository, problem=None, lower=level(events[1]))
+    bench.mirror.take(Answered(worker=worker, answer=answer))
+    ack = bench.sender.acks[events[0].repository]
+    assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
+
+
+def test_a_release_that_another_process_is_in_the_way_of_is_tried_again_where_only_an_operator_can_heal(
+    bench: Bench,
+) -> None:
+    chain = Chain("r")
+    [event] = chain.take(1)
+    bench.read(event)
+    bench.answer(bench.pool.given[-1], done=1, level=level(event), folder="/x", serving=0)
+    bench.mirror._detach(bench.mirror._all[event.repository], Reason.FORK, "two histories")
+    bench.pool.given.clear()
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(event), released=1))))
+    locked = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
+    bench.answer(bench.pool.given[-1], done=0, level=level(event), folder="/x", serving=0, trouble=locked)
+    assert len(bench.pool.given) == 1
+    bench.passes(2)
+    assert [(worker.busy.released, worker.busy.items) for worker in bench.pool.given[1:]] == [(1, ())]
+    assert bench.sender.acks[event.repository].detached == Reason.FORK
+
+
+def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out(bench: Bench) -> None:
+    chain = Chain("r")
+    for event in chain.take(2):
+        bench.read(event)
+        bench.answer(bench.pool.given[-1], done=1, level=level(event), folder="/x", serving=1)
+    bench.pool.given.clear()
+    told = replace(state_of(chain.events[-1]), released=2)
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(told, digest="f" * 64))))
+    assert bench.pool.given == []
+    bench.records(bench.record(STATE, chain.repository, to_json(told)))
+    [worker] = bench.pool.given
+    assert (worker.busy.released, worker.busy.told) == (2, (2, told.event, told.digest))
+
+
+@pytest.mark.parametrize("when", ["while it runs", "at the start"])
+def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_leaves_nothing_out(
+    bench: Bench, when: str
+) -> None:
+    wanted, refused, left_out = (Chain(path).next() for path in ("wanted/r", "refused/r", "private/r"))
+    old = r"re:refused/(?=r)"  # RE2 has no lookahead
+    rules = Rules(include=("re:wanted/", old), exclude=("re:private/", "re:(.)\\1"))
+    value = to_json(Roster(version=2, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules),)))
+    with structlog.testing.capture_logs() as logs:
+        if when == "at the start":
+            bench.mirror.take_roster(value)
+        else:
+            bench.records(bench.record(ROSTER, KEY, value))
+    named = [entry["rule"] for entry in logs if entry["log_level"] == "error"]
+    assert named == [old, "re:(.)\\1"]
+    bench.read(wanted, refused, left_out)
+    assert {worker.busy.repository for worker in bench.pool.given} == {wanted.repository, refused.repository}
+    assert gating(from_json(Roster, value), refused.repository, refused.path) == ("alpha",)
+    assert gating(from_json(Roster, value), left_out.repository, left_out.path) == ()
+    mended = replace(rules, include=("re:wanted/",), exclude=("re:private/",))
+    value = to_json(Roster(version=3, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=mended),)))
+    bench.records(bench.record(ROSTER, KEY, value))
+    assert not bench.mirror._carries(refused.path)
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
+def test_web_servers_learn_when_this_machine_heard_the_aggregator_whatever_its_clock_says(
+    bench: Bench, skew: float
+) -> None:
+    file = Path(bench.settings.folder) / "fresh"
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    def said(at: float) -> bytes:
+        return to_json(AggregatorBeat(time=at + skew, roster=1, held=0))
+
+    def heard(value: bytes) -> float | None:
+        bench.records(bench.record(STATE, "aggregator", value))
+        return file.stat().st_mtime
+
+    began = bench.clock.now()
+    bench.mirror.take_state("aggregator", said(began - 7200.0))  # it may be dead since
+    assert not file.exists()
+    first = heard(said(began + 1.0))
+    assert first == bench.clock.now()
+    bench.clock.advance(20.0)
+    assert heard(said(began + 1.0)) == first  # read again
+    assert heard(said(began + 20.0)) == first + 20.0
+
+
+@pytest.mark.parametrize("whose", ["another's", "overtaken"])
+def test_a_level_that_a_check_read_is_believed_only_if_it_is_the_repositorys_and_lower(
+    bench: Bench, whose: str
+) -> None:
+    ours, other = Chain("p"), Chain("p", generation=2)
+    for event in ours.take(3):
+        bench.read(event)
+        bench.applied(event)
+    told = bench.sender.acks[ours.repository]
+    lower = level(other.next()) if whose == "another's" else level(ours.events[2])
+    bench.mirror._checked(Checked(repository=ours.repository, problem=None, lower=lower))
+    assert bench.sender.acks[ours.repository] == told
+    assert (told.applied, told.detached) == (3, None)
+
+
+def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after_the_others_and_none_waits_for_it(
+    bench: Bench,
+) -> None:
+    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.start({0: 0})
+    bench.pool.limits[Lane.CHECK] = 1
+    busy, *others = [Chain(f"r{number}").next() for number in range(4)]
+    for event in (busy, *others):
+        bench.read(event)
+        bench.applied(event)
+    order = []
+    for _ in range(15):
+        bench.passes(2)
+        [worker] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
+        order.append(worker.busy.repository)
+        undecided = worker.busy.repository == busy.repository
+        answer = Checked(repository=worker.busy.repository, problem=None, is_undecided=undecided)
+        bench.mirror.take(Answered(worker=worker, answer=answer))
+    rounds = [order[start : start + 5] for start in range(0, 15, 5)]
+    for one in rounds:
+        assert sorted(one) == sorted([busy.repository] * 2 + [event.repository for event in others])
+        assert one[-1] == busy.repository
+    assert all(ack.detached is None for ack in bench.sender.acks.values())
+
+
+def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.start({0: 0})
+    bench.pool.limits.update({Lane.CHECK: 1, Lane.REPAIR: 1})
+    [event] = Chain("large").take(1)
+    bench.read(event)
+    bench.applied(event)
+    bench.passes(10)
+    [check] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
+    bench.break_down()
+    bench.passes(2)
+    assert any(worker.busy.heal for worker in bench.pool.workers if isinstance(worker.busy, Task))
+    assert not check.is_apart
+
+
+@pytest.mark.parametrize(("size", "lane"), [(600_000, Lane.LIGHT), (60_000_000, Lane.HEAVY)])
+def test_a_bundle_of_the_blob_store_waits_for_large_ones_only_if_it_is_large(
+    bench: Bench, size: int, lane: Lane
+) -> None:
+    chain = Chain("r")
+    created, pushed = chain.next(), chain.next()
+    bench.read(created)
+    bench.applied(created)
+    where = wire.Attachment(where=wire.Where.BLOB, name="0" * 64 + ".hg", size=size, sha256="0" * 64)
+    bench.records(bench.record(EVENTS, chain.repository, wire.encode(pushed, where)))
+    assert bench.pool.given[-1].lane is lane
+
+
+def test_a_deletion_whose_note_cannot_be_removed_is_told_and_the_note_goes_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    bench.records(bench.record(EVENTS, chain.repository, b"junk"))
+    failing = [Unavailable("the disk is full")] * 3
+    remove = bench.notes.rejoin
+
+    def rejoin(repository: str) -> None:
+        if failing:
+            raise failing.pop()
+        remove(repository)
+
+    monkeypatch.setattr(bench.notes, "rejoin", rejoin)
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(deleted), deleted=True))))
+    for _ in range(5):
+        worker = bench.pool.given[-1]
+        assert worker.busy.leave
+        if worker in bench.pool.workers:
+            bench.answer(worker, done=0, level=None, folder=None, serving=0)
+        bench.passes(2)
+    ack = bench.sender.acks[chain.repository]
+    assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, deleted.id, None)
+    assert bench.notes.detached() == []
+
+
+def test_a_repository_that_cannot_be_set_aside_rests_before_the_next_attempt(bench: Bench) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    bench.records(bench.record(EVENTS, chain.repository, b"junk"))
+    bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(deleted), deleted=True))))
+    bench.passes(2)
+    first = bench.pool.given[-1]
+    assert first.busy.leave
+    trouble = Trouble(reason=Reason.DISK, note="read-only", passing=True)
+    bench.answer(first, done=0, level=level(created), folder="/x", serving=1, trouble=trouble)
+    bench.mirror.turn(0)
+    assert bench.pool.given[-1] is first
+    bench.passes(5)
+    assert bench.pool.given[-1].busy.leave
+
+
+def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench: Bench) -> None:
+    first, *_, last = Chain("r").take(40)
+    bench.read(first)
+    bench.applied(first)
+    bench.records(bench.record(STATE, last.repository, to_json(state_of(last))))
+    bench.mirror.take(Skipped(positions={(EVENTS, 0): 40}))
+    bench.mirror.take(Ends(ends={0: 40}))
+    [note] = bench.notes.detached()
+    assert note.reason is Reason.GAP
+    bench.passes(1)
+    assert bench.sender.stored[-1] == {0: 40}
+
+
+class Failing:
+    """The log, but that one act of it fails."""
+
+    def __init__(self, log: Log, act: str, *errors: Exception) -> None:
+        self._log, self._act, self._errors = log, act, list(errors)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._act and self._errors:
+            raise self._errors.pop(0)
+        return getattr(self._log, name)
+
+
+def test_a_sender_that_cannot_go_on_ends_the_mirror(bench: Bench) -> None:
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    sender = RealSender(
+        cast(Log, Failing(bench.log, "append", Unavailable("away"), ZeroDivisionError())), "g", arrived.put
+    )
+    sender.start()
+    sender.ack("alpha/r", b"{}")
+    with pytest.raises(ZeroDivisionError):
+        bench.mirror.take(arrived.get(timeout=30))
+
+
+def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    log = Failing(bench.log, "beginnings", Unavailable("away"), Unavailable("away"))
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    source = Source(cast(Log, log), {(EVENTS, 0): 1000}, arrived.put).start()
+    try:
+        assert arrived.get(timeout=30) == Skipped(positions={(EVENTS, 0): 0})
+        assert [record.key for record in arrived.get(timeout=30).records] == [event.repository]
+    finally:
+        source.stop()
+        source.join(10)
+
+
+def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_again(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    log = Failing(bench.log, "reader", Rewound("lost"))
+    source = Source(cast(Log, log), {(EVENTS, 0): 1}, arrived.put).start()
+    try:
+        assert arrived.get(timeout=30) == Skipped(positions={(EVENTS, 0): 0})
+        assert [record.key for record in arrived.get(timeout=30).records] == [event.repository]
+    finally:
+        source.stop()
+        source.join(10)
+
+
+def test_a_reader_is_never_far_ahead_of_whoever_takes_what_it_read(bench: Bench) -> None:
+    chain = Chain("r")
+    bench.log.append([Message(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])
+    arrived: list[Read] = []
+    full = threading.Event()
+
+    def take(read: object) -> None:
+        assert isinstance(read, Read)
+        arrived.append(read)
+        if len(arrived) > AHEAD:
+            full.set()
+
+    source = Source(bench.log, {(EVENTS, 0): 0}, take).start()
+    try:
+        eventually(lambda: len(arrived) == AHEAD, "as many as it may be ahead")
+        assert not full.wait(0.3)
+        arrived[0].taken()
+        eventually(full.is_set, "one more")
+    finally:
+        source.stop()
+        source.join(10)

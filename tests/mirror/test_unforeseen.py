@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whatever a record is and whatever it sets off, it never stops a mirror: it is a reject, or the trouble of one repository."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.log import ERRORS, EVENTS, ROSTER, STATE, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror import metrics, supervisor
+from hgext.vcsreplicator.mirror.books import Books
+from hgext.vcsreplicator.mirror.service import _own_acks
+from hgext.vcsreplicator.mirror.task import Task, Trouble
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.levels import ErrorRecord, Reason
+from hgext.vcsreplicator.words.roster import KEY, Roster
+from hgext.vcsreplicator.words.shape import from_json, plain
+from testing.builders.chains import Chain
+from tests.mirror.test_supervisor import Bench, state_of
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        bench = Bench(tmp_path, log)
+        yield bench
+        bench.notes.close()
+
+
+def rejects(bench: Bench) -> list[ErrorRecord]:
+    return [from_json(ErrorRecord, message.value or b"") for message in bench.sender.others if message.topic == ERRORS]
+
+
+def goes_on(bench: Bench) -> bool:
+    """Whether a push to another repository is worked on."""
+    [event] = Chain("neighbour").take(1)
+    bench.read(event)
+    bench.passes(1)
+    return any(isinstance(w.busy, Task) and w.busy.repository == event.repository for w in bench.pool.given)
+
+
+def changed(value: Any, **members: Any) -> bytes:
+    return json.dumps({**plain(value), **members}).encode()
+
+
+STATE_OF = state_of(Chain("r").next())
+HOSTILE = {
+    "an id that is a path": (STATE, "../../victim", changed(STATE_OF, repository="../../victim")),
+    "a path that leads out": (STATE, STATE_OF.repository, changed(STATE_OF, path="../../victim")),
+    "a path that is no text": (STATE, STATE_OF.repository, changed(STATE_OF, path="\udcff")),
+    "another's key": (STATE, "f" * 32, changed(STATE_OF)),
+    "no JSON": (STATE, STATE_OF.repository, b"\xff"),
+    "a number without end": (STATE, "aggregator", b'{"time":1e999,"roster":1,"held":0}'),
+    "a number of 400 digits": (STATE, "aggregator", b'{"time":' + b"9" * 400 + b',"roster":1,"held":0}'),
+    "a time beyond the clock": (STATE, "aggregator", b'{"time":1e300,"roster":1,"held":0}'),
+    "a rule that is no text": (ROSTER, KEY, changed(Roster(version=9), mirrors=[{"name": "alpha", "rules": 1}])),
+    "an event of 400 digits": (EVENTS, "f" * 32, b"VCR1\x00\x00\x01\x9f" + b'{"event":{"seq":' + b"9" * 400),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("when", ["while it runs", "at the start"])
+def test_a_hostile_record_is_set_aside_and_everything_else_goes_on(bench: Bench, what: str, when: str) -> None:
+    topic, key, value = HOSTILE[what]
+    if when == "while it runs":
+        bench.records(bench.record(topic, key, value))
+        assert [(record.topic, record.key) for record in rejects(bench)] == [(topic, key)]
+    elif topic == STATE:
+        bench.mirror.take_state(key, value)
+    elif topic == ROSTER:
+        bench.mirror.take_roster(value)
+    bench.passes(3)
+    assert bench.pool.given == []
+    assert bench.notes.detached() == []
+    assert goes_on(bench)
+
+
+def unforeseen(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("nobody thought of this")
+
+
+@pytest.mark.parametrize("act", ["_read_item", "_twin", "_is_repeat", "_queue"])
+def test_an_exception_that_nobody_foresaw_is_a_reject_of_its_record_and_sets_its_repository_apart(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    bench.applied(first)
+    with monkeypatch.context() as patched:
+        patched.setattr(Books, act, unforeseen)
+        bench.mirror._record(bench.record(EVENTS, second.repository, wire.encode(second)))
+    [told] = rejects(bench)
+    assert (told.repository, told.topic, told.offset) == (first.repository, EVENTS, 1)
+    assert "nobody thought of this" in told.reason
+    assert "Traceback" in (told.traceback or "")
+    [note] = bench.notes.detached()
+    assert (note.repository, note.offset) == (first.repository, 1)
+    assert goes_on(bench)
+
+
+def test_an_exception_over_what_a_worker_achieved_sets_one_repository_apart(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    with monkeypatch.context() as patched:
+        patched.setattr(metrics, "applied", unforeseen)
+        bench.applied(event)
+    assert bench.sender.acks[event.repository].detached == Reason.CRASHED
+    assert goes_on(bench)
+    bench.passes(100)
+    assert attempts(bench, event.repository) > 0
+
+
+def attempts(bench: Bench, repository: str) -> int:
+    [note] = [note for note in bench.notes.detached() if note.repository == repository]
+    return note.attempts
+
+
+@pytest.mark.parametrize("act", ["_task", "_lane"])
+def test_an_exception_while_work_is_given_out_sets_one_repository_apart(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    [event] = Chain("r").take(1)
+    before = getattr(supervisor.Supervisor, act)
+
+    def fails(self: Any, following: Any) -> Any:
+        return (
+            unforeseen()
+            if following.id == event.repository and following.phase == "stream"
+            else before(self, following)
+        )
+
+    bench.mirror._record(bench.record(EVENTS, event.repository, wire.encode(event)))
+    with monkeypatch.context() as patched:
+        patched.setattr(supervisor.Supervisor, act, fails)
+        bench.mirror.turn(0)
+        assert bench.sender.acks[event.repository].detached == Reason.CRASHED
+        assert goes_on(bench)
+
+
+def test_an_exception_in_an_attempt_to_heal_is_no_more_than_one_that_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.break_down()
+    [note] = bench.notes.detached()
+    with monkeypatch.context() as patched:
+        patched.setattr(supervisor.Supervisor, "_attempt", unforeseen)
+        bench.passes(10)
+        assert goes_on(bench)
+    bench.passes(100)
+    assert attempts(bench, note.repository) > 0
+
+
+def test_trouble_over_a_file_whose_name_is_no_text_is_noted(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    trouble = Trouble(reason=Reason.DISK, note="data/\udcff.i: No space left on device")
+    bench.answer(bench.pool.given[-1], done=0, level=None, folder=None, serving=0, trouble=trouble)
+    [note] = bench.notes.detached()
+    assert note.note == "data/?.i: No space left on device"
+
+
+def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    [event] = Chain("r").take(1)
+
+    def short(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(Books, "_read_item", short)
+    with pytest.raises(MemoryError):
+        bench.mirror._record(bench.record(EVENTS, event.repository, wire.encode(event)))
+    assert rejects(bench) == []
+
+
+@pytest.mark.parametrize("value", [b"\xff", b'{"applied":' + b"9" * 400 + b"}", b'{"served_at":1e999}'])
+def test_a_level_of_its_own_that_a_mirror_cannot_read_is_passed_over_at_the_start(bench: Bench, value: bytes) -> None:
+    assert _own_acks(bench.settings, {f"alpha/{'e' * 32}": value}) == {}

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Brokers that stop in the middle of anything: nothing waits for them without a limit, neither publisher nor listener."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Refused, Unavailable
+from notifier.delivery import Delivery
+from notifier.destination import Destination, Outcome
+from notifier.message import messages
+from notifier.pulse import amqp
+from notifier.pulse.destination import PulseSettings
+from notifier.pulse.listener import ListenSettings, listen
+from testing.builders.notices import a_notice, an_event
+from testing.builders.notifying import PUBLIC
+from testing.faults.broker import (
+    CHANNEL_OK,
+    CONFIRMING,
+    CONSUMING,
+    DECLARED,
+    START,
+    TUNE,
+    FakeBroker,
+    Trouble,
+    body,
+    content,
+    endless_frame,
+    endless_message,
+    frame,
+    half_a_frame,
+    huge_frame,
+    many_deliveries_without_a_message,
+    many_messages_at_once,
+    only_heartbeats,
+    silence,
+)
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+TROUBLES = pytest.mark.parametrize("trouble", [silence, half_a_frame, endless_frame, huge_frame, only_heartbeats])
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqp, "PATIENCE", 0.2)
+
+
+def publisher(url: str, **more: object) -> Destination:
+    settings = PulseSettings(url=url, exchange="exchange/guest/v2", confirm_timeout=0.3)
+    return replace(settings, **more).open("it", SystemClock())  # type: ignore[arg-type]
+
+
+@TROUBLES
+@pytest.mark.parametrize("until", [None, START, TUNE, CHANNEL_OK, DECLARED])
+def test_broker_that_stops_while_it_is_connected_to_is_unavailable(
+    trouble: Trouble, until: tuple[int, int] | None
+) -> None:
+    with FakeBroker(until, trouble) as broker, pytest.raises(Unavailable):
+        publisher(broker.url).start()
+
+
+@TROUBLES
+def test_broker_that_stops_before_it_confirms_costs_the_connection(trouble: Trouble) -> None:
+    with FakeBroker(CONFIRMING, trouble) as broker:
+        destination = publisher(broker.url)
+        [message] = messages(a_notice(an_event("x", 1)), 0, PUBLIC)
+        destination.submit(Delivery(number=7, message=message, attempt=1))
+        outcomes: list[Outcome] = []
+        eventually(lambda: outcomes.extend(destination.outcomes(0.02)) or outcomes)
+        destination.close()
+    assert [(each.number, type(each.error)) for each in outcomes] == [(7, Unavailable)]
+
+
+def nack_and_leave(connection: socket.socket, over: threading.Event) -> None:
+    connection.recv(1)  # the message comes
+    connection.sendall(frame(1, (60, 120), (1).to_bytes(8) + b"\0"))
+
+
+def nack_and_hang(connection: socket.socket, over: threading.Event) -> None:
+    nack_and_leave(connection, over)
+    over.wait()
+
+
+@pytest.mark.parametrize("trouble", [nack_and_leave, nack_and_hang])
+def test_nack_of_a_broker_that_then_breaks_counts_for_nothing(trouble: Trouble) -> None:
+    with FakeBroker(CONFIRMING, trouble) as broker:
+        destination = publisher(broker.url, confirm_timeout=60)
+        [message] = messages(a_notice(an_event("x", 1)), 0, PUBLIC)
+        destination.submit(Delivery(number=7, message=message, attempt=1))
+        outcomes: list[Outcome] = []
+        eventually(lambda: outcomes.extend(destination.outcomes(0.02)) or outcomes)
+        destination.close()
+    assert [(each.number, type(each.error)) for each in outcomes] == [(7, Unavailable)]
+
+
+STOPPED = (half_a_frame, endless_frame, huge_frame)
+
+
+@pytest.mark.parametrize(
+    ("until", "trouble"),
+    [
+        *((None, each) for each in (silence, only_heartbeats, *STOPPED)),
+        *((CHANNEL_OK, each) for each in (silence, only_heartbeats, *STOPPED)),
+        *(
+            (CONSUMING, each) for each in (*STOPPED, many_messages_at_once, many_deliveries_without_a_message)
+        ),  # silence is a broker without messages then
+    ],
+)
+def test_listener_leaves_a_broker_that_stops(until: tuple[int, int] | None, trouble: Trouble) -> None:
+    stop = threading.Event()
+    with FakeBroker(until, trouble) as broker:
+        settings = ListenSettings(url=broker.url, exchange="exchange/guest/v2", queue="queue/guest/q")
+        listening = threading.Thread(target=listen, args=(settings, lambda arrival: True), kwargs={"stop": stop})
+        listening.start()
+        eventually(lambda: broker.connections > 1, "another connection")
+        stop.set()
+        listening.join(60)
+        assert not listening.is_alive()
+
+
+def subscriber(broker: FakeBroker, **more: int) -> ListenSettings:
+    return ListenSettings(url=broker.url, exchange="exchange/guest/v2", queue="queue/guest/q", **more)  # type: ignore[arg-type]
+
+
+def test_listener_refuses_a_message_that_is_too_large_before_it_takes_it_in() -> None:
+    stop = threading.Event()
+    with FakeBroker(CONSUMING, endless_message) as broker, over_after(30, stop):
+        refusal = rf"^queue/guest/q: a message of {2**62} bytes, expected at most 16777216 \(max-message\)$"
+        with pytest.raises(Refused, match=refusal):
+            listen(subscriber(broker), lambda arrival: True, stop=stop)
+
+
+@pytest.mark.parametrize("parts", [[1000], [400, 600], [1] * 1000])
+def test_listener_takes_a_message_in_as_many_frames_as_it_comes(parts: list[int]) -> None:
+    def one_message(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(content(1000) + b"".join(body(bytes(part)) for part in parts))
+        over.wait()
+
+    stop, came = threading.Event(), []
+    with FakeBroker(CONSUMING, one_message) as broker, over_after(30, stop):
+        settings = subscriber(broker, max_message=1000)
+        assert listen(settings, lambda arrival: not came.append(len(arrival.text)), stop=stop, limit=1) == 1
+        with pytest.raises(Refused, match="a message of 1000 bytes, expected at most 999"):
+            listen(subscriber(broker, max_message=999), lambda arrival: True, stop=stop)
+    assert came == [1000]
+
+
+@contextmanager
+def over_after(seconds: float, stop: threading.Event) -> Iterator[None]:
+    """Ends what would otherwise go on for ever."""
+    timer = threading.Timer(seconds, stop.set)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def test_listener_without_messages_stops_when_it_is_told_to() -> None:
+    stop = threading.Event()
+    with FakeBroker(CONSUMING, silence) as broker:
+        settings = ListenSettings(url=broker.url, exchange="exchange/guest/v2", queue="queue/guest/q")
+        listening = threading.Thread(target=listen, args=(settings, lambda arrival: True), kwargs={"stop": stop})
+        listening.start()
+        eventually(lambda: broker.connections)
+        stop.set()
+        listening.join(60)
+        assert not listening.is_alive()
+
+
+def test_tls_handshake_that_never_ends_is_unavailable() -> None:
+    def babble(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(b"\x16\x03\x03\x40\x00")  # a record of 16 kB, which comes byte by byte
+        while not over.wait(0.005):
+            connection.sendall(b"\2")
+
+    for trouble in (silence, babble):
+        with FakeBroker(None, trouble) as broker, pytest.raises(Unavailable):
+            publisher(broker.url.replace("amqp:", "amqps:")).start()
+
+
+def garbage(connection: socket.socket, over: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20)
+    over.wait()
+
+
+def nonsense(connection: socket.socket, over: threading.Event) -> None:
+    connection.sendall(b"\1\0\7\0\0\0\4\0\x3c\0\x50\xce" * 3)
+    over.wait()
+
+
+@pytest.mark.parametrize("trouble", [garbage, nonsense])
+def test_something_else_than_a_broker_is_unavailable(trouble: Trouble) -> None:
+    for until in (None, CHANNEL_OK):
+        with FakeBroker(until, trouble) as broker, pytest.raises(Unavailable):
+            publisher(broker.url).start()
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda file: None, r"^ca-file: .*ca\.pem cannot be read: No such file or directory$"),
+        (
+            lambda file: file.mkdir(),
+            r"^ca-file: .*ca\.pem cannot be read: Is a directory$|expected certificates in PEM",
+        ),
+        (lambda file: file.write_text("no certificate"), r"^ca-file: .*ca\.pem: expected certificates in PEM: "),
+    ],
+    ids=["missing", "folder", "garbage"],
+)
+def test_missing_authorities_are_named(tmp_path: Path, make: Callable[[Path], object], complaint: str) -> None:
+    make(tmp_path / "ca.pem")
+    with pytest.raises(Unavailable, match=complaint):
+        publisher("amqps://u@127.0.0.1:1//", ca_file=str(tmp_path / "ca.pem")).start()

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pulse on a real RabbitMQ: bodies to the letter, properties, and everything that can happen to a broker."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import kombu
+import pytest
+
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Rejected, Unavailable
+from hgext.vcsreplicator.words.event import Type
+from notifier.delivery import Delivery
+from notifier.destination import Destination, Outcome
+from notifier.message import Message, messages
+from notifier.public import PublicSettings
+from notifier.pulse.destination import REFUSED, PulseSettings
+from notifier.pulse.message import body, payload, routing_key
+from notifier.secret import Secret
+from testing.builders.notices import a_notice, an_event, publish, publish_pushes
+from testing.builders.notifying import Notifier, Scripted
+from testing.builders.receivers import FAST, PulseReceiver
+from testing.services.rabbitmq import RabbitMQ
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
+
+
+def a_message(path: str = "integration/autoland", seq: int = 2, **event: Any) -> Message:
+    [message] = messages(a_notice(an_event(path, seq, **event)), seq, PUBLIC)
+    return message
+
+
+@pytest.fixture
+def pulse(rabbitmq: Any) -> Iterator[PulseReceiver]:
+    receiver = PulseReceiver(rabbitmq, "v2")
+    yield receiver
+    receiver.close()
+
+
+def send(destination: Destination, *what: Message, patience: float = 20.0) -> list[Outcome]:
+    """Submits all and waits for all outcomes."""
+    for number, message in enumerate(what):
+        destination.submit(Delivery(number=number, message=message, attempt=1))
+    found: list[Outcome] = []
+
+    def collected() -> bool:
+        found.extend(destination.outcomes(0.05))
+        return len(found) == len(what)
+
+    eventually(collected, "all outcomes")
+    return found
+
+
+def opened(settings: PulseSettings) -> Destination:
+    return settings.open("pulse", SystemClock())
+
+
+# -- what is sent
+
+
+def test_v1_body_has_pushes_only_and_neither_source_nor_type() -> None:
+    message = a_message()
+    assert set(payload(message, "v1")) == {"repo_url", "heads", "pushlog_pushes"}
+    text = body(payload(message, "v1"), "exchange/hgpushes/v1", "integration/autoland", 1469830278.503365)
+    assert '"_meta": {"exchange": "exchange/hgpushes/v1", "routing_key": "integration/autoland", ' in text
+    assert '"sent": "2016-07-29T22:11:18.503365", "serializer": "json"' in text
+
+
+def test_v2_body_has_type_and_data() -> None:
+    message = a_message(type=Type.CREATED)
+    expected = {"type": "newrepo.1", "data": {"repo_url": "https://hg.example/integration/autoland"}}
+    assert payload(message, "v2") == expected
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key"),
+    [
+        (None, "integration/Auto"),
+        ("https://hg.example/", "integration/Auto"),
+        ("https://hg.example/integration/", "Auto"),
+    ],
+)
+def test_routing_key_is_the_path_of_the_repository(prefix: str | None, key: str) -> None:
+    assert routing_key(a_message("integration/Auto"), prefix) == key
+
+
+@pytest.mark.parametrize("exchange", ["hgpushes/v2", "exchange/v2", "exchange//v2", "queue/me/v2", "exchange/me/a b"])
+def test_wrong_name_of_an_exchange_is_refused_at_start(exchange: str) -> None:
+    with pytest.raises(ValueError, match="exchange: expected exchange/<clientId>/<name>"):
+        PulseSettings(url="amqp://h", exchange=exchange)
+
+
+def test_v1_has_no_other_types() -> None:
+    assert PulseSettings(url="amqp://h", exchange="exchange/me/v1", stream="v1").types == ("changegroup.1",)
+    with pytest.raises(ValueError, match=r"types: the stream v1 has changegroup\.1 only"):
+        PulseSettings(url="amqp://h", exchange="exchange/me/v1", stream="v1", types=("newrepo.1",))
+
+
+def test_missing_secret_is_named_when_it_is_needed() -> None:
+    settings = PulseSettings(url="amqp://me@h", exchange="exchange/me/v2", password=Secret(env="NOT_THERE"))
+    with pytest.raises(Unavailable, match="the environment variable NOT_THERE is not set"):
+        opened(settings).start()
+
+
+def test_message_is_durable_json_with_its_id_and_the_one_before(pulse: PulseReceiver) -> None:
+    destination = opened(pulse.settings())
+    message = a_message()
+    assert send(destination, message) == [Outcome(number=0)]
+    eventually(pulse.told)
+    [arrived], [content] = pulse.messages, pulse.bodies
+    assert arrived.properties["message_id"] == message.id
+    assert arrived.properties["type"] == "changegroup.1"
+    assert arrived.headers == {"previous": message.previous, "repository": message.repository, "sequence": 2}
+    assert arrived.delivery_info["routing_key"] == "integration/autoland"
+    assert (arrived.content_type, arrived.properties["delivery_mode"]) == ("application/json", 2)
+    assert content["_meta"]["routing_key"] == "integration/autoland"
+    assert content["payload"] == {"type": "changegroup.1", "data": message.data}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}", content["_meta"]["sent"])
+    destination.close()
+
+
+def test_exchange_is_there_as_soon_as_the_notifier_is_ready(notifier: Notifier, rabbitmq: Any) -> None:
+    receiver = PulseReceiver(rabbitmq, "v2")
+    settings = replace(receiver.settings(), exchange=receiver.exchange + "/more")
+    notifier.start(it=settings)
+    with kombu.Connection(receiver.url) as connection:
+        connection.channel().exchange_declare(receiver.exchange + "/more", "topic", passive=True)
+    receiver.close()
+
+
+def test_copies_go_to_the_configured_keys(pulse: PulseReceiver) -> None:
+    settings = replace(pulse.settings(), cc=("type.{type}", "all"))
+    with kombu.Connection(pulse.url) as connection:
+        queue = kombu.Queue(
+            "", kombu.Exchange(pulse.exchange, type="topic", durable=True), "type.changegroup.1", exclusive=True
+        )
+        bound = queue(connection.channel())
+        bound.declare()
+        destination = opened(settings)
+        assert send(destination, a_message()) == [Outcome(number=0)]
+        assert eventually(bound.get) is not None
+        destination.close()
+
+
+def test_mandatory_refuses_what_no_queue_gets(rabbitmq: Any, unique_name: str) -> None:
+    settings = PulseSettings(url=rabbitmq.vhost(), exchange=f"exchange/guest/{unique_name}", patience=FAST)
+    silent, mandatory = opened(settings), opened(replace(settings, mandatory=True))
+    assert send(silent, a_message()) == [Outcome(number=0)]
+    [outcome] = send(mandatory, a_message())
+    assert isinstance(outcome.error, Rejected)
+    assert "no queue is bound" in str(outcome.error)
+    for destination in (silent, mandatory):
+        destination.close()
+
+
+def test_a_message_once_returned_is_judged_anew_at_its_next_attempt() -> None:
+    destination: Any = opened(PulseSettings(url="amqp://me@h", exchange="exchange/me/v2", mandatory=True))
+    destination._unconfirmed = {1: (0, 0.0), 2: (1, 0.0)}
+    destination._ids, destination._returned = {1: "a", 2: "b"}, {"a"}
+    destination._on_ack(1, False)
+    destination._unconfirmed[3], destination._ids[3] = (2, 0.0), "a"
+    destination._on_ack(3, False)
+    assert [outcome.error is None for outcome in destination._outcomes] == [False, True]
+
+
+@contextmanager
+def full_queue(pulse: PulseReceiver) -> Iterator[Any]:
+    """Another consumer's queue on the exchange, which has room for one message and takes no other."""
+    with kombu.Connection(pulse.url) as connection:
+        exchange = kombu.Exchange(pulse.exchange, type="topic", durable=True)
+        limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        queue = kombu.Queue("", exchange, "#", exclusive=True, queue_arguments=limits)(connection.channel())
+        queue.declare()
+        yield queue
+
+
+def test_full_queue_of_one_consumer_costs_the_others_neither_copies_nor_messages(
+    log: Log, notifier: Notifier, pulse: PulseReceiver
+) -> None:
+    before = REFUSED.labels("it")._value.get()
+    with full_queue(pulse):
+        notifier.start(it=pulse.settings())
+        for path in "xy":
+            publish_pushes(log, path, 1, 10)
+        notifier.settled("it")
+        eventually(lambda: len(pulse.told()) >= 20, "all messages")
+        publish_pushes(log, "z", 1, 1)  # behind any copy
+        eventually(lambda: ("z", 1) in pulse.told())
+    assert sorted(pulse.told()) == [*(("x", n) for n in range(1, 11)), *(("y", n) for n in range(1, 11)), ("z", 1)]
+    assert [seq for path, seq in pulse.told() if path == "x"] == list(range(1, 11))
+    assert notifier.errors() == []
+    assert REFUSED.labels("it")._value.get() - before >= 19
+
+
+def test_message_that_every_queue_must_have_is_sent_until_the_full_one_takes_it(pulse: PulseReceiver) -> None:
+    with full_queue(pulse) as queue:
+        destination = opened(replace(pulse.settings(), on_nack="retry"))
+        outcomes = [send(destination, a_message(seq=seq))[0].error for seq in (1, 2)]
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], Unavailable)
+        assert "nack" in str(outcomes[1])
+        eventually(lambda: queue.get(no_ack=True))
+        assert send(destination, a_message(seq=2)) == [Outcome(number=0)]
+        destination.close()
+
+
+def test_large_message_is_shortened_on_request(pulse: PulseReceiver) -> None:
+    event = an_event("try", 2)
+    heads = tuple(f"{number:040x}" for number in range(500))
+    [message] = messages(a_notice(replace(event, changes=replace(event.changes, heads_added=heads))), 0, PUBLIC)
+    destination = opened(replace(pulse.settings(), shorten=True))
+    assert send(destination, message) == [Outcome(number=0)]
+    eventually(pulse.told)
+    data = pulse.bodies[0]["payload"]["data"]
+    assert (data["heads"], data["shortened"]) == ([], True)
+    assert data["pushlog_pushes"] == message.data["pushlog_pushes"]
+    destination.close()
+
+
+def test_message_over_the_limit_is_refused_before_it_is_sent(pulse: PulseReceiver) -> None:
+    destination = opened(replace(pulse.settings(), max_bytes=100))
+    [outcome] = send(destination, a_message())
+    assert isinstance(outcome.error, Rejected)
+    destination.close()
+
+
+# -- what happens to brokers
+
+
+def test_deleted_exchange_is_declared_again(log: Log, notifier: Notifier, pulse: PulseReceiver) -> None:
+    notifier.start(it=pulse.settings())
+    publish_pushes(log, "x", 1, 3)
+    notifier.settled("it")
+    with kombu.Connection(pulse.url) as connection:
+        connection.channel().exchange_delete(pulse.exchange)
+    publish_pushes(log, "x", 4, 6)
+    notifier.settled("it")
+    with kombu.Connection(pulse.url) as connection:
+        connection.channel().exchange_declare(pulse.exchange, "topic", passive=True)
+
+
+def test_exchange_that_is_not_ours_to_declare_is_waited_for(rabbitmq: Any, unique_name: str) -> None:
+    settings = PulseSettings(url=rabbitmq.vhost(), exchange=f"exchange/guest/{unique_name}", declare=False)
+    destination = opened(settings)
+    with pytest.raises(Unavailable, match="no exchange"):
+        destination.start()
+    with kombu.Connection(settings.url) as connection:
+        connection.channel().exchange_declare(settings.exchange, "topic", durable=True, auto_delete=False)
+        destination.start()
+    destination.close()
+
+
+def test_exchange_of_another_kind_is_named_in_the_trouble(rabbitmq: Any, unique_name: str) -> None:
+    settings = PulseSettings(url=rabbitmq.vhost(), exchange=f"exchange/guest/{unique_name}")
+    with kombu.Connection(settings.url) as connection:
+        connection.channel().exchange_declare(settings.exchange, "fanout", durable=True)
+    with pytest.raises(Unavailable, match="inequivalent arg 'type'"):
+        opened(settings).start()
+
+
+def test_one_stream_failing_never_repeats_the_other(log: Log, notifier: Notifier, rabbitmq: Any) -> None:
+    v1, v2 = PulseReceiver(rabbitmq, "v1"), PulseReceiver(rabbitmq, "v2")
+    v1.down()
+    notifier.start(v1=v1.settings(), v2=v2.settings())
+    publish_pushes(log, "x", 1, 10)
+    notifier.settled("v2")
+    v1.up()
+    notifier.settled("v1")
+    expected = [("x", seq) for seq in range(1, 11)]
+    eventually(lambda: len(v2.told()) >= 10)
+    eventually(lambda: len(v1.told()) >= 10)
+    assert v2.told() == expected
+    assert list(dict.fromkeys(v1.told())) == expected
+    for receiver in (v1, v2):
+        receiver.close()
+
+
+OwnService = Callable[[type[RabbitMQ]], RabbitMQ]
+
+
+def test_wrong_password_is_waited_out_and_never_shown(own_service: OwnService, tmp_path: Any) -> None:
+    broker, place = own_service(RabbitMQ), tmp_path / "password"
+    place.write_text("Wr0ng!\n")
+    place.chmod(0o600)
+    url = f"amqp://guest@127.0.0.1:{broker.port}//"
+    destination = opened(PulseSettings(url=url, exchange="exchange/guest/v2", password=Secret(file=str(place))))
+    with pytest.raises(Unavailable) as trouble:
+        destination.start()
+    assert "ACCESS_REFUSED" in str(trouble.value)
+    assert "Wr0ng!" not in str(trouble.value)
+    place.write_text("guest\n")
+    destination.start()
+    destination.close()
+
+
+@pytest.mark.parametrize("fault", ["stopped", "killed", "hung", "alarm"])
+def test_broker_in_trouble_costs_no_message_and_no_other_destination(
+    log: Log, notifier: Notifier, own_service: OwnService, fault: str
+) -> None:
+    broker, other = own_service(RabbitMQ), Scripted()
+    receiver = PulseReceiver(broker, "v2")
+    notifier.start(it=replace(receiver.settings(), confirm_timeout=1.0), other=other)
+    for path in "abcde":
+        publish_pushes(log, path, 1, 20)
+    receiver.close()
+    begin, end = {
+        "stopped": (broker.stop, broker.start),
+        "killed": (broker.kill, broker.start),
+        "hung": (broker.pause, broker.resume),
+        "alarm": (lambda: memory(broker, "absolute", "1"), lambda: memory(broker, "0.4")),
+    }[fault]
+    begin()
+    for path in "abcde":
+        publish_pushes(log, path, 21, 40)
+    notifier.settled("other")
+    eventually(lambda: notifier.state.conditions()["it"].get("trouble") or fault == "alarm", "trouble to show")
+    end()
+    receiver.listen()
+    notifier.settled("it")
+    eventually(lambda: len(set(receiver.told())) == 200, "all messages")
+    for path in "abcde":
+        assert list(dict.fromkeys(seq for name, seq in receiver.told() if name == path)) == list(range(1, 41))
+        assert other.told(path) == list(range(1, 41))
+
+
+def memory(broker: RabbitMQ, *limit: str) -> None:
+    broker.control("set_vm_memory_high_watermark", *limit)
+
+
+def test_newrepo_goes_to_v2_only(log: Log, notifier: Notifier, rabbitmq: Any) -> None:
+    v1, v2 = PulseReceiver(rabbitmq, "v1"), PulseReceiver(rabbitmq, "v2")
+    notifier.start(v1=v1.settings(), v2=v2.settings())
+    publish(log, a_notice(an_event("x", 1, type=Type.CREATED)), a_notice(an_event("x", 2)))
+    notifier.settled("v1")
+    notifier.settled("v2")
+    eventually(lambda: v2.told() == [("x", 1), ("x", 2)])
+    eventually(lambda: v1.told() == [("x", 2)])
+    for receiver in (v1, v2):
+        receiver.close()

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""TLS to a real broker: a certificate is verified, or nothing is sent."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.pulse.destination import PulseSettings
+from testing.builders.certificates import certificate
+from testing.services.process import free_port
+from testing.services.rabbitmq import RabbitMQ
+
+pytestmark = pytest.mark.processes
+
+
+class TlsRabbitMQ(RabbitMQ):
+    """Listens with TLS too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tls_port = free_port()
+        self.certificate = certificate(self.folder, "broker", "DNS:localhost")
+        with (self.folder / "rabbitmq.conf").open("a") as conf:
+            conf.write(f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\n")
+            conf.write(f"ssl_options.certfile = {self.certificate}\n")
+            conf.write(f"ssl_options.keyfile = {self.certificate.with_suffix('.key')}\n")
+            conf.write("ssl_options.verify = verify_none\n")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TlsRabbitMQ]:
+    with TlsRabbitMQ() as broker:
+        yield broker
+
+
+@pytest.fixture
+def settings(broker: TlsRabbitMQ) -> PulseSettings:
+    url = f"amqps://guest:guest@localhost:{broker.tls_port}//"
+    return PulseSettings(url=url, exchange="exchange/guest/tls", ca_file=str(broker.certificate))
+
+
+@pytest.mark.services
+def test_broker_with_a_known_certificate_is_spoken_to(settings: PulseSettings) -> None:
+    destination = settings.open("it", SystemClock())
+    destination.start()
+    destination.close()
+
+
+@pytest.mark.services
+def test_broker_with_an_unknown_certificate_is_not(settings: PulseSettings, tmp_path: Path) -> None:
+    other = certificate(tmp_path, "other", "DNS:localhost")
+    for wrong in (None, str(other)):
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            replace(settings, ca_file=wrong).open("it", SystemClock()).start()
+
+
+@pytest.mark.services
+def test_broker_with_a_certificate_of_another_host_is_not(settings: PulseSettings) -> None:
+    elsewhere = replace(settings, url=settings.url.replace("localhost", "127.0.0.1"))
+    with pytest.raises(Unavailable, match="certificate verify failed"):
+        elsewhere.open("it", SystemClock()).start()

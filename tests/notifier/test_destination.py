@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The contract of destinations, held against every one of them with its real other side."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.log import NOTICES, Log
+from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
+from testing.builders.notifying import Notifier, Scripted
+from testing.builders.receivers import LinesReceiver, PulseReceiver, Receiver, SnsReceiver, Told, WebhookReceiver
+from testing.faults import PythonSteps, first_visits
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+KINDS = ("jsonlines", "pulse-v1", "pulse-v2", "sns", "webhook")
+KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "webhook")  # a queue behind SNS does not
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        yield with_topics(log)
+
+
+@pytest.fixture
+def notifier(log: Log, tmp_path: Path) -> Iterator[Notifier]:
+    running = Notifier(log, tmp_path)
+    yield running
+    running.stop()
+    running.state.close()
+
+
+@pytest.fixture
+def receiver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Receiver]:
+    made = a_receiver(request.param, request, tmp_path)
+    yield made
+    made.close()
+
+
+def a_receiver(kind: str, request: pytest.FixtureRequest, folder: Path) -> Receiver:
+    match kind:
+        case "jsonlines":
+            return LinesReceiver(folder)
+        case "sns":
+            return SnsReceiver(request.getfixturevalue("aws").url)
+        case "webhook":
+            return WebhookReceiver(folder)
+        case _:
+            return PulseReceiver(request.getfixturevalue("rabbitmq"), kind.removeprefix("pulse-"))
+
+
+def every_kind(*kinds: str) -> Any:
+    marks = {"jsonlines": [], "webhook": []}
+    chosen = [pytest.param(kind, marks=marks.get(kind, [pytest.mark.services])) for kind in kinds or KINDS]
+    return pytest.mark.parametrize("receiver", chosen, indirect=True)
+
+
+def of(path: str, told: list[Told]) -> list[int]:
+    return [seq for name, seq in told if name == path]
+
+
+def first_appearances(sequences: list[int]) -> list[int]:
+    return list(dict.fromkeys(sequences))
+
+
+@every_kind()
+def test_everything_arrives_once_and_in_order(log: Log, notifier: Notifier, receiver: Receiver) -> None:
+    notifier.start(it=receiver.settings())
+    for path in ("x", "y", "z"):
+        publish_pushes(log, path, 1, 15)
+    notifier.settled("it")
+    eventually(lambda: len(receiver.told()) == 45, "all messages")
+    for path in ("x", "y", "z"):
+        arrived = of(path, receiver.told())
+        assert (sorted(arrived) if isinstance(receiver, SnsReceiver) else arrived) == list(range(1, 16))
+
+
+@every_kind(*KEEPS_ORDER)
+def test_order_of_a_repository_holds_while_the_other_side_comes_and_goes(
+    log: Log, notifier: Notifier, receiver: Receiver
+) -> None:
+    notifier.start(it=receiver.settings())
+    for path in ("x", "y"):
+        publish_pushes(log, path, 1, 5)
+    eventually(lambda: len(receiver.told()) >= 3)
+    receiver.down()
+    for path in ("x", "y"):
+        publish_pushes(log, path, 6, 10)
+    receiver.up()
+    eventually(lambda: len(set(receiver.told())) == 20, "all messages")
+    for path in ("x", "y"):
+        assert first_appearances(of(path, receiver.told())) == list(range(1, 11))
+
+
+@every_kind("jsonlines", "pulse-v1", "pulse-v2", "sns")
+def test_position_stands_while_nothing_is_confirmed(log: Log, notifier: Notifier, receiver: Receiver) -> None:
+    other = Scripted()
+    notifier.start(it=receiver.settings(), other=other)
+    publish_pushes(log, "x", 1, 1)
+    notifier.settled("it")
+    before = notifier.position("it")
+    receiver.down()
+    publish_pushes(log, "x", 2, 4)
+    notifier.settled("other")
+    eventually(lambda: notifier.state.conditions().get("it", {}).get("trouble"), "the trouble to be told")
+    assert notifier.position("it") == before
+    receiver.up()
+    notifier.settled("it")
+    eventually(lambda: set(receiver.told()) == {("x", seq) for seq in range(1, 5)}, "all messages")
+
+
+@every_kind("webhook")
+def test_webhook_is_confirmed_by_its_table_and_delivers_when_the_endpoint_is_back(
+    log: Log, notifier: Notifier, receiver: Receiver
+) -> None:
+    notifier.start(it=receiver.settings())
+    receiver.down()
+    publish_pushes(log, "x", 1, 3)
+    notifier.settled("it")
+    assert receiver.told() == []
+    receiver.up()
+    eventually(lambda: receiver.told() == [("x", 1), ("x", 2), ("x", 3)], "all messages")
+
+
+@every_kind("pulse-v1", "pulse-v2", "webhook")
+def test_poison_is_set_aside_and_holds_up_nothing(log: Log, notifier: Notifier, receiver: Receiver) -> None:
+    assert receiver.poison is not None
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, receiver.poison, 1, 1)
+    publish_pushes(log, "x", 1, 3)
+    notifier.settled("it")
+    eventually(lambda: of("x", receiver.told()) == [1, 2, 3], "the others")
+    assert {name for name, _ in receiver.told()} == {"x"}
+
+
+@every_kind("pulse-v1", "pulse-v2")
+def test_poison_is_kept_with_its_reason(log: Log, notifier: Notifier, receiver: Receiver) -> None:
+    assert receiver.poison is not None
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, receiver.poison, 1, 1)
+    notifier.settled("it")
+    [kept] = notifier.errors()
+    assert "401 bytes, AMQP allows 255" in kept.reason
+
+
+HOSTILE = ("1e999", "-5", "1e18", "-1e300", "9" * 400, '"soon"')
+"""Times that no clock says."""
+
+
+@every_kind()
+def test_notice_with_a_time_that_no_clock_says_holds_up_nothing(
+    log: Log, notifier: Notifier, receiver: Receiver
+) -> None:
+    for number, wrong in enumerate(HOSTILE):
+        value = to_json(a_notice(an_event(f"evil{number}", 1)))
+        value = re.sub(rb'"time":[0-9.]+', f'"time":{wrong}'.encode(), value)
+        log.append([LogMessage(topic=NOTICES, key=None, value=value)])
+    publish_pushes(log, "x", 1, 3)
+    notifier.start(it=receiver.settings())
+    notifier.settled("it")
+    eventually(lambda: len(of("x", receiver.told())) == 3, "the others")
+    assert sorted(of("x", receiver.told())) == [1, 2, 3]
+
+
+@every_kind()
+def test_other_destinations_do_not_notice_one_that_is_down(log: Log, notifier: Notifier, receiver: Receiver) -> None:
+    other = Scripted()
+    receiver.down()
+    notifier.start(it=receiver.settings(), other=other)
+    waits = []
+    for seq in range(1, 21):
+        began = time.monotonic()
+        publish_pushes(log, "x", seq, seq)
+        eventually(lambda seq=seq: len(other.got) >= seq)
+        waits.append(time.monotonic() - began)
+    assert other.told("x") == list(range(1, 21))
+    assert sorted(waits)[len(waits) // 2] < 1.0  # a connection attempt that held it up would cost seconds
+    receiver.up()
+
+
+def write_tables(folder: Path, receiver: Receiver) -> Path:
+    file = folder / "tables.json"
+    table = {**receiver.table(), "patience": {"attempts": 2, "retry": {"first": 0.02, "longest": 0.2}}}
+    public = {"urls": {"": "https://hg.example/"}}
+    file.write_text(json.dumps({"public": public, "notifier": {"state": str(folder / "state.db"), "it": table}}))
+    return file
+
+
+def argv(tables: Path, folder: Path, until: int | None = None) -> list[str]:
+    more = [] if until is None else [str(until)]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "testing.builders.notifier_process",
+        str(tables),
+        f"sqlite://{folder}/log.db",
+        *more,
+    ]
+
+
+@every_kind()
+def test_sigterm_drains_within_a_bound(log: Log, receiver: Receiver, tmp_path: Path) -> None:
+    with running(argv(write_tables(tmp_path, receiver), tmp_path)) as process:
+        for path in "abcdefgh":
+            publish_pushes(log, path, 1, 20)
+        eventually(lambda: receiver.told())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    position = log.stored("notifier-it", NOTICES)[0]
+    if not isinstance(receiver, WebhookReceiver):
+        arrived = len(set(eventually(receiver.told)))
+        assert arrived >= position - log.beginnings(NOTICES)[0]
+
+
+def kill_points(steps: PythonSteps, command: list[str], every: int) -> list[int]:
+    """Step numbers of a whole run: the first visit of each line, or of every so-manieth."""
+    taken = steps.taken(lambda environment: subprocess.run(command, env=environment, check=True, capture_output=True))
+    return first_visits(taken)[::every]
+
+
+@pytest.mark.hunt
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@every_kind()
+def test_killed_at_every_step_it_repeats_and_never_skips(receiver: Receiver, tmp_path: Path) -> None:
+    survive_kills(receiver, tmp_path, every=1)
+
+
+@pytest.mark.hunt
+@every_kind("jsonlines", "webhook")
+def test_killed_at_a_few_steps_it_repeats_and_never_skips(receiver: Receiver, tmp_path: Path) -> None:
+    survive_kills(receiver, tmp_path, every=60)
+
+
+def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
+    """Two pushes a round, one round a kill, at steps spread over the courier, the window and the destination."""
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        with_topics(log)
+        tables = write_tables(folder, receiver)
+        files = (
+            "notifier/courier.py",
+            "notifier/delivery.py",
+            "notifier/webhook/deliveries.py",
+            "notifier/jsonlines.py",
+        )
+        more = (
+            "notifier/pulse/destination.py",
+            "notifier/sns/destination.py",
+            "notifier/webhook/destination.py",
+            "notifier/webhook/dispatcher.py",
+            "notifier/destination.py",
+            "notifier/pulse/amqp.py",
+            "notifier/orders.py",
+        )
+        steps = PythonSteps(
+            files=(*files, *more), record=folder / "steps", argument="testing.builders.notifier_process"
+        )
+        publish_pushes(log, "x", 1, 2)
+        points = kill_points(steps, argv(tables, folder, log.ends(NOTICES)[0]), every)
+        kills, seq = 0, 2
+        for point in points:
+            publish_pushes(log, "x", seq + 1, seq + 2)
+            publish_pushes(log, "y", seq + 1, seq + 2)
+            seq += 2
+            command = argv(tables, folder, log.ends(NOTICES)[0])
+            environment = {**os.environ, **steps.environment(kill_at=point)}
+            kills += (
+                subprocess.run(command, env=environment, capture_output=True, check=False).returncode == -signal.SIGKILL
+            )
+        subprocess.run(argv(tables, folder, log.ends(NOTICES)[0]), check=True, capture_output=True)
+        with running(argv(tables, folder)):
+            eventually(lambda: len(set(receiver.told())) >= 2 * seq - 2, "everything to arrive")
+        assert kills >= len(points) // 2
+    assert first_appearances(sorted(of("x", receiver.told()))) == list(range(1, seq + 1))
+    if not isinstance(receiver, SnsReceiver):
+        assert first_appearances(of("x", receiver.told())) == list(range(1, seq + 1))
+        assert first_appearances(of("y", receiver.told())) == list(range(3, seq + 1))
+
+
+class running:
+    """A notifier process for the length of a block."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __enter__(self) -> "subprocess.Popen[bytes]":
+        return self.process
+
+    def __exit__(self, *error: object) -> None:
+        self.process.terminate()
+        self.process.wait(15)
+
+
+def test_the_loop_works_on_kafka_too(kafka: Any, unique_name: str, tmp_path: Path) -> None:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        with_topics(log)
+        receiver, notifier = LinesReceiver(tmp_path), Notifier(log, tmp_path)
+        publish_pushes(log, "x", 1, 20)
+        notifier.start(it=receiver.settings())
+        notifier.settled("it")
+        notifier.stop()
+        publish_pushes(log, "x", 21, 30)
+        notifier.start(it=receiver.settings())
+        notifier.settled("it")
+        notifier.stop()
+        notifier.state.close()
+    assert first_appearances(of("x", receiver.told())) == list(range(1, 31))

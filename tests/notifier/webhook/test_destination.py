@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Webhooks from notice to endpoint: retries, order, fairness, pauses, redelivery."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Rejected, Unavailable
+from hgext.vcsreplicator.words.event import Type
+from notifier.delivery import Delivery
+from notifier.message import messages
+from notifier.webhook.deliveries import Deliveries, DeliveryState, Ended
+from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
+from notifier.webhook.subscription import Order, Subscription
+from testing.builders.endpoint import Endpoint, Reply, Request
+from testing.builders.notices import a_notice, an_event, publish, publish_pushes
+from testing.builders.notifying import FAST, PUBLIC, Notifier
+from testing.clock import HandClock
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> WebhookSettings:
+    return WebhookSettings(
+        database=str(tmp_path / "deliveries.db"),
+        ladder=(0, 0.05, 0.1),
+        jitter=0,
+        allow=("127.0.0.0/8",),
+        allow_http=True,
+        patience=FAST,
+    )
+
+
+@pytest.fixture
+def deliveries(settings: WebhookSettings) -> Deliveries:
+    return Deliveries(settings.database)
+
+
+def to(endpoint: Endpoint, **more: Any) -> Subscription:
+    return Subscription(url=endpoint.url, **{"timeout": 2.0, **more})
+
+
+def states(deliveries: Deliveries) -> dict[str, int]:
+    return deliveries.counts()
+
+
+def failing(*times: int, status: int = 500) -> Callable[[Request], Reply]:
+    """Fails the first `times` requests of each message."""
+    seen: dict[str, int] = {}
+    limit = times[0] if times else 10**9
+
+    def reply(request: Request) -> Reply:
+        name = request.headers["webhook-id"]
+        seen[name] = seen.get(name, 0) + 1
+        return Reply(status=status if seen[name] <= limit else 200)
+
+    return reply
+
+
+def test_each_subscription_gets_what_it_wants(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint() as all_of_it, Endpoint() as only_try:
+        wanted = {"all": to(all_of_it), "try": to(only_try, filter="ends_with(data.repo_url, '/try')")}
+        notifier.start(hooks=replace(settings, subscriptions=wanted))
+        publish_pushes(log, "try", 1, 2)
+        publish_pushes(log, "other", 1, 2)
+        eventually(lambda: states(deliveries) == {"delivered": 6})
+        assert sorted(all_of_it.told) == [("other", 1), ("other", 2), ("try", 1), ("try", 2)]
+        assert only_try.told == [("try", 1), ("try", 2)]
+
+
+def test_failed_delivery_climbs_the_ladder_with_the_same_id(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing(2)) as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: states(deliveries) == {"delivered": 1})
+        assert len({request.headers["webhook-id"] for request in endpoint.requests}) == 1
+        assert [request.headers["vcsreplicator-attempt"] for request in endpoint.requests] == ["1", "2", "3"]
+
+
+def test_delivery_that_reaches_the_end_of_the_ladder_is_kept_and_can_be_redelivered(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing()) as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: states(deliveries) == {"exhausted": 1})
+        [kept] = deliveries.newest(state="exhausted")
+        assert (kept["attempt"], kept["status"], kept["error"]) == (3, 500, "status 500")
+        endpoint.reply = lambda request: Reply()
+        assert deliveries.redeliver([kept["id"]], who="dana", now=time.time()) == 1
+        eventually(lambda: states(deliveries) == {"delivered": 1})
+        assert (deliveries.history(1)[0][2:]) == ("redelivered", "dana")
+
+
+def test_answer_that_would_not_change_is_not_asked_for_again(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing(status=422)) as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: states(deliveries) == {"exhausted": 1})
+        assert len(endpoint.requests) == 1
+
+
+def test_retry_after_is_waited_for(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(lambda request: Reply(status=503, headers=(("retry-after", "3600"),))) as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish_pushes(log, "x", 1, 1)
+        [row] = eventually(lambda: [row for row in deliveries.newest() if row["attempt"] == 1])
+        assert row["mature_at"] >= row["created_at"] + 3600
+
+
+def test_slow_endpoint_is_repeated_and_gets_the_message_twice(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    hang = threading.Event()
+    with Endpoint(
+        lambda request: Reply(hang=None if request.headers["vcsreplicator-attempt"] > "1" else hang)
+    ) as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint, timeout=0.2)}))
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: states(deliveries) == {"delivered": 1})
+        assert endpoint.told == [("x", 1), ("x", 1)]
+
+
+def test_strict_order_holds_over_failures(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing(1)) as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish_pushes(log, "x", 1, 5)
+        eventually(lambda: states(deliveries) == {"delivered": 5})
+        assert [seq for _, seq in endpoint.told] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_speed_does_not_wait_for_a_failed_delivery(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(
+        lambda request: Reply(status=500 if request.headers["vcsreplicator-sequence"] == "1" else 200)
+    ) as endpoint:
+        slow = replace(settings, ladder=(0, 3600), subscriptions={"a": to(endpoint, order=Order.SPEED)})
+        notifier.start(hooks=slow)
+        publish_pushes(log, "x", 1, 5)
+        eventually(lambda: states(deliveries) == {"delivered": 4, "queued": 1})
+
+
+def test_endpoint_that_is_gone_pauses_its_subscription_and_nothing_is_lost(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing(status=410)) as endpoint, Endpoint() as other:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint), "b": to(other)}))
+        publish_pushes(log, "x", 1, 3)
+        eventually(lambda: states(deliveries) == {"delivered": 3, "queued": 3})
+        [paused] = [each for each in deliveries.subscriptions() if each.name == "a"]
+        assert paused.paused_reason == "410: the endpoint is gone"
+        assert deliveries.history(1)[0][1:] == ("a", "paused: 410: the endpoint is gone", "vcsreplicator")
+        endpoint.reply = lambda request: Reply()
+        deliveries.pause("a", None, who="dana", now=time.time())
+        eventually(lambda: states(deliveries) == {"delivered": 6})
+        assert [seq for _, seq in endpoint.told] == [1, 1, 2, 3]
+        assert {each.headers["vcsreplicator-attempt"] for each in endpoint.requests} == {
+            "1"
+        }  # being gone is no attempt
+
+
+def test_endpoint_that_fails_for_long_is_paused(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing()) as endpoint:
+        impatient = replace(settings, pause_after=0.1, ladder=(0, *[0.05] * 100), subscriptions={"a": to(endpoint)})
+        notifier.start(hooks=impatient)
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: deliveries.subscriptions()[0].paused_reason)
+        assert "failing for" in (deliveries.subscriptions()[0].paused_reason or "")
+        assert states(deliveries) == {"queued": 1}
+
+
+def test_stopped_in_the_middle_it_goes_on_after_the_restart(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing()) as endpoint:
+        patient = replace(settings, ladder=(0, *[0.05] * 1000), subscriptions={"a": to(endpoint)})
+        notifier.start(hooks=patient)
+        publish_pushes(log, "x", 1, 3)
+        eventually(lambda: endpoint.requests)
+        notifier.stop()
+        endpoint.reply = lambda request: Reply()
+        notifier.start(hooks=patient)
+        eventually(lambda: states(deliveries) == {"delivered": 3})
+
+
+def test_subscription_taken_from_the_file_cancels_what_waits_for_it(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(failing()) as endpoint:
+        notifier.start(hooks=replace(settings, ladder=(0, 3600), subscriptions={"a": to(endpoint)}))
+        publish_pushes(log, "x", 1, 2)
+        eventually(lambda: states(deliveries) == {"queued": 2})
+        notifier.stop()
+        notifier.start(hooks=replace(settings, subscriptions={}))
+        assert states(deliveries) == {"cancelled": 2}
+
+
+def test_nothing_is_queued_for_a_subscription_that_was_removed(deliveries: Deliveries) -> None:
+    deliveries.add("ci", Subscription(url="https://ci.example/"), origin="command", who="dana", now=1.0)
+    wanting = deliveries.subscriptions()
+    first, second = (messages(a_notice(an_event("x", seq)), seq, PUBLIC)[0] for seq in (1, 2))
+    assert len(deliveries.enqueue([(first, wanting)], 2.0)) == 1
+    deliveries.remove("ci", who="dana", now=3.0)
+    assert deliveries.enqueue([(second, wanting)], 4.0) == []
+    assert deliveries.redeliver([1], who="dana", now=5.0) == 0
+    assert states(deliveries) == {"cancelled": 1}
+
+
+def test_subscription_added_by_a_command_works_at_once(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint() as endpoint:
+        notifier.start(hooks=settings)
+        publish_pushes(log, "x", 1, 1)
+        notifier.settled("hooks")
+        assert deliveries.add("late", to(endpoint), origin="command", who="dana", now=time.time())
+        publish_pushes(log, "x", 2, 2)
+        eventually(lambda: endpoint.told == [("x", 2)])
+
+
+def test_same_message_twice_is_one_delivery(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint() as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish(log, a_notice(an_event("x", 1)), a_notice(an_event("x", 1)))
+        publish_pushes(log, "x", 2, 2)
+        eventually(lambda: states(deliveries) == {"delivered": 2})
+        assert endpoint.told == [("x", 1), ("x", 2)]
+
+
+def test_filter_that_cannot_be_applied_to_a_message_does_not_want_it(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint() as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint, filter="length(data.heads) > `0`")}))
+        publish(log, a_notice(an_event("x", 1, type=Type.CREATED)), a_notice(an_event("x", 2)))
+        eventually(lambda: states(deliveries) == {"delivered": 1})
+        assert endpoint.told == [("x", 2)]
+
+
+@pytest.mark.parametrize("broken", ["contains(data.repo_url, `1`)", "|".join(["[@, @]"] * 60)])
+def test_filter_that_breaks_on_a_message_hurts_its_subscription_alone_and_is_shown(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries, broken: str
+) -> None:
+    with Endpoint() as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint, filter=broken), "b": to(endpoint)}))
+        publish_pushes(log, "x", 1, 3)
+        eventually(lambda: states(deliveries) == {"delivered": 3})
+        told = [(name, what[:13]) for _, name, what, _ in deliveries.history(10) if not what.startswith("added")]
+        assert told == [("a", "filter failed")]
+        assert FILTER_FAILED.labels("hooks", "a")._value.get() >= 3
+
+
+def test_subscription_of_another_release_is_named_and_can_be_removed(deliveries: Deliveries) -> None:
+    assert deliveries.add("a", Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
+    deliveries._run("UPDATE subscriptions SET content = '{}'")
+    with pytest.raises(Unavailable, match=r"subscription a: .*'url' is missing; remove it and add it again"):
+        deliveries.subscriptions()
+    assert deliveries.remove("a", who="dana", now=2.0)
+    assert deliveries.subscriptions() == []
+
+
+def test_hanging_endpoint_does_not_delay_the_others(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    hang = threading.Event()
+    with Endpoint(lambda request: Reply(hang=hang)) as stuck, Endpoint() as fine:
+        wanted = {"stuck": to(stuck, timeout=60), "fine": to(fine)}
+        notifier.start(hooks=replace(settings, workers=8, subscriptions=wanted))
+        for repository in range(20):
+            publish_pushes(log, f"r{repository}", 1, 5)
+        eventually(lambda: states(deliveries).get("delivered") == 100)
+        hang.set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"url": "ftp://x"}, "url: expected https"),
+        ({"url": "https://user:pw@x/"}, "url: expected https"),
+        ({"url": "https://x/a b"}, "url: expected ASCII"),
+        ({"method": "GET"}, "method: expected POST or PUT"),
+        ({"filter": "[[["}, "filter: not a JMESPath"),
+        ({"headers": {"Host": "x"}}, "headers.Host: not allowed"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers.a: expected printable ASCII"),
+        ({"headers": {"Content-Type": "text/html"}}, r"headers.Content-Type: not allowed"),
+        ({"headers": {"a": "é"}}, "headers.a: expected printable ASCII"),
+        ({"url": "https://@x/"}, "url: expected https"),
+        ({"url": "https://x:99999/"}, "url: expected https"),
+        ({"url": "https://[::1/"}, "url: expected https"),
+        ({"types": ("push",)}, "types: expected some of .*, got push"),
+        ({"types": ()}, r"types: expected some of .*, got none"),
+        ({"timeout": float("nan")}, "timeout: expected a number from 0.001 to 120, got nan"),
+        ({"concurrency": 0}, "concurrency: expected a number from 1 to 64, got 0"),
+    ],
+)
+def test_subscription_is_checked_whole(wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Subscription(**{"url": "https://example.org/", **wrong})
+
+
+def test_endpoint_that_fails_for_an_hour_gets_everything_in_order_afterwards(
+    log: Log, tmp_path: Path, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    clock = HandClock(time.time())
+    with Endpoint(failing()) as endpoint:
+        ladder = replace(settings, ladder=(0, 10, 60, 300, 1800, 7200), subscriptions={"a": to(endpoint)})
+        webhooks = ladder.open("hooks", clock)
+        try:
+            for seq in (1, 2, 3):
+                [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
+                webhooks.submit(Delivery(number=seq, message=message, attempt=1))
+            assert [outcome.error for outcome in webhooks.outcomes(0)] == [None] * 3
+            for attempt, minutes in enumerate((0.2, 1, 5, 30), 1):
+                eventually(lambda attempt=attempt: deliveries.newest()[-1]["attempt"] == attempt)
+                clock.advance(minutes * 60)
+            eventually(lambda: deliveries.newest()[-1]["attempt"] == 5)
+            endpoint.reply = lambda request: Reply()
+            clock.advance(7200)
+            eventually(lambda: states(deliveries) == {"delivered": 3})
+        finally:
+            webhooks.close()
+        assert [seq for _, seq in endpoint.told] == [1] * 6 + [2, 3]
+
+
+def a_delivery(seq: int) -> Delivery:
+    [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
+    return Delivery(number=seq, message=message, attempt=1)
+
+
+def test_message_counts_only_once_its_rows_are_committed(settings: WebhookSettings, deliveries: Deliveries) -> None:
+    with Endpoint() as endpoint:
+        stopped = to(endpoint)
+        hooks = replace(settings, subscriptions={"a": stopped}).open("hooks", SystemClock())
+        deliveries.pause("a", "not now", who="dana", now=0.0)
+        blocker = sqlite3.connect(settings.database, isolation_level=None)
+        blocker.execute(
+            "CREATE TRIGGER full AFTER INSERT ON deliveries WHEN NEW.id > 1 BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        for seq in (1, 2):
+            hooks.submit(a_delivery(seq))
+        assert [type(each.error) for each in hooks.outcomes(0)] == [Unavailable, Unavailable]
+        assert deliveries.counts() == {}  # all or none
+        blocker.execute("DROP TRIGGER full")
+        blocker.close()
+        for seq in (1, 2):
+            hooks.submit(a_delivery(seq))
+        assert [each.error for each in hooks.outcomes(0)] == [None, None]
+        assert deliveries.counts() == {"queued": 2}
+        hooks.close()
+
+
+def test_rows_are_read_in_the_order_of_their_arrival_whatever_matures_first(
+    settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    deliveries.add("a", Subscription(url="https://ci.example/"), origin="command", who="dana", now=0.0)
+    [stored] = deliveries.subscriptions()
+    items = deliveries.enqueue([(a_delivery(seq).message, [stored]) for seq in (1, 2, 3)], 5.0)
+    later = Ended(id=items[0].id, state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500")
+    deliveries.record([later], 6.0)
+    assert [(item.id, item.mature_at) for item in Deliveries(settings.database).queued()] == [
+        (items[0].id, 99.0), (items[1].id, 5.0), (items[2].id, 5.0),
+    ]  # fmt: skip
+
+
+def test_hostile_text_of_one_message_costs_no_other_of_its_batch(settings: WebhookSettings) -> None:
+    with Endpoint() as endpoint:
+        hooks = replace(settings, subscriptions={"a": to(endpoint)}).open("hooks", SystemClock())
+        for seq in (1, 2, 3):
+            found = a_delivery(seq)
+            hooks.submit(replace(found, message=replace(found.message, replay="\ud800" if seq == 2 else None)))
+        outcomes = {each.number: each.error for each in hooks.outcomes(0)}
+        hooks.close()
+    assert (outcomes[1], outcomes[3]) == (None, None)
+    assert isinstance(outcomes[2], Rejected)
+    assert "unforeseen UnicodeEncodeError" in str(outcomes[2])

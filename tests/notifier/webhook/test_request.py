@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Signatures, the guard of addresses, and what answers mean."""
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from notifier.webhook.deliveries import Outgoing
+from notifier.webhook.request import (
+    Answer,
+    Forbidden,
+    Sender,
+    Verdict,
+    allowed,
+    headers,
+    judge,
+    resolve,
+    retry_after,
+    signed_headers,
+    signing_key,
+)
+from notifier.webhook.subscription import Subscription
+from testing.builders.certificates import certificate
+from testing.builders.endpoint import Endpoint, Reply
+from testing.faults.broker import FakeBroker
+
+pytestmark = pytest.mark.processes
+
+LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
+OUTGOING = Outgoing(
+    id=1,
+    subscription=1,
+    attempt=0,
+    message_id="abc.newrepo.1",
+    replay="",
+    repository="ab" * 16,
+    previous="aaa.newrepo.1",
+    sequence=4,
+    body='{"x": 1}',
+)
+
+
+def test_signature_is_that_of_standard_webhooks() -> None:
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    outgoing = Outgoing(
+        id=1, subscription=1, attempt=0, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", replay="", repository="",
+        previous=None, sequence=1, body='{"test": 2432232314}',
+    )  # fmt: skip
+    found = signed_headers(outgoing, [secret], 1614265330.9)
+    assert found == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+def test_every_secret_signs_so_that_keys_can_be_changed() -> None:
+    signatures = signed_headers(OUTGOING, ["old", "new"], 1.0)["webhook-signature"].split()
+    expected = hmac.new(b"new", b'abc_newrepo_1.1.{"x": 1}', hashlib.sha256).digest()
+    assert len(signatures) == 2
+    assert signatures[1] == "v1," + base64.b64encode(expected).decode()
+
+
+def test_id_stays_the_same_over_attempts_and_the_attempt_is_named() -> None:
+    subscription = Subscription(url="https://example.org/hook", headers={"x-team": "build"})
+    first = headers(OUTGOING, subscription, [], 1.0)
+    second = headers(Outgoing(**{**_members(OUTGOING), "attempt": 1}), subscription, [], 2.0)
+    assert first["webhook-id"] == second["webhook-id"]
+    assert (first["vcsreplicator-attempt"], second["vcsreplicator-attempt"]) == ("1", "2")
+    assert first["vcsreplicator-previous"] == "aaa.newrepo.1"
+    assert first["vcsreplicator-repository"] == "ab" * 16
+    assert first["x-team"] == "build"
+    assert first["host"] == "example.org"
+
+
+def test_secret_that_is_no_base64_is_taken_as_it_is() -> None:
+    assert signing_key("whsec_%%%") == b"whsec_%%%"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "127.0.0.1",
+            "10.1.2.3",
+            "192.168.1.1",
+            "172.16.0.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+        ),
+        *("255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"),
+        *("64:ff9b::7f00:1", "2002:7f00:1::", "2001:db8::1", "fec0::1", "3fff::1", "192.0.0.8", "64:ff9b:1::7f00:1"),
+        *(
+            "64:ff9b:1::101:101",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a00:1::1",
+            "::127.0.0.1",
+            "2001:0:101:101::1",
+            "192.88.99.1",
+        ),
+    ],
+)
+def test_address_that_is_not_public_is_refused(address: str) -> None:
+    assert not allowed(ipaddress.ip_address(address), [])
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101", "2002:101:101::1"]
+)
+def test_public_address_is_allowed(address: str) -> None:
+    assert allowed(ipaddress.ip_address(address), [])
+
+
+def test_network_on_the_allow_list_is_open() -> None:
+    networks = [ipaddress.ip_network("10.1.0.0/16")]
+    assert allowed(ipaddress.ip_address("10.1.2.3"), networks)
+    for same in ("::ffff:10.1.2.3", "64:ff9b::a01:203", "2002:a01:203::1"):
+        assert allowed(ipaddress.ip_address(same), networks)
+    assert not allowed(ipaddress.ip_address("10.2.2.3"), networks)
+
+
+def test_name_is_held_against_the_rules_after_it_was_resolved() -> None:
+    with pytest.raises(Forbidden, match=r"localhost has the address (127\.0\.0\.1|::1), which is not public"):
+        resolve("localhost", 80, [])
+    with pytest.raises(Forbidden):
+        resolve("2130706433", 80, [])  # 127.0.0.1 as one number
+
+
+def names(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """The name `hook.example` has these addresses, at the first question and at the next; returns who was asked for."""
+    asked: list[str] = []
+    plain = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, *rest: object, **more: object) -> object:
+        asked.append(host)
+        if host != "hook.example":
+            return plain(host, port, *rest, **more)  # type: ignore[arg-type]
+        found = answers[min(asked.count(host), len(answers)) - 1]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_address_of_a_name_is_held_against_the_rules(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    addresses = ["1.1.1.1", "8.8.8.8"]
+    addresses.insert(place, "10.0.0.1")
+    names(monkeypatch, addresses)
+    with pytest.raises(Forbidden, match=r"hook\.example has the address 10\.0\.0\.1"):
+        resolve("hook.example", 80, [])
+
+
+def test_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Endpoint() as endpoint:
+        asked = names(monkeypatch, ["127.0.0.1"], ["127.0.0.2"])  # a name that changes its mind
+        url = endpoint.url.replace("127.0.0.1", "hook.example")
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is Verdict.DELIVERED
+        sender.close()
+        [request] = endpoint.requests
+    assert asked.count("hook.example") == 1
+    assert request.headers["host"].startswith("hook.example:")
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        *((status, Verdict.DELIVERED) for status in (200, 201, 204)),
+        *((status, Verdict.AGAIN) for status in (401, 403, 404, 408, 425, 429, 500, 502, 503, 504)),
+        *((status, Verdict.WRONG) for status in (301, 302, 307, 400, 413, 422)),
+        (410, Verdict.GONE),
+    ],
+)
+def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: Verdict) -> None:
+    assert judge(status, {}, 0.0).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, 0), ("120", 120), (" 7 ", 7), ("999999999999", 86400), ("-5", 0), ("soon", 0),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 100), ("Fri, 01 Jan 2100 00:00:00 GMT", 86400), ("Thu, 01 Jan 1960 00:00:00 GMT", 0),
+        ("99999999999999999999 Jan 1970 00:00:00 GMT", 0), ("Thu, 01 Jan 1970 00:00:00 +99999999999999", 0),
+    ],
+)  # fmt: skip
+def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: float) -> None:
+    assert retry_after(value, 0.0) == seconds
+
+
+def send(endpoint: Endpoint, *, timeout: float = 5.0, networks: object = LOOPBACK, method: str = "POST") -> Answer:
+    sender = Sender(networks=networks, allow_http=True)  # type: ignore[arg-type]
+    try:
+        return sender.send(OUTGOING, Subscription(url=endpoint.url, timeout=timeout, method=method), ["key"], 1.0)
+    finally:
+        sender.close()
+
+
+def test_request_carries_body_and_headers() -> None:
+    with Endpoint() as endpoint:
+        assert send(endpoint, method="PUT").verdict is Verdict.DELIVERED
+        [request] = endpoint.requests
+    assert (request.method, request.path, request.body) == ("PUT", "/hook", {"x": 1})
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["webhook-id"] == "abc_newrepo_1"
+
+
+def test_endpoint_on_a_private_address_gets_nothing() -> None:
+    with Endpoint() as endpoint:
+        answer = send(endpoint, networks=[])
+        assert endpoint.requests == []
+    assert answer.verdict is Verdict.WRONG
+    assert "127.0.0.1, which is not public" in (answer.error or "")
+
+
+def test_redirect_is_not_followed() -> None:
+    with Endpoint() as inner, Endpoint(lambda request: Reply(status=302, headers=(("location", inner.url),))) as outer:
+        assert send(outer).verdict is Verdict.WRONG
+        assert inner.requests == []
+
+
+def test_endpoint_that_does_not_answer_in_time_is_to_be_tried_again() -> None:
+    never = threading.Event()
+    with Endpoint(lambda request: Reply(hang=never)) as endpoint:
+        answer = send(endpoint, timeout=0.2)
+    assert answer.verdict is Verdict.AGAIN
+    assert answer.status is None
+
+
+def dripping(first: bytes) -> Callable[[socket.socket, threading.Event], None]:
+    """Sends this at once, then a byte every few milliseconds for ever."""
+
+    def drip(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(first)
+        while not over.wait(0.005):
+            connection.sendall(b"x")
+
+    return drip
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"),
+    [
+        (b"HTTP/1.1 200 OK\r\nx-long: ", Verdict.AGAIN),
+        (b"HTTP/1.1 2", Verdict.AGAIN),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n", Verdict.DELIVERED),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffff\r\n", Verdict.DELIVERED),
+        (b"HTTP/1.1 503 No\r\ncontent-length: 1000000\r\n\r\n", Verdict.AGAIN),
+    ],
+    ids=["headers", "status", "body", "chunk", "body of an error"],
+)
+def test_answer_that_drips_for_ever_ends_with_the_timeout(first: bytes, verdict: Verdict) -> None:
+    with FakeBroker(None, dripping(first)) as endpoint:
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        url = endpoint.url.replace("amqp://guest:guest@", "http://")
+        assert sender.send(OUTGOING, Subscription(url=url, timeout=0.2), [], 1.0).verdict is verdict
+        sender.close()
+
+
+def test_endless_answer_is_not_read_to_its_end() -> None:
+    def flood(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999\r\n\r\n")
+        while not over.is_set():
+            connection.sendall(b"x" * 65536)
+
+    with FakeBroker(None, flood) as endpoint:
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        url = endpoint.url.replace("amqp://guest:guest@", "http://")
+        assert sender.send(OUTGOING, Subscription(url=url, timeout=60), [], 1.0).verdict is Verdict.DELIVERED
+        sender.close()
+
+
+def test_headers_of_a_subscription_never_stand_beside_ours() -> None:
+    found = headers(OUTGOING, Subscription(url="https://example.org/", headers={"User-Agent": "me"}), [], 1.0)
+    assert [value for name, value in found.items() if name.lower() == "user-agent"] == ["me"]
+
+
+def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection goes to the address that was checked, and is asked for anew by the next request."""
+    with Endpoint() as endpoint:
+        answers = ["127.0.0.1", "10.0.0.1"]
+
+        def getaddrinfo(host: str, port: int, *more: object, **options: object) -> list[object]:
+            assert host in ("example.org", "127.0.0.1"), host
+            address = answers.pop(0) if host == "example.org" else host
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        sender = Sender(networks=LOOPBACK, allow_http=True)
+        subscription = Subscription(url=f"http://example.org:{endpoint.port}/hook")
+        assert sender.send(OUTGOING, subscription, [], 1.0).verdict is Verdict.DELIVERED
+        answer = sender.send(OUTGOING, subscription, [], 1.0)
+        sender.close()
+    assert "10.0.0.1, which is not public" in (answer.error or "")
+    assert len(endpoint.requests) == 1
+
+
+def test_endpoint_that_resets_is_to_be_tried_again() -> None:
+    with Endpoint(lambda request: Reply(reset=True)) as endpoint:
+        assert send(endpoint).verdict is Verdict.AGAIN
+
+
+def test_nobody_listening_is_to_be_tried_again() -> None:
+    with Endpoint() as endpoint:
+        url = endpoint.url
+    sender = Sender(networks=LOOPBACK, allow_http=True)
+    assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is Verdict.AGAIN
+
+
+def test_https_goes_to_the_checked_address_and_verifies_the_name(tmp_path: Path) -> None:
+    good, other = certificate(tmp_path, "good", "DNS:localhost"), certificate(tmp_path, "other", "DNS:elsewhere")
+    networks = [*LOOPBACK, ipaddress.ip_network("::1")]
+    for chain, verdict in ((good, Verdict.DELIVERED), (other, Verdict.AGAIN)):
+        with Endpoint(certificate=chain) as endpoint:
+            sender = Sender(networks=networks, allow_http=False, ca_file=str(chain))
+            answer = sender.send(OUTGOING, Subscription(url=f"https://localhost:{endpoint.port}/hook"), [], 1.0)
+            sender.close()
+        assert answer.verdict is verdict, answer
+        assert [request.headers["host"] for request in endpoint.requests] == (
+            [f"localhost:{endpoint.port}"] if verdict is Verdict.DELIVERED else []
+        )
+
+
+def test_plain_http_is_refused_unless_allowed() -> None:
+    with Endpoint() as endpoint:
+        answer = Sender(networks=LOOPBACK, allow_http=False).send(OUTGOING, Subscription(url=endpoint.url), [], 1.0)
+        assert endpoint.requests == []
+    assert answer.verdict is Verdict.WRONG
+
+
+def _members(outgoing: Outgoing) -> dict[str, object]:
+    return {name: getattr(outgoing, name) for name in outgoing.__slots__}

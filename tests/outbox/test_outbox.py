@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The outbox without Mercurial: what is unsent, what is kept, and what a lost marker costs."""
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from hgext.vcsreplicator import outbox
+from hgext.vcsreplicator.hg.master import refusals
+from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Sent, Store
+from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
+from hgext.vcsreplicator.words import digest
+from hgext.vcsreplicator.words.event import Changes, Settings, Tip, Type
+from hgext.vcsreplicator.words.wire import HEADER_LIMIT
+
+
+class Folder(Store):
+    """A store that can be written to, as Mercurial's vfs."""
+
+    def __call__(self, name, mode):
+        return open(self.join(name), mode.decode())
+
+
+class Transaction:
+    """One that commits whatever happens."""
+
+    def add(self, name, offset):
+        pass
+
+
+def entries(count, level=None):
+    level, made = level or outbox.first_level("a", 1), []
+    for number in range(count):
+        event = outbox.next_event(
+            level,
+            Type.CHANGED,
+            time=1.0,
+            source="serve",
+            changes=Changes(added=None),
+            after=Tip(length=number, node="0" * 40),
+            settings=Settings(),
+        )
+        made.append(Entry(event=event, needs=Needs.NOTHING))
+        level = outbox.level_of(event)
+    return made
+
+
+@pytest.fixture
+def box(tmp_path):
+    return Outbox(Folder(str(tmp_path)))
+
+
+def test_what_is_behind_the_marker_is_unsent(box):
+    made = entries(3)
+    box.append(Transaction(), made)
+    assert box.has_unsent()
+    places = list(box.unsent())
+    assert [place.entry for place in places] == made
+    box.mark_sent(places[1].sent())
+    assert [place.entry for place in box.unsent()] == made[2:]
+    box.mark_sent(places[2].sent())
+    assert not box.has_unsent()
+    assert list(box.unsent()) == []
+
+
+def test_a_marker_that_is_lost_or_torn_means_everything_again(box, tmp_path):
+    box.append(Transaction(), entries(2))
+    box.mark_sent(list(box.unsent())[-1].sent())
+    (tmp_path / "outbox.sent").write_bytes(b'{"seq": 1')
+    assert len(list(box.unsent())) == 2
+    assert box.has_unsent()
+
+
+def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
+    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    made = entries(3)
+    for entry in made:
+        box.append(Transaction(), [entry])
+    assert box.segments() == [1, 2, 3]
+    assert box.level() == outbox.level_of(made[-1].event)
+    places = list(box.unsent())
+    box.mark_sent(places[0].sent())
+    assert [place.entry for place in box.unsent()] == made[1:]
+    assert box.has_unsent()
+
+
+def test_what_the_log_has_comes_newest_first_across_segments(box, monkeypatch):
+    made = entries(7)
+    box.append(Transaction(), made[:3])
+    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    for entry in made[3:]:
+        box.append(Transaction(), [entry])
+    assert list(box.acknowledged()) == []
+    box.mark_sent(list(box.unsent())[4].sent())
+    assert list(box.acknowledged()) == made[4::-1]
+
+
+def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
+    before = entries(2)
+    level = outbox.level_of(before[-1].event)
+    adopted = replace(level, incarnation=outbox.new_id(), seq=0, id="", digest=digest.START)
+    after = entries(2, adopted)
+    box.append(Transaction(), before + after)
+    known = SimpleNamespace(incarnation=adopted.incarnation, seq=1, event=after[0].event.id)
+    assert fork_between(known, box) is None
+    known.event = before[0].event.id
+    assert "another event 1" in fork_between(known, box)
+
+
+@pytest.mark.parametrize("since", [0, 1, 5])
+def test_a_marker_of_what_the_outbox_does_not_have_is_a_fork(box, tmp_path, since):
+    made = entries(4)
+    box.append(Transaction(), made[:2])
+    restored = (tmp_path / "outbox.0001.log").read_bytes()
+    box.append(Transaction(), made[2:])
+    assert fork_behind(box) is None
+    box.mark_sent(list(box.unsent())[-1].sent())
+    assert fork_behind(box) is None
+    (tmp_path / "outbox.0001.log").write_bytes(restored)
+    box.append(Transaction(), entries(since, outbox.level_of(made[1].event)))
+    assert "the log has its event 4" in fork_behind(box)
+
+
+@pytest.mark.parametrize("marked", [1, 3, 4])
+@pytest.mark.parametrize("known", [1, 3, 4, 5])
+def test_a_fork_is_seen_from_wherever_the_marker_and_the_log_stand(box, marked, known):
+    made = entries(6)
+    box.append(Transaction(), made)
+    box.mark_sent(list(box.unsent())[marked - 1].sent())
+    event = made[known - 1].event
+    assert fork_between(SimpleNamespace(incarnation=event.incarnation, seq=known, event=event.id), box) is None
+    other = SimpleNamespace(incarnation=event.incarnation, seq=known, event="e" * 32)
+    assert f"another event {known}" in fork_between(other, box)
+
+
+def test_a_fork_is_seen_without_a_marker(box):
+    made = entries(3)
+    box.append(Transaction(), made)
+    known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
+    assert "another event 2" in fork_between(known, box)
+
+
+def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
+    made = entries(3)
+    box.append(Transaction(), made)
+    box.mark_sent(replace(list(box.unsent())[-1].sent(), end=10**6))
+    known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
+    assert "another event 2" in fork_between(known, box)
+
+
+def break_one(box, place):
+    """Makes an entry unreadable for whoever reads it, and for nobody else."""
+    with open(box._folder.join(b"outbox.0001.log"), "r+b") as file:
+        file.seek(place.end - 20)
+        file.write(b"#")
+
+
+def test_what_waits_is_not_read_to_see_that_there_is_no_fork(box):
+    made = entries(9)
+    box.append(Transaction(), made)
+    places = list(box.unsent())
+    box.mark_sent(places[3].sent())
+    break_one(box, places[6])
+    for newest in made[:5]:  # the log may have more than is marked
+        event = newest.event
+        assert fork_between(SimpleNamespace(incarnation=event.incarnation, seq=event.seq, event=event.id), box) is None
+
+
+def test_what_waits_is_not_read_to_see_an_adoption(box):
+    before = entries(4)
+    level = outbox.level_of(before[-1].event)
+    adopted = replace(level, incarnation=outbox.new_id(), seq=0, id="", digest=digest.START)
+    after = entries(6, adopted)
+    first = replace(after[0].event, detail={"replaces": level.incarnation})
+    box.append(Transaction(), [*before, Entry(event=first, needs=Needs.NOTHING), *after[1:]])
+    places = list(box.unsent())
+    break_one(box, places[7])
+    known = SimpleNamespace(incarnation=level.incarnation, seq=2, event=before[1].event.id)
+    for marked in (0, 3, 4, 5):
+        box.mark_sent(places[marked].sent())
+        assert fork_between(known, box) is None
+
+
+def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypatch, tmp_path):
+    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    for entry in entries(5):
+        box.append(Transaction(), [entry])
+    assert box.prune() == []
+    box.mark_sent(list(box.unsent())[-1].sent())
+    (tmp_path / "undo").write_bytes(b"outbox.0002.log\x000\n")
+    assert box.prune() == [1, 3]
+    assert box.segments() == [2, 4, 5]
+    assert box.level().seq == 5
+
+
+def test_a_repository_that_is_moved_away_meanwhile_leaves_no_file_open(tmp_path):
+    class Moved(Store):
+        def join(self, name):
+            return super().join(name) if name else b"/nowhere"
+
+    box = Outbox(Moved(str(tmp_path)))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError) as kept:
+        box.prepare_sent(Sent(seq=1, id="a" * 32, segment=1, end=1))
+    assert len(os.listdir("/proc/self/fd")) == len(before), kept
+
+
+def test_only_one_sends(box):
+    with box.sending(wait=True) as first, box.sending(wait=False) as second:
+        assert (first, second) == (True, False)
+
+
+def test_an_event_that_fits_the_outbox_fits_a_record():
+    assert refusals.EVENT_LIMIT == HEADER_LIMIT - 64 * 1024
+
+
+def test_identifiers_are_new_each_time():
+    assert len({outbox.new_id() for _ in range(100)} | {os.urandom(16).hex()}) == 101

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Several writers of one pushlog, and SQLite behind its file: no push is lost, whoever wrote what meanwhile."""
+
+import json
+import os
+import sqlite3
+import time
+
+import pytest
+from mercurial import error, exchange, repair
+from mercurial.repo import factory
+
+from pushlog import api, checking, stripping
+from pushlog.store import database, entry
+from pushlog.store.storage import Pushlog, Session
+
+pytestmark = pytest.mark.processes
+
+
+def lag(server, push):
+    """Record a push as a process that was killed before SQLite's commit, or could not commit because somebody read."""
+    log = Pushlog(server.repository)
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.file.append(tr, [entry.encode(push)])
+
+
+def test_a_push_that_sqlite_lacks_outlasts_a_row_put_under_its_id(place, server):
+    [_first, _second, (_user, [third])] = server.rows().values()
+    server.sql("DELETE FROM changesets WHERE pushid = 3")
+    server.sql("DELETE FROM pushlog WHERE id = 3")
+    server.sql("DELETE FROM pushlog_edit")
+    lag(server, entry.Push(id=3, user="bob", date=1500000000, nodes=(third,)))
+    server.sql("INSERT INTO pushlog VALUES (3, 'operator', 1)")
+    assert server.rows()[3] == ("bob", [third])
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert server.rows()[3] == ("bob", [third])
+    assert len(server.rows()) == 4
+    assert server.errors() == []
+
+
+def test_an_edit_of_another_push_is_kept_when_sqlite_was_behind(place, server):
+    [_first, _second, (_user, [third])] = server.rows().values()
+    lag(server, entry.Push(id=3, user="bob", date=1500000000, nodes=(third,)))
+    server.sql("UPDATE pushlog SET user = 'eve' WHERE id = 1")
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert [user for user, _nodes in server.rows().values()] == ["eve", "alice", "bob", "alice"]
+    assert server.errors() == []
+
+
+def test_a_push_moves_a_changeset_that_was_pushed_before(server):
+    """Removed by a Mercurial without this extension, and pushed again."""
+    log = Pushlog(server.repository)
+    [_first, _second, (_user, [third])] = server.rows().values()
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.session(tr).record("bob", 1500000000, (third,))
+    assert server.rows()[3] == ("alice", [])
+    assert server.rows()[4] == ("bob", [third])
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert server.rows()[3] == ("alice", [])
+    assert server.errors() == []
+
+
+def strip(server, *nodes):
+    repository = server.repository
+    with repository.wlock(), repository.lock():
+        repair.strip(repository.ui, repository, [bytes.fromhex(node) for node in nodes], backup=False)
+
+
+@pytest.fixture
+def branched(place):
+    """Pushes 2 and 3 with a changeset each, push 4 with two, all of them beside each other; and all their changesets."""
+    client, server = place("client"), place("server")
+    base = client.commit(b"base")
+    client.push_to(server)
+    heads = [client.commit(name, onto=base) for name in (b"a", b"b", b"c", b"d")]
+    for pushed in (heads[:1], heads[1:2], heads[2:]):
+        client.push_to(server, *pushed)
+    return server, heads
+
+
+def test_a_strip_in_two_pushes_takes_nothing_from_a_push_between_them(branched):
+    server, [a, b, c, d] = branched
+    strip(server, a, c)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [d]]
+    assert server.errors() == []
+
+
+def test_a_strip_that_sqlite_lacks_takes_nothing_from_a_push_between_them(branched):
+    server, [a, b, c, d] = branched
+    before = (server.folder / ".hg" / "pushlog2.db").read_bytes()
+    strip(server, a, c)
+    (server.folder / ".hg" / "pushlog2.db").write_bytes(before)
+    (server.folder / ".hg" / "store" / "pushlog-strip.log").write_text(json.dumps({"first": 1, "nodes": [a, c]}))
+    assert server.errors() == []
+    log = Pushlog(server.repository)
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.session(tr)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [d]]
+    assert server.errors() == []
+
+
+def test_a_strip_after_one_without_the_extension_stops_no_push(place, branched):
+    server, [a, b, c, d] = branched
+    files = [server.folder / ".hg" / "pushlog2.db", server.folder / ".hg" / "store" / "pushlog.log"]
+    before = [file.read_bytes() for file in files]
+    strip(server, a)
+    for file, content in zip(files, before, strict=True):
+        file.write_bytes(content)
+    strip(server, d)
+    place("client").push_to(server, a)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [c], [a]]
+    assert server.errors() == []
+
+
+def damage(server, byte):
+    file = server.folder / ".hg" / "store" / "pushlog.log"
+    content = bytearray(file.read_bytes())
+    content[byte] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_refused_push_after_the_file_was_damaged_loses_no_push(place, server, monkeypatch):
+    before = server.rows()
+    damage(server, -20)
+    place("source").commit(b"d")
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "record", refuse)
+        with pytest.raises(error.Abort):
+            place("source").push_to(server)
+    assert server.rows() == before
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(before.values())
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert list(server.rows().values())[:-1] == list(before.values())
+    assert server.errors() == []
+
+
+def refuse(*_arguments):
+    raise error.Abort(b"refused")
+
+
+@pytest.mark.parametrize("byte", [5, 100, -20])
+def test_a_repair_of_a_damaged_file_loses_no_push(place, server, byte):
+    before = server.rows()
+    damage(server, byte)
+    repository = server.repository
+    assert checking.repairpushlog(repository.ui, repository) == 0
+    assert server.rows() == before
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert server.rows() == before
+    assert server.errors() == []
+
+
+@pytest.mark.parametrize("makes_anew", [checking.repairpushlog, checking.verifypushlog])
+def test_only_the_damaged_record_is_lost_without_the_database(place, server, makes_anew):
+    before = server.rows()
+    damage(server, 120)
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    repository = server.repository
+    makes_anew(repository.ui, repository)
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert list(server.rows()) == [1, 3, 4]
+    assert server.rows()[3] == before[3]
+    [(_user, [second])] = [before[2]]
+    assert server.errors() == [b"changeset does not exist in pushlog: %s\n" % second.encode()]
+
+
+def empty_page(server, page):
+    with open(server.folder / ".hg" / "pushlog2.db", "r+b") as file:
+        file.seek(page * 4096)
+        file.write(bytes(4096))
+
+
+@pytest.mark.parametrize("page", range(11))
+def test_a_damaged_page_of_a_database_is_told_and_repaired(place, server, page):
+    before = server.rows()
+    empty_page(server, page)
+    [told] = server.errors()
+    assert told.startswith(b"pushlog2.db is damaged: ")
+    repository = server.repository
+    assert checking.repairpushlog(repository.ui, repository) == 0
+    assert server.errors() == []
+    assert server.rows() == before
+
+
+@pytest.mark.parametrize("page", range(11))
+def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, server, page):
+    before = server.rows()
+    empty_page(server, page)
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(before.values())
+    assert list(server.rows()) == [1, 2, 3, 4]
+    assert server.errors() == []
+
+
+@pytest.mark.parametrize("table", ["pushlog", "changesets", "pushlog_edit", "pushlog_state"])
+def test_a_push_brings_back_a_table_that_was_dropped(place, server, table):
+    before = server.rows()
+    server.sql(f"DROP TABLE {table}")
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(before.values())
+    assert server.errors() == []
+    server.sql("UPDATE pushlog SET user = 'mallory' WHERE id = 1")
+    place("source").commit(b"e")
+    place("source").push_to(server)
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert server.rows()[1][0] == "mallory"
+
+
+def test_a_copy_of_the_database_from_before_gets_what_it_lacks(place, server):
+    database = server.folder / ".hg" / "pushlog2.db"
+    copy, before = database.read_bytes(), server.rows()
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    rows = server.rows()
+    database.write_bytes(copy)
+    assert len(rows) == len(before) + 1
+    assert server.rows() == rows
+    place("source").commit(b"e")
+    place("source").push_to(server)
+    assert list(server.rows().values())[:-1] == list(rows.values())
+    assert server.errors() == []
+
+
+def test_a_push_is_dated_by_the_clock_whatever_date_new_changesets_are_given(place, server):
+    """The settings of `place` date changesets to 2017."""
+    before = int(time.time())
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    with Pushlog(server.repository).view() as connection:
+        assert before <= database.push(connection, 4).date <= time.time()
+
+
+@pytest.fixture
+def unsettled(monkeypatch):
+    """Strips that are killed before the pushlog has recorded them."""
+    with monkeypatch.context() as killed:
+        killed.setattr(stripping, "settle", lambda *_: None)
+        yield
+
+
+def numbers_in_sqlite(server):
+    connection = sqlite3.connect(server.folder / ".hg" / "pushlog2.db")
+    rows = connection.execute("SELECT node, rev FROM changesets ORDER BY rev").fetchall()
+    connection.close()
+    return rows
+
+
+def numbers_in_changelog(server):
+    changelog = server.repository.unfiltered().changelog
+    return [(changelog.node(revision).hex(), revision) for revision in changelog]
+
+
+def test_a_second_strip_keeps_what_the_note_of_the_first_says(branched, unsettled):
+    server, [a, b, c, d] = branched
+    strip(server, d)
+    strip(server, b)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[a], [], [c]]
+    assert server.errors() == []
+
+
+def test_a_second_strip_gives_new_numbers_from_the_first_one_s_on(branched, monkeypatch):
+    server, [a, _b, _c, d] = branched
+    with monkeypatch.context() as killed:
+        killed.setattr(stripping, "settle", lambda *_: None)
+        strip(server, a)
+    strip(server, d)
+    assert numbers_in_sqlite(server) == numbers_in_changelog(server)
+
+
+def test_a_changeset_that_comes_back_before_its_strip_was_recorded_can_be_in_another_push(place, branched, unsettled):
+    server, [_a, _b, c, d] = branched
+    strip(server, d)
+    repository = server.repository
+    remote = factory.peer(repository.ui, {}, os.fsencode(place("client").folder))
+    with repository.wlock(), repository.lock(), repository.transaction(b"test") as tr:
+        exchange.pull(repository, remote, heads=[bytes.fromhex(d)])
+        api.record_replicated(repository, tr, 5, b"bob", 1500000000, [d.encode()])
+    assert [nodes for _user, nodes in server.rows().values()][3:] == [[c], [d]]
+    assert server.errors() == []
+
+
+def test_the_note_of_a_strip_outlives_a_commit_that_sqlite_refused(branched):
+    server, [a, _b, _c, _d] = branched
+    note = server.folder / ".hg" / "store" / "pushlog-strip.log"
+    reader = sqlite3.connect(server.folder / ".hg" / "pushlog2.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM pushlog").fetchall()
+    strip(server, a)
+    assert note.exists()
+    reader.close()
+    log = Pushlog(server.repository)
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        log.session(tr)
+    assert not note.exists()
+    assert numbers_in_sqlite(server) == numbers_in_changelog(server)

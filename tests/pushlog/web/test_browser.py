@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pages in a real browser: ours under a policy that allows next to nothing, all of them under the one that is the default."""
+
+import contextlib
+import shutil
+import subprocess
+from urllib.parse import quote
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+
+from testing.waiting import eventually
+from tests.pushlog.conftest import HG, Site, environment
+from tests.pushlog.hostile import STYLES, fill
+
+pytestmark = pytest.mark.processes
+
+POLICY = "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; form-action 'self'"
+
+
+@contextlib.contextmanager
+def serving(folder, repository, settings=""):
+    """The URL of a server."""
+    (folder / "hgrc").write_text(f"[extensions]\n*:required = yes\npushlog =\n{settings}")
+    command = [HG, "serve", "-R", str(repository), "-a", "127.0.0.1", "-p", "0", "--print-url"]
+    process = subprocess.Popen(
+        command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    with process.stdout:
+        yield "http://127.0.0.1:" + process.stdout.readline().decode().rstrip("/\n").rpartition(":")[2]
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def address(root, tmp_path_factory):
+    """The URL of a server of the golden repository with that policy."""
+    with serving(tmp_path_factory.mktemp("browser"), root / "golden", f"[web]\ncsp = {POLICY}\n") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def address_by_default(root, tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("default"), root / "golden") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """The URL of a server of a hostile repository, and the names of its files; the templates' own escaping is all that helps."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        names = fill(
+            Site(
+                folder / "hostile", "[experimental]\nevolution = all\n[ui]\nusername = test\n", create=True
+            ).repository,
+            monkeypatch,
+        )
+    with serving(folder, folder / "hostile", "[web]\ncsp =\n") as address:
+        yield address, names
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1280,900",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+def complaints(browser):
+    return [entry["message"] for entry in browser.get_log("browser") if "favicon" not in entry["message"]]
+
+
+def texts(browser, selector):
+    """What the page shows there; nothing while one page gives way to the next."""
+    try:
+        return [element.text for element in browser.find_elements(By.CSS_SELECTOR, selector)]
+    except StaleElementReferenceException:
+        return []
+
+
+@pytest.mark.parametrize("style", ["paper", "gitweb"])
+def test_the_page_shows_pushes_and_breaks_no_rule(browser, address, style):
+    browser.get(f"{address}/pushloghtml?style={style}")
+    assert complaints(browser) == []
+    assert texts(browser, ".pushid a") == ["#16", "#15", "#14", "#13", "#12", "#10", "#9", "#6"]
+    assert texts(browser, ".pusher .pushuser")[1] == "o'\"b<r>i&en@example.com"
+    assert texts(browser, "#push13 .firstline") == ["amended", "feature, first try"]
+    table = browser.find_element(By.CSS_SELECTOR, ".pushlogtable")
+    assert table.value_of_css_property("table-layout") == "fixed", "our style sheet is not in use"
+    assert table.size["width"] <= 1280
+
+
+def test_the_form_searches_and_keeps_what_was_typed(browser, address):
+    browser.get(f"{address}/pushloghtml")
+    for name, value in (("startdate", "2016-01-01"), ("enddate", "2016-06-30"), ("user", "landing@example.com")):
+        field = browser.find_element(By.NAME, name)
+        field.clear()
+        field.send_keys(value)
+    browser.find_element(By.CSS_SELECTOR, ".pushlogform input[type=submit]").click()
+    eventually(lambda: texts(browser, ".pushid a") == ["#13", "#10"], "the answer")
+    assert texts(browser, ".pushlogquery") == [
+        "Changes pushed after 2016-01-01, before 2016-06-30, by user landing@example.com"
+    ]
+    assert browser.find_element(By.NAME, "user").get_attribute("value") == "landing@example.com"
+
+
+def test_page_links_lead_to_older_pushes_and_a_push_has_an_address(browser, address):
+    browser.get(f"{address}/pushloghtml")
+    browser.find_element(By.LINK_TEXT, "Next").click()
+    eventually(lambda: texts(browser, ".pushid a") == ["#4", "#3", "#2", "#1"], "the older page")
+    browser.find_element(By.LINK_TEXT, "#3").click()
+    eventually(lambda: texts(browser, ".pushid a") == ["#3"], "the page of one push")
+    browser.find_element(By.LINK_TEXT, "converted from git").click()
+    eventually(lambda: "/rev/899299d5bc0e" in browser.current_url, "the changeset's page")
+
+
+PAGES = [
+    "shortlog",
+    "graph",
+    "rev/4",
+    "pushloghtml",
+    "file/tip",
+    "annotate/tip/docs/%2Bplus%2B.txt",
+    "tags",
+    "branches",
+]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_no_page_breaks_the_rules_that_are_the_default(browser, address_by_default, style):
+    complaints(browser)
+    for page in PAGES:
+        browser.get(f"{address_by_default}/{page}?style={style}")
+        assert complaints(browser) == [], page
+        assert browser.find_elements(By.CSS_SELECTOR, "link[rel=stylesheet]")
+
+
+DRAWN = """
+const canvas = document.getElementById('graph');
+return canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(part => part != 0);
+"""
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_scripts_of_mercurial_run_by_default(browser, address_by_default, style):
+    browser.get(f"{address_by_default}/graph?style={style}")
+    assert browser.execute_script(DRAWN), "no graph was drawn"
+    browser.get(f"{address_by_default}/rev/4?style={style}")
+    assert not browser.execute_script("return typeof(process_dates) == 'undefined'")
+
+
+def test_a_script_that_is_not_a_page_s_own_does_not_run(browser, address_by_default):
+    browser.get(f"{address_by_default}/shortlog")
+    complaints(browser)
+    browser.execute_script("""
+        const image = document.createElement('div');
+        image.innerHTML = '<img src="/nosuch" onerror="window.intruded = true">';
+        document.body.appendChild(image);
+        const script = document.createElement('script');
+        script.textContent = 'window.intruded = true';
+        document.body.appendChild(script);
+    """)
+    eventually(lambda: len(complaints(browser)) >= 1, "the browser's refusal")
+    assert not browser.execute_script("return window.intruded")
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_hostile_name_is_text_in_a_browser_without_any_policy(browser, hostile, style):
+    address, names = hostile
+    renamed = quote(names["renamed"])
+    for page in ("shortlog", "graph", "rev/2", f"log/2/{renamed}", f"annotate/2/{renamed}", "pushloghtml?startID=0"):
+        browser.get(f"{address}/{page}{'&' if '?' in page else '?'}style={style}")
+        assert "xevil" in browser.page_source or page.startswith("pushloghtml")
+        assert not browser.find_elements(By.CSS_SELECTOR, "xevil, [xevil], [onerror]"), page
+    assert not [message for message in complaints(browser) if "xevil" in message]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Git commits of changesets: many at once and one by one are the same, in whatever form the changelog is."""
+
+import os
+import random
+
+import pytest
+from mercurial import context, initialization, metadata, revlog
+from mercurial import ui as ui_module
+from mercurial.repo import factory
+from mercurial.revlogutils import constants
+
+from pushlog.web import gitnodes
+from pushlog.web.gitnodes import GitNodes, texts
+
+pytestmark = pytest.mark.processes
+
+initialization.init()
+
+COMMIT = "c0ffee" * 6 + "c0fe"
+NOISE = random.Random(1).randbytes(300_000).hex().encode()
+CHANGES = [
+    # description, extra
+    (b"", {}),
+    (b"x", {b"git_commit": COMMIT.encode()}),
+    (b"words " * 400, {b"branch": b"stable", b"git_commit": COMMIT.encode(), b"z": b"\0\n"}),
+    (b"git_commit: " + COMMIT.encode(), {}),
+    (b"words " * 20_000, {b"git_commit": COMMIT.encode()}),
+    (b"words", {b"git_commit": b"none"}),
+    (b"words", {b"git_commit": b"0" * 40}),
+]
+EXPECTED = [None, COMMIT, COMMIT, None, COMMIT, "none", "0" * 40]
+
+
+@pytest.fixture(params=["zstd", "zlib", "none"])
+def repository(request, tmp_path):
+    return make(tmp_path / "repository", request.param, CHANGES)
+
+
+def make(folder, compression, changes):
+    user_interface = ui_module.ui.load()
+    user_interface.setconfig(b"format", b"revlog-compression", compression.encode())
+    made = factory.repository(user_interface, os.fsencode(folder), create=True).unfiltered()
+    with made.lock(), made.transaction(b"test") as transaction:
+        parent = made.nullid
+        for description, extra in changes:
+            parent = made.changelog.add(
+                made.nullid,
+                metadata.ChangingFiles(),
+                description,
+                transaction,
+                parent,
+                made.nullid,
+                b"ann",
+                b"0 0",
+                extra,
+            )
+    return factory.repository(user_interface, os.fsencode(folder)).unfiltered()
+
+
+def commits(repository, *, are_many):
+    git = GitNodes(repository)
+    git.are_many = are_many
+    found = [git.of(revision, repository.changelog.node(revision)) for revision in repository.changelog]
+    git.save()
+    return found
+
+
+@pytest.mark.parametrize("are_many", [False, True])
+def test_commits_are_found(repository, are_many):
+    assert commits(repository, are_many=are_many) == EXPECTED
+    assert commits(repository, are_many=not are_many) == EXPECTED
+
+
+@pytest.mark.parametrize("is_inline", [True, False])
+@pytest.mark.parametrize("compression", ["zstd", "zlib", "none"])
+def test_texts_in_one_piece_are_the_texts(tmp_path, compression, is_inline):
+    repository = make(tmp_path / "repository", compression, [*CHANGES, (NOISE, {})])
+    log = inline(repository) if is_inline else repository.changelog
+    assert log._inner.inline == is_inline
+    assert dict(texts(log, 0, 1000)) == {revision: log.revision(revision) for revision in log}
+    assert dict(texts(log, 1, 3)) == {revision: log.revision(revision) for revision in (1, 2)}
+
+
+def inline(repository):
+    """A log of one file, as changelogs of old repositories are while they are small."""
+
+    def opened(**options):
+        return revlog.revlog(repository.svfs, target=(constants.KIND_OTHER, b"test"), radix=b"test", **options)
+
+    log = opened(writable=True)
+    log._storedeltachains = False
+    with repository.lock(), repository.transaction(b"test") as transaction:
+        for number in range(len(CHANGES)):
+            text = repository.changelog.revision(number)[:9000]
+            log.addrevision(text, transaction, number, repository.nullid, repository.nullid)
+    return opened()
+
+
+def test_many_commits_are_found_without_looking_at_each_changeset(tmp_path, monkeypatch):
+    monkeypatch.setattr(gitnodes, "_BLOCK_RECORDS", 2)
+    made = make(tmp_path / "repository", "zstd", CHANGES[:5])
+    monkeypatch.setattr(context.changectx, "extra", None)
+    assert commits(made, are_many=True) == EXPECTED[:5]
+    assert commits(made, are_many=False) == EXPECTED[:5]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mercurial's own pages and ours, in every style that Mercurial ships: what a pusher chose is text and nothing else."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.pushlog.conftest import HG, Site, environment
+from tests.pushlog.hostile import FEEDS, NAME, STYLES, Page, addresses, fill
+
+# Mercurial leaves the files of its templates to the garbage collector
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+# What was escaped twice; nothing here has an "&" of its own.
+DOUBLE = re.compile(rb"&amp;(?:lt|gt|quot|amp|#x?[0-9]+);")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    settings = "[experimental]\nevolution = all\n[ui]\nusername = test\n"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        names = fill(Site(folder / "hostile", settings, create=True).repository, monkeypatch)
+    return Site(folder / "hostile", settings), names
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_what_a_pusher_chose_is_text_on_every_page(hostile, style):
+    site, names = hostile
+    intruded, shown = {}, 0
+    for path, query in addresses(names):
+        status, _headers, body = site.get(f"/{path}", f"{query}&style={style}".lstrip("&"))
+        assert status in (200, 400, 403, 404, 500), path
+        page = Page(body)
+        shown += b"xevil" in body
+        if found := page.intrusions() or DOUBLE.findall(body):
+            intruded[path, query] = found[:2]
+    assert not intruded
+    assert shown > 60
+
+
+@pytest.mark.parametrize("style", FEEDS)
+def test_what_a_pusher_chose_is_text_in_every_feed(hostile, style):
+    site, names = hostile
+    for path, query in addresses(names):
+        if not path.startswith(("log", "changelog", "tags", "branches", "bookmarks", "filelog")):
+            continue
+        status, headers, body = site.get(f"/{style}-{path}", query)
+        if status == 200 and "xml" in headers["Content-Type"]:
+            ElementTree.fromstring(body)
+            assert not Page(body).intrusions(), path
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_list_of_repositories_shows_their_names_as_text_and_has_a_policy_before_any_is_opened(tmp_path, style):
+    name = NAME.replace("%", "")
+    (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
+    (tmp_path / "web.conf").write_text(f"[paths]\n/ = {tmp_path}/repos/**\n")
+    (tmp_path / "repos" / f"group {name}").mkdir(parents=True)
+    subprocess.run(
+        [HG, "init", str(tmp_path / "repos" / f"group {name}" / name)], env=environment(tmp_path), check=True
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", LIST, str(tmp_path / "web.conf"), style],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    policy, _newline, body = result.stdout.partition(b"\n")
+    assert b"script-src 'self' 'nonce-" in policy
+    assert b"xevil" in body
+    assert not Page(body).intrusions()
+
+
+LIST = r"""
+import sys
+from mercurial import initialization
+initialization.init()
+from mercurial.hgweb import hgweb
+application = hgweb(sys.argv[1].encode())
+environment = {
+    "wsgi.url_scheme": "http", "wsgi.input": None, "SERVER_NAME": "x", "SERVER_PORT": "80", "SCRIPT_NAME": "",
+    "PATH_INFO": "/", "QUERY_STRING": "style=" + sys.argv[2], "REQUEST_METHOD": "GET",
+}
+headers = {}
+body = b"".join(application(environment, lambda _status, given: headers.update(given)))
+sys.stdout.buffer.write(headers["Content-Security-Policy"].encode() + b"\n" + body)
+"""
+
+
+def test_scripts_of_a_page_carry_the_nonce_of_its_policy_and_no_two_pages_have_the_same(hostile):
+    site, _names = hostile
+    seen = set()
+    for style in STYLES:
+        _status, headers, body = site.get("/graph", f"style={style}")
+        [nonce] = re.findall(r"'nonce-([\w-]{22})'", headers["Content-Security-Policy"])
+        inline = [attributes for tag, attributes in Page(body).elements if tag == "script" and "src" not in attributes]
+        assert inline
+        assert all(attributes["nonce"] == nonce for attributes in inline)
+        assert "ETag" not in headers
+        seen.add(nonce)
+    assert len(seen) == len(STYLES)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/json-pushes", "/pushlog", "/json-rev/0", "/raw-rev/0", "/atom-log", "/static/mercurial.js", "/pushlogstyle"],
+)
+def test_answers_for_programs_have_the_policy_and_their_entity_tag(hostile, path):
+    site, _names = hostile
+    status, headers, _body = site.get(path)
+    assert (status, "default-src 'none'" in headers["Content-Security-Policy"]) == (200, True)
+    assert site.get(path, if_none_match=headers["ETag"])[0] == 304
+
+
+@pytest.mark.parametrize(("setting", "header"), [("csp =", None), ("csp = default-src 'self'", "default-src 'self'")])
+def test_an_operator_s_policy_counts_and_so_does_none(root, setting, header):
+    _status, headers, _body = Site(root / "golden", f"[web]\n{setting}\n").get("/shortlog")
+    assert headers.get("Content-Security-Policy") == header

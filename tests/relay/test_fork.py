@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's look at what the log knows, before it continues any history."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import STATE, Log, Message, topics
+from hgext.vcsreplicator.outbox import Level, Outbox
+from hgext.vcsreplicator.relay import fork
+from hgext.vcsreplicator.words.errors import Unavailable
+from testing.builders.memorylog import MemoryLog
+
+LEVEL = Level(repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=1, id="c" * 32, digest="d" * 64)
+
+
+class Box(Outbox):
+    """An outbox that stands at LEVEL, without a store."""
+
+    def __init__(self) -> None:
+        pass
+
+    def level(self) -> Level:
+        return LEVEL
+
+
+class Slow(MemoryLog):
+    """A log whose topics cannot be read until it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awake = threading.Event()
+
+    def ends(self, topic: str) -> dict[int, int]:
+        if not self.awake.is_set():
+            raise Unavailable("asleep")
+        return super().ends(topic)
+
+
+def watch(log: Log, stop: threading.Event) -> fork.StateWatch:
+    made = fork.StateWatch(log, stop)
+    made.start()
+    return made
+
+
+@pytest.fixture
+def stop() -> threading.Event:
+    return threading.Event()
+
+
+def test_nothing_is_judged_before_the_log_was_read(monkeypatch: pytest.MonkeyPatch, stop: threading.Event) -> None:
+    monkeypatch.setattr(fork, "FIRST_LOOK", 0.0)
+    log = Slow()
+    log.create(topics())
+    watching = watch(log, stop)
+    with pytest.raises(Unavailable, match="not read yet"):
+        watching.fork(Box())
+    stop.set()
+    watching.close()
+
+
+def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
+    log = MemoryLog()
+    log.create(topics())
+    golden = Path(__file__).parent / "golden" / "state.json"
+    log.append(
+        [
+            Message(topic=STATE, key="e" * 32, value=b"nonsense"),
+            Message(topic=STATE, key=LEVEL.repository, value=golden.read_bytes()),
+        ]
+    )
+    watching = watch(log, stop)
+    assert "has its event 7" in (watching.fork(Box()) or "")
+    stop.set()
+    watching.close()

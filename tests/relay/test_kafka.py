@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pushes while Kafka has trouble: what the pusher hears is true, nothing is lost, and order is kept once Kafka is well."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
+
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from testing.builders.pushing import Master, events, running_relay
+from testing.faults.delay import DelayingProxy
+from testing.services.kafka import Kafka
+
+pytestmark = pytest.mark.processes
+
+RECORDED = "remote: recorded push in replication log in "
+KEPT = "remote: replication log not reachable: the push is kept and will be sent"
+
+
+@pytest.fixture
+def master():
+    folder = Path(tempfile.mkdtemp(prefix="push-"))
+    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 3").set_up()
+    shutil.rmtree(folder)
+
+
+def patience(master, seconds):
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
+
+
+@pytest.mark.parametrize("trouble", ["kill", "pause"])
+def test_pushes_outlast_a_broker_that_is_gone_or_hangs(master, own_service, trouble):
+    kafka = own_service(Kafka)
+    with open_log(f"{kafka.url}?topic-prefix=push-") as log:
+        log.create(topics(partitions=4))
+        with running_relay(master.settings(), log):
+            patience(master, 60)
+            master.create("one")
+            master.commit("one", "a")
+            assert RECORDED in master.push("one")
+            getattr(kafka, trouble)()
+            patience(master, 1)
+            for text in "bc":
+                master.commit("one", text)
+                assert KEPT in master.push("one")
+            {"kill": kafka.start, "pause": kafka.resume}[trouble]()
+            patience(master, 120)
+            master.commit("one", "d")
+            assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2, 3, 4, 5]
+
+
+def test_pushes_wait_for_a_missing_topic_without_loss(master, kafka, unique_name):
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
+        with running_relay(master.settings(), log):
+            patience(master, 1)
+            master.create("one")
+            master.commit("one", "a")
+            assert KEPT in master.push("one")
+            log.create(topics(partitions=4))
+            patience(master, 120)
+            master.commit("one", "b")
+            assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
+
+
+class BehindProxy(Kafka):
+    """A broker that tells its clients to come through a proxy."""
+
+    def __init__(self, proxy):
+        super().__init__()
+        self._proxy, proxy.target = proxy, self.port
+
+    def _settings(self):
+        return {**super()._settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}
+
+
+def test_pushers_wait_for_a_slow_broker_and_hear_that_it_has_their_pushes(master, own_service):
+    with DelayingProxy(delay=0.0) as proxy:
+        kafka = own_service(lambda: BehindProxy(proxy))
+        with open_log(f"{kafka.url}?topic-prefix=push-") as log:
+            log.create(topics(partitions=4))
+            proxy.delay = 0.2
+            with running_relay(master.settings(), log):
+                patience(master, 60)
+                master.create("one")
+                for text in "abc":
+                    master.commit("one", text)
+                    said = master.push("one")
+                    assert RECORDED in said
+                    assert float(said.partition(RECORDED)[2].partition("s")[0]) >= 0.2
+                patience(master, 0.05)
+                master.commit("one", "d")
+                assert KEPT in master.push("one")
+            proxy.delay = 0.0
+            assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2, 3, 4, 5]
+
+
+def test_a_record_that_is_too_large_for_the_broker_goes_without_its_bundle(master, kafka, unique_name):
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
+        log.create(topics(partitions=4))
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        admin.alter_configs([ConfigResource("topic", f"{unique_name}-events", {"max.message.bytes": "100000"})])
+        admin.close()
+        with running_relay(master.settings(), log):
+            patience(master, 60)
+            master.create("one")
+            (master.folder / "clone-one/large").write_bytes(os.urandom(200_000))
+            master.commit("one", "a")
+            assert RECORDED in master.push("one")
+            master.commit("one", "b")
+            assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
+
+
+def test_a_push_without_a_relay_sends_to_kafka_itself(master, kafka, unique_name):
+    url = f"{kafka.url}?topic-prefix={unique_name}-"
+    with open_log(url) as log:
+        log.create(topics(partitions=4))
+        (master.folder / "master.hgrc").write_text(
+            (master.folder / "master.hgrc").read_text().replace(f"relay = {master.socket}", f"log = {url}")
+        )
+        patience(master, 60)
+        master.create("one")
+        (master.folder / "clone-one/big").write_bytes(os.urandom(2_000_000))
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2]

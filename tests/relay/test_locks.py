@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's border to Mercurial waits for nobody's lock."""
+
+import os
+from pathlib import Path
+
+from mercurial import initialization
+from mercurial import ui as uimod
+from mercurial.repo import factory
+
+from hgext.vcsreplicator.hg.master.relaying import Repositories
+from hgext.vcsreplicator.outbox import Outbox
+
+
+def test_a_repository_that_somebody_locks_is_announced_later(tmp_path: Path) -> None:
+    initialization.init()
+    folder = str(tmp_path / "a")
+    repo = factory.repository(uimod.ui.load(), os.fsencode(folder), create=True).unfiltered()
+    relay = Repositories({str(tmp_path): ""}, "hg://master")
+    with repo.lock():
+        assert not relay.announce(folder)
+    assert Outbox(repo.svfs).level() is None
+    assert relay.announce(folder)
+    level = Outbox(repo.svfs).level()
+    assert level is not None
+    assert (level.path, level.seq) == ("a", 1)

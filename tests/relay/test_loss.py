@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The log comes back without its newest records: what is still in the outboxes is sent again, without a new push."""
+
+import json
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator import outbox
+from hgext.vcsreplicator.log import STATE, Log, Message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.relay import loss
+from hgext.vcsreplicator.words.levels import State
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.pushing import Master, events, running_relay
+from testing.services.kafka import Kafka
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+SELDOM = 3600.0  # seconds between looks: as if the relay never looked again
+
+
+@pytest.fixture
+def master() -> Iterator[Master]:
+    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
+    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 60").set_up()
+    shutil.rmtree(folder)
+
+
+class File:
+    """The embedded log's database, with the backup that `docs/log.md` tells operators to make."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._copy = folder / "log.db", folder / "copy.db"
+        self.url = f"sqlite://{self._path}"
+
+    def copy(self) -> None:
+        source, target = sqlite3.connect(self._path), sqlite3.connect(self._copy)
+        with target:
+            source.backup(target)
+        source.close()
+        target.close()
+
+    def restore(self) -> None:
+        """Puts the copy where the log was, while others may have that open."""
+        for suffix in ("-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._copy.rename(self._path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    return File(tmp_path)
+
+
+@pytest.fixture
+def log(file: File) -> Iterator[Log]:
+    with open_log(file.url) as log:
+        log.create(topics())
+        yield log
+
+
+def pushes(master: Master, name: str, texts: str) -> None:
+    for text in texts:
+        master.commit(name, text)
+        assert "recorded push in replication log" in master.push(name)
+
+
+def sequences(log: Log, name: str) -> list[int]:
+    """Of the events in the log, first appearances in order; no gap, or it raises."""
+    return [event.seq for event in events(log).get(name, [])]
+
+
+def lost_while_stopped(master: Master, log: Log, file: File) -> None:
+    """Two repositories with events 1 to 4 and 1 to 3, of which the log has lost all but 1 and 2 of the first."""
+    with running_relay(master.settings(), log):
+        master.create("one")
+        pushes(master, "one", "a")
+        file.copy()
+        master.create("two")
+        pushes(master, "two", "ab")
+        pushes(master, "one", "bc")
+    log.close()
+    file.restore()
+    assert [sequences(log, name) for name in ("one", "two")] == [[1, 2], []]
+
+
+def test_what_a_restored_log_lacks_is_sent_when_the_relay_starts(master: Master, log: Log, file: File) -> None:
+    lost_while_stopped(master, log, file)
+    with running_relay(master.settings(scan=SELDOM), log):
+        eventually(lambda: [sequences(log, name) for name in ("one", "two")] == [[1, 2, 3, 4], [1, 2, 3]])
+
+
+def test_what_a_log_lacks_that_is_restored_under_a_running_relay_is_sent(master: Master, log: Log, file: File) -> None:
+    with running_relay(master.settings(), log):
+        master.create("one")
+        pushes(master, "one", "a")
+        file.copy()
+        pushes(master, "one", "bc")
+        file.restore()
+        eventually(lambda: sequences(log, "one") == [1, 2, 3, 4])
+
+
+def test_the_next_push_after_a_loss_stands_behind_what_was_lost(master: Master, log: Log, file: File) -> None:
+    with running_relay(master.settings(scan=SELDOM), log):
+        master.create("one")
+        pushes(master, "one", "a")
+        file.copy()
+        pushes(master, "one", "bc")
+        file.restore()
+        pushes(master, "one", "d")
+        assert sequences(log, "one") == [1, 2, 3, 4, 5]
+
+
+def test_other_records_in_the_place_of_lost_ones_hide_no_loss(master: Master, log: Log, file: File) -> None:
+    lost_while_stopped(master, log, file)
+    log.append([Message(topic="events", key="x", value=b"y", partition=p) for p in range(16) for _ in range(9)])
+    with running_relay(master.settings(scan=SELDOM), log):
+        for name, box in (("one", master.outbox("one")), ("two", master.outbox("two"))):
+            level = box.level()
+            assert level is not None
+            eventually(lambda box=box: (sent := box.sent()) is not None and (sent.offset or 0) >= 9, name)
+    assert set(ids(log)) >= {place.entry.event.id for place in master.outbox("one").kept()}
+
+
+def ids(log: Log) -> list[str]:
+    reader = log.reader({("events", partition): 0 for partition in range(16)})
+    try:
+        return [name for record in reader.poll(0.0, limit=10_000) if (name := record.headers.get("ce_id"))]
+    finally:
+        reader.close()
+
+
+def without_place(box: outbox.Outbox) -> None:
+    """The marker as a release before this one wrote it."""
+    path = Path(box._folder.join(outbox.SENT).decode())
+    marker = json.loads(path.read_bytes())
+    path.write_text(json.dumps({name: marker[name] for name in ("seq", "id", "segment", "end")}))
+
+
+def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
+    master: Master, log: Log, file: File
+) -> None:
+    lost_while_stopped(master, log, file)
+    without_place(master.outbox("one"))
+    level = master.outbox("one").level()
+    assert level is not None
+    with running_relay(master.settings(scan=SELDOM), log):
+        eventually(lambda: sequences(log, "one") == [1, 2, 3, 4])
+    without_place(master.outbox("one"))
+    log.append([Message(topic=STATE, key=level.repository, value=to_json(state(level)))])
+    before = log.ends("events")
+    with running_relay(master.settings(), log):
+        master.create("three")
+        eventually(lambda: sequences(log, "three") == [1])
+    assert sum(log.ends("events").values()) == sum(before.values()) + 1
+
+
+def state(level: outbox.Level) -> State:
+    return State(
+        repository=level.repository,
+        incarnation=level.incarnation,
+        path=level.path,
+        generation=level.generation,
+        seq=level.seq,
+        event=level.id,
+        digest=level.digest,
+        released=0,
+        noticed=0,
+        roster=1,
+    )
+
+
+def test_what_the_outbox_keeps_no_more_is_named(
+    master: Master, log: Log, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, object]] = []
+    monkeypatch.setattr(loss.log, "error", lambda event, **fields: said.append({"event": event, **fields}))
+    lost_while_stopped(master, log, file)
+    box = master.outbox("one")
+    folder = Path(box._folder.join(b"").decode())
+    places = list(box.kept())
+    content = (folder / "outbox.0001.log").read_bytes()
+    (folder / "outbox.0002.log").write_bytes(content[places[2].end :])  # as if 1 to 3 had been pruned
+    (folder / "outbox.0001.log").unlink()
+    sent = json.loads((folder / "outbox.sent").read_bytes())
+    (folder / "outbox.sent").write_text(
+        json.dumps({**sent, "segment": 2, "end": (folder / "outbox.0002.log").stat().st_size})
+    )
+    with running_relay(master.settings(scan=SELDOM), log):
+        eventually(lambda: said)
+    assert [(line["path"], line["missing"]) for line in said] == [("one", "1 to 3")]
+    assert "hg replicatesync" in str(said[0]["next_step"])
+    assert master.outbox("one").sent().seq == 4  # type: ignore[union-attr]
+
+
+def test_a_push_that_sends_itself_sends_what_a_restored_log_lacks(master: Master, log: Log, file: File) -> None:
+    hgrc = master.folder / "master.hgrc"
+    hgrc.write_text(hgrc.read_text().replace(f"relay = {master.socket}", f"log = {file.url}"))
+    master.create("one")
+    pushes(master, "one", "a")
+    file.copy()
+    pushes(master, "one", "bc")
+    log.close()
+    file.restore()
+    pushes(master, "one", "d")
+    assert sequences(log, "one") == [1, 2, 3, 4, 5]
+
+
+def test_a_loss_sends_nothing_again_that_an_adoption_set_aside(master: Master, log: Log, file: File) -> None:
+    with running_relay(master.settings(), log):
+        master.create("one")
+        pushes(master, "one", "a")
+    shutil.copytree(master.root / "one", master.folder / "backup")
+    with running_relay(master.settings(), log):
+        pushes(master, "one", "b")
+    shutil.rmtree(master.root / "one")
+    (master.folder / "backup").rename(master.root / "one")
+    master.develop("clone", "-q", str(master.root / "one"), str(master.folder / "clone-other"))
+    (master.folder / "clone-other" / "file").write_text("c")
+    master.develop("-R", str(master.folder / "clone-other"), "commit", "-q", "-A", "-m", "c")
+    where = f"ssh://x/{master.root / 'one'}"
+    box = master.outbox("one")
+    hgrc = master.folder / "master.hgrc"
+    hgrc.write_text(hgrc.read_text().replace("acknowledge-timeout = 60", "acknowledge-timeout = 0.1"))
+    master.develop("-R", str(master.folder / "clone-other"), "push", where)  # kept, and another event 3
+    aside = [place.entry.event.id for place in box.kept()][-1]
+    box.set_fork("the log has another event 3 of it")
+    file.copy()
+    master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+    with running_relay(master.settings(), log):
+        eventually(lambda: len(events(log)["one"]) == 4)
+    log.close()
+    file.restore()
+    with running_relay(master.settings(scan=SELDOM), log):
+        eventually(lambda: len(events(log)["one"]) == 4)
+    assert aside not in ids(log)
+
+
+def restored_broker(kafka: Kafka, then: Callable[[], None]) -> None:
+    """Its data of now, put back after `then` and another stop."""
+    kafka.stop()
+    shutil.copytree(kafka.folder / "data", kafka.folder / "copy")
+    kafka.start()
+    then()
+    kafka.kill()
+    shutil.rmtree(kafka.folder / "data")
+    (kafka.folder / "copy").rename(kafka.folder / "data")
+    kafka.start()
+
+
+@pytest.mark.parametrize("pushed_since", [0, 1])
+def test_what_a_broker_with_older_data_lacks_is_sent(
+    master: Master, own_service: Callable[[type[Kafka]], Kafka], pushed_since: int
+) -> None:
+    kafka = own_service(Kafka)
+    with open_log(f"{kafka.url}?topic-prefix=push-") as log:
+        log.create(topics(partitions=4))
+        with running_relay(master.settings(scan=SELDOM if pushed_since else 0.3), log):
+            master.create("one")
+            pushes(master, "one", "a")
+            restored_broker(kafka, lambda: pushes(master, "one", "bc"))
+            pushes(master, "one", "d" * pushed_since)
+            eventually(lambda: sequences(log, "one") == [1, 2, 3, 4, 5][: 4 + pushed_since])

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's work on repositories, with outboxes of no Mercurial."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator import outbox
+from hgext.vcsreplicator.log import EVENTS, topics
+from hgext.vcsreplicator.outbox import Entry, Level, Needs, Outbox, Store
+from hgext.vcsreplicator.relay import work as relay_work
+from hgext.vcsreplicator.relay.fork import StateWatch
+from hgext.vcsreplicator.relay.loss import LossWatch
+from hgext.vcsreplicator.relay.sending import Sender
+from hgext.vcsreplicator.relay.work import LOOKS, Work
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.event import Changes, Settings, Tip, Type
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+from testing.waiting import eventually
+
+
+class Folder(Store):
+    """A store that can be written to, as Mercurial's vfs."""
+
+    def __call__(self, name: bytes, mode: bytes) -> Any:
+        return open(self.join(name), mode.decode())
+
+
+class Transaction:
+    """One that commits whatever happens."""
+
+    def add(self, name: bytes, offset: int) -> None:
+        pass
+
+
+def following(level: Level, count: int) -> list[Entry]:
+    """`count` entries behind `level`, with new identifiers."""
+    made = []
+    for _ in range(count):
+        event = outbox.next_event(
+            level,
+            Type.CHANGED,
+            time=1.0,
+            source="serve",
+            changes=Changes(added=None),
+            after=Tip(length=0, node="0" * 40),
+            settings=Settings(),
+        )
+        made.append(Entry(event=event, needs=Needs.NOTHING))
+        level = outbox.level_of(event)
+    return made
+
+
+class Locked:
+    """Repositories of which somebody holds the lock, counting who is told so, until they are `open`."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.asked = Counter[str]()
+
+    def recover(self, folder: str) -> bool:
+        self.asked[os.path.basename(folder)] += 1
+        return self.open
+
+    announce = recover
+
+
+@dataclass
+class Master:
+    """Repositories below a folder, and the relay's work on them with two workers."""
+
+    root: Path
+    log: MemoryLog
+    work: Work
+    locked: Locked
+    clock: HandClock
+
+    def write(self, name: str, entries: Sequence[Entry]) -> Outbox:
+        """Appends to the outbox of a repository."""
+        store = self.root / name / ".hg" / "store"
+        store.mkdir(parents=True, exist_ok=True)
+        box = Outbox(Folder(str(store)))
+        box.append(Transaction(), entries)
+        return box
+
+    def poke(self, name: str) -> None:
+        self.work.poke(self.folder(name), now=True)
+
+    def folder(self, name: str) -> str:
+        """Of a repository."""
+        return str(self.root / name)
+
+    def until(self, claim: Callable[[], bool]) -> None:
+        """Lets time pass, so that what is put off is tried again, until the claim is true."""
+
+        def passed() -> bool:
+            self.clock.advance(60)
+            return claim()
+
+        eventually(passed)
+
+    def sent(self) -> list[str]:
+        """The identifiers of the events in the log."""
+        reader = self.log.reader({(EVENTS, partition): 0 for partition in range(self.log.partitions(EVENTS))})
+        return [wire.decode(record.value).event.id for record in reader.poll(0.0) if record.value is not None]
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[Master]:
+    log, stop = MemoryLog(), threading.Event()
+    log.create(topics())
+    watch = StateWatch(log, stop)
+    sender = Sender(log=log, source="hg://master", bundles=None, blobs=None)  # type: ignore[arg-type]
+    locked, clock = Locked(), HandClock()
+    losses = LossWatch(log, watch.state)
+    work = Work(sender, locked, watch, losses, workers=2, stop=stop, clock=clock)
+    watch.start()
+    yield Master(tmp_path, log, work, locked, clock)
+    stop.set()
+    work.drain(60.0)
+    watch.close()
+
+
+@pytest.mark.parametrize("pushed_since", [0, 1, 2])
+def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_since: int) -> None:
+    first = following(outbox.first_level("a", 1), 1)
+    newest = following(outbox.level_of(first[0].event), 1)
+    box = master.write("a", first + newest)
+    master.poke("a")
+    eventually(lambda: not box.has_unsent())
+    for file in (master.root / "a" / ".hg" / "store").iterdir():
+        file.unlink()
+    box = master.write("a", first + following(outbox.level_of(first[0].event), pushed_since))
+    master.poke("a")
+    eventually(lambda: box.fork() is not None or not box.has_unsent())
+    assert "restored from a backup" in (box.fork() or "")
+    assert master.sent() == [entry.event.id for entry in first + newest]
+
+
+def test_repositories_whose_lock_another_process_holds_stop_no_other(master: Master) -> None:
+    boxes = {name: master.write(name, following(outbox.first_level(name, 1), 1)) for name in "abcd"}
+    with ExitStack() as held:
+        for name in "abc":
+            assert held.enter_context(boxes[name].sending(wait=False))
+            master.poke(name)
+        master.poke("d")
+        eventually(lambda: not boxes["d"].has_unsent())
+    master.until(lambda: not any(box.has_unsent() for box in boxes.values()))
+    assert len(master.sent()) == 4
+
+
+def test_a_repository_that_cannot_be_announced_yet_is_tried_again(master: Master) -> None:
+    box = master.write("a", following(outbox.first_level("a", 1), 1))
+    master.work.announce(master.folder("a"))
+    eventually(lambda: master.locked.asked["a"])
+    master.locked.open = True
+    master.until(lambda: not box.has_unsent())
+
+
+def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent_meanwhile(master: Master) -> None:
+    box = master.write("a", following(outbox.first_level("a", 1), 1))
+    (master.root / "a" / ".hg" / "store" / "journal").touch()
+    master.poke("a")
+    master.work.recover(master.folder("a"))
+    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    assert not box.has_unsent()
+    assert master.locked.asked["a"] == LOOKS + 1

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The HTTP server of the services against clients that are silent, and against requests that two servers read in two ways."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.service import listening
+
+pytestmark = pytest.mark.processes
+
+PATIENCE = 30
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A server that answers with the path, the server's name and the length of the body."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        body = environ["wsgi.input"].read()
+        text = f"{environ['PATH_INFO']} {environ['SERVER_NAME']} {len(body)}\n".encode()
+        start_response("200 OK", [("Content-Length", str(len(text)))])
+        return [text]
+
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server.effective_port
+    server.close()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+
+
+def answers(port: int, request: bytes) -> bytes:
+    """Everything that the server says until it closes the connection or we do, once it has read the request."""
+    with connect(port) as client:
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        said = b""
+        while more := client.recv(65536):
+            said += more
+        return said
+
+
+@pytest.mark.parametrize(
+    "silent", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx"]
+)
+def test_many_silent_connections_keep_no_one_out(port: int, silent: bytes) -> None:
+    with ExitStack() as open_connections:
+        for _ in range(2 * listening.CONNECTIONS):
+            connection = open_connections.enter_context(connect(port))
+            connection.sendall(silent)
+        assert answers(port, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 ")
+
+
+def test_a_request_under_way_is_not_what_gives_way() -> None:
+    goes_on = threading.Event()
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        if environ["PATH_INFO"] == "/long":
+            assert goes_on.wait(PATIENCE)
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        with ExitStack() as open_connections:
+            long = open_connections.enter_context(connect(server.effective_port))
+            long.sendall(b"GET /long HTTP/1.0\r\n\r\n")
+            for _ in range(listening.CONNECTIONS + 10):
+                open_connections.enter_context(connect(server.effective_port))
+            assert answers(server.effective_port, b"GET / HTTP/1.0\r\n\r\n").endswith(b"ok")
+            goes_on.set()
+            assert long.makefile("rb").read().endswith(b"ok")
+    finally:
+        server.close()
+
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_of_two_lengths",
+    [
+        b"POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n%s"
+        % (len(SMUGGLED) + 5, SMUGGLED),
+        b"POST /first HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n%s"
+        % SMUGGLED,
+        b"POST /first HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n%s" % SMUGGLED,
+        b"POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n%s" % SMUGGLED,
+    ],
+)
+def test_a_request_of_two_lengths_is_refused_with_all_that_follows(port: int, request_of_two_lengths: bytes) -> None:
+    said = answers(port, request_of_two_lengths)
+    assert said.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+    assert said.count(b"Content-Type:") == 1
+    assert b"smuggled" not in said
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a:port\r\n\r\n",
+        b'GET / HTTP/1.1\r\nHost: "><script>\r\n\r\n',
+        b"GET /a%00b HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /a%0d%0ab HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET * HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET nowhere HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"\x16\x03\x01\r\n\r\n",
+    ],
+)
+def test_a_malformed_request_is_answered_with_400(port: int, request_: bytes) -> None:
+    assert answers(port, request_).split(b" ")[1] == b"400"
+
+
+@pytest.mark.parametrize("host", [b"hg.example", b"hg.example:8080", b"[::1]:80", b"127.0.0.1"])
+def test_a_sound_request_is_answered(port: int, host: bytes) -> None:
+    said = answers(
+        port, b"POST /a%%20b?x=1 HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n" % host
+    )
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert b"/a b " in said
+    assert said.endswith(b" 3\n")
+
+
+def test_without_a_host_the_address_is_the_name(port: int) -> None:
+    assert b" 127.0.0.1 " in answers(port, b"GET / HTTP/1.0\r\n\r\n")

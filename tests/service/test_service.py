@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How a service ends: its exit code says whether starting it again can help, one line says why it ended."""
+
+import errno
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import pytest
+import structlog
+
+from hgext.vcsreplicator import cli
+from hgext.vcsreplicator.service import serve
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def full_database() -> sqlite3.Error:
+    """What SQLite says when no page is left."""
+    database = sqlite3.connect(":memory:")
+    database.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(sqlite3.Error) as caught:
+        database.execute("CREATE TABLE t (x)")
+    database.close()
+    return caught.value
+
+
+def because_of(cause: Exception) -> BadConfig:
+    error = BadConfig("state: /var/x: cannot be used")
+    error.__cause__ = cause
+    return error
+
+
+def ends(error: Exception) -> tuple[int, list[dict[str, object]]]:
+    """The exit code of a service whose stage raises this, and what it logged."""
+
+    def stage(*_: object) -> None:
+        raise error
+
+    with structlog.testing.capture_logs() as lines:
+        return serve("relay", stage), [dict(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BadConfig("mirror.toml: root: expected a folder"), 78),
+        (because_of(FileNotFoundError(errno.ENOENT, "No such file")), 78),
+        (because_of(PermissionError(errno.EACCES, "Permission denied")), 78),
+        (because_of(BlockingIOError(errno.EAGAIN, "the lock is another's")), 78),
+        (because_of(OSError(errno.ENOSPC, "No space left on device")), 1),
+        (because_of(OSError(errno.EMFILE, "Too many open files")), 1),
+        (because_of(OSError(errno.EIO, "Input/output error")), 1),
+        (because_of(full_database()), 1),
+        (OSError(errno.EMFILE, "Too many open files"), 1),
+        (Unavailable("the log is away"), 1),
+        (Fenced("a newer one"), 76),
+    ],
+    ids=str,
+)
+def test_a_unit_stays_down_only_for_what_an_operator_must_change(error: Exception, code: int) -> None:
+    ended, [line] = ends(error)
+    assert ended == code
+    assert line["log_level"] == "error"
+    assert line["reason"] == str(error)
+
+
+def test_a_fault_of_ours_is_told_with_its_traceback() -> None:
+    ended, [line] = ends(RuntimeError("a fault of ours"))
+    assert (ended, line["event"], line["exc_info"]) == (1, "crashed", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (because_of(OSError(errno.ENOSPC, "No space left on device")), 1),
+        (BadConfig("wrong"), 78),
+        (OSError(errno.EMFILE, "Too many open files"), 1),
+    ],
+    ids=str,
+)
+def test_before_a_service_began_it_is_the_same(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**_: object) -> Callable[[], None]:
+        raise error
+
+    monkeypatch.setattr(cli.program, "main", fails)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    assert capsys.readouterr().err == f"vcsreplicator: {error}\n"

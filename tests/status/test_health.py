@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""When a load balancer may send clients to a mirror: each reason against it, and that it passes."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import ACKS, ROSTER, Log, Message, topics
+from hgext.vcsreplicator.log import STATE as STATES
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, judge, late
+from hgext.vcsreplicator.words.clock import Silence
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, State
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
+from testing.waiting import eventually
+
+NOW = 1000.0
+SETTINGS = HealthSettings(behind=10, late=5.0, silence=30.0)
+REPOSITORY, INCARNATION = "1" * 32, "2" * 32
+STATE = State(
+    repository=REPOSITORY,
+    incarnation=INCARNATION,
+    path="folder/one",
+    generation=1,
+    seq=7,
+    event="3" * 32,
+    digest="4" * 64,
+    released=7,
+    noticed=7,
+    roster=1,
+)
+ACK = Ack(
+    mirror="alpha",
+    repository=REPOSITORY,
+    incarnation=INCARNATION,
+    applied=7,
+    serving=7,
+    event="3" * 32,
+    digest="4" * 64,
+    applied_at=NOW,
+    served_at=NOW,
+)
+
+
+def picture(**members: object) -> Picture:
+    """A mirror that serves everything, and what shall be otherwise."""
+    usual = {
+        "roster": Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE),)),
+        "states": {REPOSITORY: STATE},
+        "acks": {("alpha", REPOSITORY): ACK},
+        "beats": {"alpha": Beat(mirror="alpha", time=NOW - 1, positions={}, version="1")},
+        "aggregator": AggregatorBeat(time=NOW - 1, roster=1, held=0),
+    }
+    return Picture(**{**usual, **members})  # type: ignore[arg-type]
+
+
+def reasons(seen: Picture, since: float = NOW, **silent: float) -> tuple[str, ...]:
+    """Why alpha is not ready; `silent` says of whom the last new sign was seen how many seconds ago."""
+    silence = Silence(NOW)
+    for who, seconds in silent.items():
+        silence.heard(who, "a sign", NOW - seconds)
+    begun = dict.fromkeys(late(seen, "alpha"), since)
+    return judge(seen, "alpha", since=begun, silence=silence, now=NOW, settings=SETTINGS)
+
+
+def test_a_mirror_that_serves_everything_is_ready() -> None:
+    assert reasons(picture()) == ()
+
+
+@pytest.mark.parametrize("state", [MirrorState.JOINING, MirrorState.INACTIVE, MirrorState.REMOVED])
+def test_only_an_active_mirror_is_ready(state: MirrorState) -> None:
+    assert reasons(picture(roster=Roster(mirrors=(Mirror(name="alpha", state=state),)))) == (state.value,)
+
+
+def test_a_stranger_is_not_ready() -> None:
+    assert reasons(picture(roster=Roster())) == ("not in the roster",)
+
+
+def test_a_mirror_without_a_fresh_sign_of_life_is_not_ready() -> None:
+    assert reasons(picture(beats={})) == ("the mirror has given no sign of life",)
+    assert reasons(picture(), alpha=30.0) == ()
+    assert reasons(picture(), alpha=31.0) == ("the mirror is silent for 31 s",)
+
+
+def test_without_the_aggregators_beat_for_30_seconds_it_is_not_ready() -> None:
+    assert reasons(picture(aggregator=None)) == ("the aggregator has given no sign of life",)
+    assert reasons(picture(), aggregator=30.0) == ()
+    assert reasons(picture(), aggregator=31.0) == ("the aggregator is silent for 31 s",)
+
+
+def test_more_events_behind_than_allowed_is_not_ready() -> None:
+    assert reasons(picture(states={REPOSITORY: replace(STATE, seq=17)})) == ()
+    assert reasons(picture(states={REPOSITORY: replace(STATE, seq=18)})) == (
+        "11 events behind, at most 10 are allowed",
+    )
+
+
+def test_showing_less_than_is_released_counts_once_it_lasts() -> None:
+    seen = picture(acks={("alpha", REPOSITORY): replace(ACK, serving=6)})
+    assert reasons(seen, since=NOW - 5.0) == ()
+    assert reasons(seen, since=NOW - 5.1) == ("shows less than is released of folder/one",)
+
+
+def test_a_level_of_a_former_incarnation_does_not_count() -> None:
+    assert late(picture(acks={("alpha", REPOSITORY): replace(ACK, incarnation="5" * 32)}), "alpha") == {REPOSITORY}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"states": {REPOSITORY: replace(STATE, deleted=True)}},
+        {"states": {REPOSITORY: replace(STATE, released=0)}},
+        {"roster": Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, deactivated=(REPOSITORY,)),))},
+        {
+            "roster": Roster(
+                mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("path:other",))),)
+            )
+        },
+    ],
+    ids=["deleted", "nothing released", "given up for this mirror", "not carried"],
+)
+def test_what_nobody_expects_of_the_mirror_makes_it_not_late(members: dict[str, object]) -> None:
+    assert late(picture(acks={}, **members), "alpha") == frozenset()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The folder of an embedded log that says: the mirror is active and serves everything."""
+    folder = tmp_path / "log"
+    folder.mkdir()
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        log.create(topics())
+        say(log, picture())
+    return folder
+
+
+def say(log: Log, seen: Picture) -> None:
+    """Writes the picture as the aggregator and the mirror would."""
+    assert seen.roster is not None
+    assert seen.aggregator is not None
+    written = [
+        (ROSTER, "roster", seen.roster),
+        (STATES, "aggregator", seen.aggregator),
+        *((STATES, name, state) for name, state in seen.states.items()),
+        *((ACKS, f"{mirror}/{name}", ack) for (mirror, name), ack in seen.acks.items()),
+        *((ACKS, mirror, beat) for mirror, beat in seen.beats.items()),
+    ]
+    log.append([Message(topic=topic, key=key, value=to_json(value)) for topic, key, value in written])
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """In one step: what has the former target open keeps that."""
+    fresh = target.with_name("fresh")
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(fresh)) as new:
+        old.backup(new)
+    for name in ("-wal", "-shm"):
+        target.with_name(target.name + name).unlink(missing_ok=True)
+    fresh.rename(target)
+
+
+def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path) -> None:
+    with open_log(f"sqlite://{place}/log.db") as log, open_log(f"sqlite://{place}/log.db") as other:
+        ask = Endpoint(log, "alpha", SETTINGS)
+        assert ask() == {"ready": True, "reasons": [], "mirror": "alpha"}
+        place.rename(place.with_name("away"))
+        away = ask()
+        assert not away["ready"]
+        assert away["reasons"][0].startswith("the log cannot be read: ")
+        place.with_name("away").rename(place)
+        say(other, picture(roster=Roster(mirrors=(Mirror(name="alpha", state=MirrorState.INACTIVE),))))
+        eventually(lambda: ask()["reasons"] == ["inactive"])
+
+
+def test_a_log_that_was_restored_from_a_copy_is_looked_at_anew(place: Path) -> None:
+    copy_database(place / "log.db", place / "copy")
+    with open_log(f"sqlite://{place}/log.db") as log:
+        ask = Endpoint(log, "alpha", SETTINGS)
+        late_elsewhere = {**picture().states, "9" * 32: replace(STATE, repository="9" * 32, path="folder/lost")}
+        say(
+            log,
+            picture(states=late_elsewhere, roster=Roster(mirrors=(Mirror(name="alpha", state=MirrorState.JOINING),))),
+        )
+        assert "joining" in ask()["reasons"]
+        copy_database(place / "copy", place / "log.db")
+        # Once it says that the log lost records; then nothing of what it held is believed any more.
+        seen = []
+        eventually(lambda: seen.append(ask()) or seen[-1]["ready"])
+        assert any(one["reasons"][0].startswith("the log cannot be read: ") for one in seen[:-1])

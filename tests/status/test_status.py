@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What `status` and `check` make of the log: nothing is called level that is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator import status
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, Message, topics
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, State
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Role, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+ALPHA = Mirror(name="alpha", state=MirrorState.ACTIVE)
+
+
+class Installation:
+    """A log with one repository of three events, one mirror and one destination; everything is level unless said otherwise."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.log = MemoryLog(clock=self.clock)
+        self.log.create(topics(partitions=1))
+        self.chain = Chain("group/one")
+        self.chain.take(3)
+        last = self.chain.events[-1]
+        self.state = State(
+            repository=last.repository,
+            incarnation=last.incarnation,
+            path=last.path,
+            generation=1,
+            seq=3,
+            event=last.id,
+            digest=last.digest,
+            released=3,
+            noticed=3,
+            roster=1,
+        )
+        self.write(ROSTER, KEY, Roster(mirrors=(ALPHA,)))
+        self.write(STATE, last.repository, self.state)
+        for number in range(3):
+            self.log.append([Message(topic=NOTICES, key=last.repository, value=b"%d" % number)])
+        self.delivered(3)
+
+    def write(self, topic: str, key: str, value: object) -> None:
+        self.log.append([Message(topic=topic, key=key, value=to_json(value))])
+
+    def ack(self, applied: int) -> None:
+        self.write(ACKS, f"alpha/{self.chain.repository}", self.chain.ack("alpha", applied))
+
+    def delivered(self, count: int) -> None:
+        self.log.acknowledge("notifier-lines", NOTICES, {0: count})
+
+    def picture(self, after: float = 0.0) -> status.Picture:
+        """What is seen after so many seconds; mirror and aggregator live."""
+        self.clock.advance(after)
+        now = self.clock.now()
+        self.write(STATE, "aggregator", AggregatorBeat(time=now, roster=1, held=0))
+        self.write(ACKS, "alpha", Beat(mirror="alpha", time=now, positions={}, version="1"))
+        picture = status.Follower(self.log).update()
+        status.look_at_destinations(self.log, picture)
+        return picture
+
+    def found(self, after: float = 0.0, destinations: tuple[str, ...] = ("lines",)) -> list[tuple[int, str]]:
+        found = status.findings(self.picture(after), self.clock.now(), destinations=destinations)
+        return [(finding.level, finding.text) for finding in found]
+
+
+@pytest.fixture
+def installation() -> Installation:
+    return Installation()
+
+
+def test_what_is_level_needs_nobody(installation: Installation) -> None:
+    installation.ack(3)
+    assert installation.found(after=10_000.0) == []
+
+
+def test_a_mirror_that_never_acked_is_behind_by_all(installation: Installation) -> None:
+    assert installation.picture().behind("alpha") == 3
+
+
+def test_what_a_mirror_does_not_carry_is_none_of_its_lag(installation: Installation) -> None:
+    rules = Rules(exclude=("path:group/one",))
+    installation.write(ROSTER, KEY, Roster(mirrors=(replace(ALPHA, rules=rules),)))
+    assert installation.picture().behind("alpha") == 0
+    installation.write(ROSTER, KEY, Roster(mirrors=(replace(ALPHA, deactivated=(installation.chain.repository,)),)))
+    assert installation.picture().behind("alpha") == 0
+
+
+def test_a_rule_of_an_older_release_that_cannot_be_evaluated_is_named_with_what_to_type(
+    installation: Installation,
+) -> None:
+    installation.ack(3)
+    rules = Rules(include=("re:(?!private/)", "re:users/.*$"), exclude=("path:a b",))
+    gone = Mirror(name="gone", state=MirrorState.REMOVED, rules=rules)
+    installation.write(ROSTER, KEY, Roster(mirrors=(replace(ALPHA, rules=rules), gone)))
+    [(level, text)] = installation.found()
+    assert level == 1
+    assert text.startswith("mirror alpha: rule 're:(?!private/)' leaves nothing out, because it cannot be evaluated: ")
+    command = "vcsreplicator roster rules alpha --include RULE --include 're:users/.*$' --exclude 'path:a b' --yes"
+    assert text.endswith(f"; give it other rules: {command}")
+
+
+def test_a_mirror_that_does_not_get_on_is_named(installation: Installation) -> None:
+    assert installation.found(after=59.0) == []
+    [(level, text)] = installation.found(after=2.0)
+    assert level == 1
+    assert text == "mirror alpha does not get on with group/one; see: vcsreplicator trace group/one"
+
+
+def test_a_mirror_that_does_not_serve_what_is_released_is_named(installation: Installation) -> None:
+    installation.write(ACKS, f"alpha/{installation.chain.repository}", installation.chain.ack("alpha", 3, serving=2))
+    assert "does not get on" in installation.found(after=61.0)[0][1]
+
+
+def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(installation: Installation) -> None:
+    installation.ack(3)
+    adopted = replace(installation.state, incarnation="f" * 32, seq=1, released=0, noticed=0)
+    installation.write(STATE, installation.chain.repository, adopted)
+    assert installation.picture().behind("alpha") == 1
+    assert "does not get on" in installation.found(after=61.0)[0][1]
+
+
+def test_notices_that_no_mirror_gates_are_critical(installation: Installation) -> None:
+    installation.write(ROSTER, KEY, Roster())
+    installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
+    [(level, text)] = installation.found(after=61.0)
+    assert (level, text.partition(":")[0]) == (2, "notices are held of group/one")
+
+
+def test_a_destination_that_stands_still_is_named(installation: Installation) -> None:
+    installation.ack(3)
+    installation.delivered(2)
+    assert installation.found(after=60.0) == []
+    [(level, text)] = installation.found(after=60.0)
+    assert (level, text.partition(";")[0]) == (
+        1,
+        "destination lines stands still: 1 notices wait, the first for 2 min",
+    )
+    assert installation.found(after=3600.0)[0][0] == 2
+
+
+def test_a_destination_that_was_never_served_is_named_and_a_removed_one_is_not(installation: Installation) -> None:
+    installation.ack(3)
+    installation.delivered(0)
+    [(_, text)] = installation.found(after=5000.0, destinations=("pulse",))
+    assert text == "destination pulse has never been served; does its notifier run?"
+
+
+def test_a_mirror_that_was_just_added_is_not_silent_yet(installation: Installation) -> None:
+    joining = Mirror(name="beta", state=MirrorState.JOINING, since=installation.clock.now())
+    installation.write(ROSTER, KEY, Roster(mirrors=(joining,)))
+    assert installation.found(after=60.0) == []
+    assert "mirror beta is silent" in installation.found(after=1.0)[0][1]
+
+
+def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(installation: Installation) -> None:
+    backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=Role.BACKUP)
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:group/one",)))
+    installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, backup, beta)))
+    installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
+    installation.ack(3)
+    assert [(level, text.partition(";")[0]) for level, text in installation.found(after=61.0)] == [
+        (2, "mirror beta is silent and holds back notices (0 wait)"),
+        (1, "mirror backup is silent"),
+    ]
+
+
+def test_what_holds_a_notice_back_are_mirrors_that_gate_it_heard_of_or_not(installation: Installation) -> None:
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE)
+    gone = Mirror(name="gone", state=MirrorState.INACTIVE)
+    installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta, gone)))
+    for name, applied in (("alpha", 3), ("gone", 1)):
+        installation.write(ACKS, f"{name}/{installation.chain.repository}", installation.chain.ack(name, applied))
+    assert installation.picture().holding(installation.state) == ["beta"]

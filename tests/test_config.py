@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The configuration file: every mistake is one line with file, key and what was expected."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.words.errors import BadConfig
+
+pytestmark = pytest.mark.processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    poll_timeout: float
+    name: str
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers: expected a number from 1, got {self.workers}")
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("log = 5", "log: expected text, got 5"),
+        ("", "log: expected text, got None"),
+        ('log = "sqlite:///x"\n[mirorr.a]', "mirorr: unknown, expected one of log, "),
+        ("log = ", "not TOML: "),
+    ],
+)
+def test_a_file_that_is_wrong_as_a_whole_is_refused_when_read(tmp_path: Path, text: str, complaint: str) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(BadConfig) as caught:
+        load(file)
+    assert str(caught.value).startswith(f"{file}: {complaint}")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadConfig, match=r"/nowhere/x.toml: cannot be read: No such file"):
+        load("/nowhere/x.toml")
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ("poll-timeout = 'fast'", "mirror.a.poll-timeout: expected a number, got 'fast'"),
+        ("", "mirror.a: key 'poll-timeout' is missing"),
+        ("poll-timeout = 1\nroots = 1", "mirror.a: unknown key 'roots'"),
+        ("poll-timeout = 1\nworkers = 0", "mirror.a.workers: expected a number from 1, got 0"),
+    ],
+)
+def test_a_wrong_section_is_refused_with_file_and_key(tmp_path: Path, section: str, complaint: str) -> None:
+    file = written(tmp_path, f'log = "sqlite:///x"\n[mirror.a]\n{section}\n')
+    with pytest.raises(BadConfig) as caught:
+        load(file).settings(Example, "mirror", "a", name="a")
+    assert str(caught.value) == f"{file}: {complaint}"
+
+
+def test_a_missing_section_is_named_with_those_there_are(tmp_path: Path) -> None:
+    file = written(tmp_path, 'log = "sqlite:///x"\n[mirror.a]\n[mirror.b]\n')
+    with pytest.raises(BadConfig, match=r"section \[mirror.c\] is missing \(there are: a, b\)"):
+        load(file).settings(Example, "mirror", "c", name="c")
+
+
+def test_a_section_becomes_its_settings(tmp_path: Path) -> None:
+    file = written(tmp_path, 'log = "sqlite:///x"\n[mirror.a]\npoll-timeout = 1\nworkers = 3\n')
+    assert load(file).settings(Example, "mirror", "a", name="a") == Example(poll_timeout=1.0, name="a", workers=3)
+
+
+@pytest.mark.parametrize("value", ["nonsense", "host", "host:", ":80", "host:99999", "host:x", "host:0", "host:\u00b2"])
+def test_an_address_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    file = written(tmp_path, f'log = "sqlite:///x"\n[listen]\nrelay = "{value}"\n')
+    with pytest.raises(BadConfig, match=r"listen.relay: expected host:port, got"):
+        load(file).listen("relay")
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ('[mirror.a]\nroot = "/r"\n[mirror.b]\nroot = "/r/"', r"mirror.b.root: /r/ is the root of mirror a"),
+        ('[mirror.a]\nroot = "/r"\nmaster = "https://dana:secret@host/"', r"mirror.a.master: a password in a URL"),
+    ],
+)
+def test_a_check_finds_what_would_only_hurt_later(tmp_path: Path, section: str, complaint: str) -> None:
+    file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n{section}\n')
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert isinstance(result.exception, BadConfig)
+    assert complaint in str(result.exception)
+    assert "secret" not in str(result.exception)
+
+
+RELAY = 'socket = "/s"\nsource = "hg://m"\n'
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ("listen = 5", "listen: expected a section, got 5"),
+        ("[aggregator]\nbeat = nan", "aggregator.beat: expected a number from 0.01 to 3600, got nan"),
+        ("[aggregator]\nbatch = true", "aggregator.batch: expected a whole number, got True"),
+        ("[health]\nlate = inf", "health.late: expected a number from 0 to 86400, got inf"),
+        ("[health]\nbehind = -1", "health.behind: expected a number from 0 to 1000000000, got -1"),
+        ("[verify]\npace = nan", "verify.pace: expected a number from 0 to 86400, got nan"),
+        ("[verify]\nrest = 1e300", "verify.rest: expected a number from 0 to 2678400, got 1e+300"),
+        ("[bootstrap]\nworkers = 99999", "bootstrap.workers: expected a number from 1 to 100, got 99999"),
+        (
+            f'[relay]\n{RELAY}scan = nan\nroots = {{ "/r" = "" }}',
+            "relay.scan: expected a number from 0.01 to 86400, got",
+        ),
+        (f'[relay]\n{RELAY}roots = {{ "r" = "" }}', "relay.roots: expected an absolute folder, got 'r'"),
+        (f'[relay]\n{RELAY}roots = {{ "/r" = "../x" }}', "relay.roots: repository path '../x': the part '..' is not"),
+        (f'[relay]\n{RELAY}blobs = "ftp://x"\nroots = {{ "/r" = "" }}', "relay.blobs: expected file:///"),
+        ('[relay]\nsocket = "s"\nsource = "hg://m"\nroots = { "/r" = "" }', "relay.socket: expected an absolute path"),
+        (
+            '[mirror.a]\nroot = "/r"\nheavy-workers = 0',
+            "mirror.a.heavy-workers: expected a number from 1 to 1000, got 0",
+        ),
+        (
+            '[mirror.a]\nroot = "/r"\nslow-after = -1',
+            "mirror.a.slow-after: expected a number from 0.01 to 2678400, got",
+        ),
+        ('[mirror.a]\nroot = "/r"\nbuffer-bytes = -1', "mirror.a.buffer-bytes: expected a number from 1 to "),
+        ('[mirror.a]\nroot = "/r"\nslow_after = 1', "mirror.a: unknown key 'slow_after', expected 'slow-after'"),
+        ('[mirror.a]\nroot = "/r"\nname = "b"', "mirror.a: unknown key 'name', the section's name says it"),
+        (
+            '[mirror.a]\nroot = "/r"\npaths = { "a" = "../.." }',
+            "mirror.a.paths: repository path '../..': the part '..'",
+        ),
+        ('[mirror.a]\nroot = "/r"\nblobs = "ftp://x"', "mirror.a.blobs: expected file:///"),
+    ],
+)
+def test_a_value_that_can_only_hurt_is_refused_in_one_line(tmp_path: Path, section: str, complaint: str) -> None:
+    file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n{section}\n')
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert isinstance(result.exception, BadConfig), result.exception
+    assert str(result.exception).startswith(f"{file}: {complaint}")
+    assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "create", "--partitions", "0"),
+        ("topics", "create", "--retention", "-1"),
+        ("topics", "create", "--retention", "nan"),
+        ("roster", "add", "alpha", "--wait", "nan"),
+        ("verify", "--patience", "-1"),
+        ("errors", "--last", "-5"),
+        ("check", "--warn", "-1"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_makes_no_sense_is_a_mistake_of_the_user(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n[mirror.a]\nroot = "{tmp_path}"\n')
+    result = CliRunner().invoke(program, [*words, "--config", str(file)])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{words[-2]}'" in result.output

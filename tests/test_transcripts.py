@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every `.t` transcript below this folder, run by Mercurial's own runner; a difference is shown as the failure.
+
+The runner is not in Mercurial's wheels: it is taken from the source archive of the version and hash that requirements/install.txt
+pins, and kept in the cache. Its tools are beside it: `$RUNTESTDIR/dummyssh` is an ssh that runs here.
+"""
+
+import os
+import random
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from testing.services.cache import CHECKOUT, cached
+from testing.warm_hg import warm_hg
+
+pytestmark = pytest.mark.processes
+
+TESTS = Path(__file__).parent
+TRANSCRIPTS = sorted(TESTS.rglob("*.t"))
+TOOLS = CHECKOUT / "testing" / "transcripts"  # programs that transcripts call, as `$TESTDIR/NAME`
+LOCK = CHECKOUT / "requirements" / "install.txt"
+
+
+def pinned_mercurial() -> str:
+    """The lines of the lock that name Mercurial's version and hashes."""
+    start, lines = f"mercurial=={version('mercurial')} ", LOCK.read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(start))
+    last = next(number for number in range(first, len(lines)) if not lines[number].endswith("\\"))
+    return "\n".join(lines[first : last + 1]) + "\n"
+
+
+def extract_runner(folder: Path) -> None:
+    """Download the pinned archive and keep its `tests/` but the tests."""
+    requirements = folder / "requirements.txt"
+    requirements.write_text(pinned_mercurial())
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
+    download = [*pip, "--no-binary", "mercurial", "--require-hashes", "-r", str(requirements), "-d", str(folder)]
+    # pip asks the archive for its metadata: without this, Mercurial would want a compiler's headers for that.
+    pure = folder / "pure.cfg"
+    pure.write_text("[global]\npure=1\n")
+    subprocess.run(download, check=True, cwd=folder, env={**os.environ, "DIST_EXTRA_CONFIG": str(pure)})
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        for member in source:
+            _, _, path = member.name.partition("/")
+            is_tool = path.startswith("tests/") and path.count("/") == 1 and not path.startswith("tests/test-")
+            if is_tool and (content := source.extractfile(member)):
+                tool = folder / path.removeprefix("tests/")
+                tool.write_bytes(content.read())
+                tool.chmod(member.mode)
+    archive.unlink()
+
+
+@pytest.fixture(scope="session")
+def runner() -> Path:
+    return cached(f"run-tests-{version('mercurial')}", extract_runner) / "run-tests.py"
+
+
+def stage(transcript: Path, folder: Path) -> Path:
+    """A folder with the tools, where the transcript has the only kind of name that the runner takes: `test-*.t`."""
+    folder.mkdir()
+    for tool in TOOLS.iterdir():
+        (folder / tool.name).symlink_to(tool)
+    staged = folder / f"test-{transcript.stem}.t"
+    staged.symlink_to(transcript)
+    return staged
+
+
+# What a transcript has in it that needs a start of its own for each `hg`: kills, and processes in the background.
+OWN_STARTS = re.compile(r"\bkill|&$|\bserve\b.* -d\b|^  \$ .*\bpython\b.*-m mercurial", re.MULTILINE)
+# Those that are about the start itself; and those of `serving`, whose servers and clients start each other.
+START_UP = {TESTS / "hg" / "install.t", TESTS / "hg" / "master" / "broken.t"}
+# The variables that the runner gives its transcripts and Mercurial reads while it is imported.
+IMPORTED = {
+    **dict.fromkeys(("LC_ALL", "LANG", "LANGUAGE"), "C"),
+    "HGENCODING": "ascii",
+    "HGENCODINGMODE": "strict",
+    "HGEMITWARNINGS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@contextmanager
+def chosen_hg(transcript: Path, folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    """The `hg` for a transcript: warm, unless what it is about needs real starts."""
+    about_starts = transcript in START_UP or transcript.parent.name == "serving"
+    if about_starts or OWN_STARTS.search(transcript.read_text()):
+        yield Path(sys.executable).with_name("hg")
+    else:
+        folder.mkdir()
+        with umask(0o022), warm_hg(folder, {**environment, **IMPORTED}) as hg:
+            yield hg
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    """The runner's, for what starts in the block."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def difference(transcript: Path, runner: Path, folder: Path) -> str:
+    """What the runner says of a transcript that does not hold, or did not run; empty if it holds."""
+    seed = str(random.randrange(2**32))  # the runner shows it if it fails
+    environment = {**os.environ, "USER": "tester", "PYTHONWARNINGS": "ignore", "PYTHONHASHSEED": seed}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # our other programs
+    with chosen_hg(transcript, folder / "hg", environment) as hg:
+        return difference_with(hg, transcript, runner, folder, environment)
+
+
+def difference_with(hg: Path, transcript: Path, runner: Path, folder: Path, environment: Mapping[str, str]) -> str:
+    """The same with this `hg`, in this environment."""
+    options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "280"]
+    # Runners side by side must not take each other's ports, nor those of the services (from 20,000 on).
+    options += ["--port", str(random.randrange(10_000, 19_990))]
+    staged = stage(transcript, folder / "transcripts")
+    result = subprocess.run(
+        [sys.executable, str(runner), *options, str(staged)],
+        env=environment,
+        cwd=staged.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    holds = result.returncode == 0 and "Ran 1 tests, 0 skipped, 0 failed" in result.stdout
+    return "" if holds else f"{transcript.name} does not hold:\n{result.stdout}"
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: str(path.relative_to(TESTS).with_suffix("")))
+def test_transcript_holds(transcript: Path, runner: Path, tmp_path: Path) -> None:
+    if found := difference(transcript, runner, tmp_path):
+        pytest.fail(found, pytrace=False)
+
+
+def test_a_transcript_that_does_not_hold_shows_the_difference(runner: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "moon.t").write_text("  $ echo real\n  imagined\n")
+    found = difference(tmp_path / "wrong" / "moon.t", runner, tmp_path)
+    assert "-  imagined" in found
+    assert "+  real" in found
+
+
+def test_a_transcript_that_was_skipped_does_not_hold(runner: Path, tmp_path: Path) -> None:
+    (tmp_path / "skipped").mkdir()
+    (tmp_path / "skipped" / "moon.t").write_text("#require false\n  $ echo real\n  imagined\n")
+    assert "skipped" in difference(tmp_path / "skipped" / "moon.t", runner, tmp_path)
+
+
+PARENT = "import os; print(*open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))[1:4])"
+
+
+@pytest.mark.parametrize("more", ["", "  $ kill -0 $$\n", "  $ true &\n"])
+def test_a_transcript_has_a_warm_hg_unless_it_kills(runner: Path, tmp_path: Path, more: str) -> None:
+    (tmp_path / "warm").mkdir()
+    transcript = tmp_path / "warm" / "moon.t"
+    transcript.write_text(f'  $ hg debugshell -c "{PARENT}"\n  -P -m testing.warm_hg\n{more}')
+    with_warm_hg = difference(transcript, runner, tmp_path) == ""
+    assert with_warm_hg == (more == "")

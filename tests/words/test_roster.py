@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What an operator's request makes of the roster, and which mirrors gate."""
+
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator.words import roster as rosters
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Refusal, Request, Role, Roster, Verb
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import from_json, to_json
+
+REPOSITORY = "a" * 32
+OTHER = "b" * 32
+
+
+def request(verb: Verb, mirror: str | None = "alpha", **members: object) -> Request:
+    return Request(id="1", verb=verb, mirror=mirror, who="dana", time=5.0, reason="test", **members)  # type: ignore[arg-type]
+
+
+def decided(roster: Roster, *requests: Request, positions: dict[int, int] | None = None) -> Roster:
+    for one in requests:
+        outcome = rosters.decide(roster, one, positions=positions or {0: 7, 1: 9}, now=10.0)
+        assert isinstance(outcome, Roster), outcome
+        roster = outcome
+    return roster
+
+
+def refused(roster: Roster, one: Request) -> str:
+    outcome = rosters.decide(roster, one, positions={}, now=10.0)
+    assert isinstance(outcome, Refusal)
+    return outcome.reason
+
+
+def with_alpha(state: MirrorState, **members: object) -> Roster:
+    return Roster(version=3, mirrors=(Mirror(name="alpha", state=state, **members),))  # type: ignore[arg-type]
+
+
+def test_a_new_mirror_joins_at_the_positions_of_the_moment() -> None:
+    roster = decided(Roster(), request(Verb.ADD))
+    [mirror] = roster.mirrors
+    assert (mirror.state, mirror.joined, mirror.since, roster.version) == (
+        MirrorState.JOINING,
+        {"0": 7, "1": 9},
+        10.0,
+        1,
+    )
+    assert mirror.gates_at(0, 7)
+    assert not mirror.gates_at(0, 6)
+    assert mirror.gates_at(5, 0), "a partition that nobody had read gates from its beginning"
+
+
+def test_a_mirror_added_inactive_gates_nothing_until_it_joins() -> None:
+    roster = decided(Roster(), request(Verb.ADD, inactive=True))
+    assert rosters.gating(roster, REPOSITORY, "x") == ()
+    assert rosters.gating(decided(roster, request(Verb.JOIN)), REPOSITORY, "x") == ("alpha",)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"reason": "é" * 5000},
+        {"who": "d" * 20_000},
+        {"rules": Rules(include=tuple(f"path:{n:0100}" for n in range(200)))},
+    ],
+)
+def test_a_request_that_would_fill_the_roster_is_refused(members: dict[str, object]) -> None:
+    one = replace(request(Verb.RULES, rules=Rules()), **members)  # type: ignore[arg-type]
+    assert refused(with_alpha(MirrorState.ACTIVE), one) == "a request has at most 16 KiB"
+
+
+MOVES = {
+    (Verb.ADD, MirrorState.REMOVED): MirrorState.JOINING,
+    (Verb.JOIN, MirrorState.INACTIVE): MirrorState.JOINING,
+    (Verb.ACTIVATE, MirrorState.INACTIVE): MirrorState.ACTIVE,
+    (Verb.ACTIVATE, MirrorState.JOINING): MirrorState.ACTIVE,
+    (Verb.DEACTIVATE, MirrorState.ACTIVE): MirrorState.INACTIVE,
+    (Verb.DEACTIVATE, MirrorState.JOINING): MirrorState.INACTIVE,
+    (Verb.REMOVE, MirrorState.INACTIVE): MirrorState.REMOVED,
+}
+
+
+@pytest.mark.parametrize("state", list(MirrorState))
+@pytest.mark.parametrize("verb", [Verb.ADD, Verb.JOIN, Verb.ACTIVATE, Verb.DEACTIVATE, Verb.REMOVE])
+def test_each_verb_moves_a_mirror_or_is_refused_with_its_state(verb: Verb, state: MirrorState) -> None:
+    before = with_alpha(state)
+    if (verb, state) in MOVES:
+        after = decided(before, request(verb))
+        assert (after.mirrors[0].state, after.version) == (MOVES[verb, state], 4)
+    else:
+        assert state.value in refused(before, request(verb))
+
+
+def test_only_active_and_joining_mirrors_that_carry_and_are_no_backup_gate() -> None:
+    everything = Roster(
+        mirrors=(
+            Mirror(name="active", state=MirrorState.ACTIVE),
+            Mirror(name="backup", state=MirrorState.ACTIVE, role=Role.BACKUP),
+            Mirror(name="elsewhere", state=MirrorState.ACTIVE, rules=Rules(include=("re:try",))),
+            Mirror(name="inactive", state=MirrorState.INACTIVE),
+            Mirror(name="joining", state=MirrorState.JOINING, joined={}),
+            Mirror(name="removed", state=MirrorState.REMOVED),
+            Mirror(name="without-it", state=MirrorState.ACTIVE, deactivated=(REPOSITORY,)),
+        )
+    )
+    assert rosters.gating(everything, REPOSITORY, "integration/autoland") == ("active", "joining")
+    assert rosters.gating(everything, OTHER, "try/x") == ("active", "elsewhere", "joining", "without-it")
+
+
+def test_deactivating_one_repository_leaves_the_others_gated() -> None:
+    roster = decided(with_alpha(MirrorState.ACTIVE), request(Verb.DEACTIVATE, repository=REPOSITORY))
+    assert rosters.gating(roster, REPOSITORY, "x") == ()
+    assert rosters.gating(roster, OTHER, "y") == ("alpha",)
+    assert "not gating" in refused(roster, request(Verb.DEACTIVATE, repository=REPOSITORY))
+    again = decided(roster, request(Verb.ACTIVATE, repository=REPOSITORY))
+    assert rosters.gating(again, REPOSITORY, "x") == ("alpha",)
+    assert "already" in refused(again, request(Verb.ACTIVATE, repository=REPOSITORY))
+
+
+def test_removing_a_mirror_forgets_what_it_was_deactivated_for() -> None:
+    roster = decided(
+        with_alpha(MirrorState.INACTIVE, deactivated=(REPOSITORY,)), request(Verb.REMOVE), request(Verb.ADD)
+    )
+    assert rosters.gating(roster, REPOSITORY, "x") == ("alpha",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (request(Verb.ADD, "Alpha"), "lower-case letters"),
+        (request(Verb.ADD, "a/b"), "lower-case letters"),
+        (request(Verb.ADD, "aggregator"), "lower-case letters"),
+        (request(Verb.ADD, None), "lower-case letters"),
+        (request(Verb.JOIN, "nobody"), "add it first"),
+        (request(Verb.RULES), "expected rules"),
+        (request(Verb.RULES, rules=Rules(include=("re:(",))), "not a regular expression"),
+        (request(Verb.REMOVE, repository=REPOSITORY), "whole mirror"),
+        (request(Verb.DEACTIVATE, repository="x/y"), "32 hexadecimal digits"),
+        (request(Verb.ALLOW_EMPTY, None), "yes or no"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_in_words(asked: Request, complaint: str) -> None:
+    assert complaint in refused(with_alpha(MirrorState.ACTIVE), asked)
+
+
+def test_a_decision_is_remembered_with_who_and_why_and_old_ones_are_forgotten() -> None:
+    roster = Roster(version=2)
+    for number in range(rosters.RECENT + 5):
+        one = Request(id=str(number), verb=Verb.JOIN, mirror="x", who="dana", time=1.0, reason="because")
+        roster = rosters.remember(roster, one, now=2.0, refusal=Refusal(reason="no"))
+    assert len(roster.recent) == rosters.RECENT
+    assert roster.decision("0") is None
+    newest = roster.decision(str(rosters.RECENT + 4))
+    assert newest is not None
+    assert (newest.request.who, newest.request.reason, newest.refusal, newest.version) == ("dana", "because", "no", 2)
+
+
+def test_a_roster_survives_the_way_through_the_log() -> None:
+    roster = decided(
+        Roster(), request(Verb.ADD, rules=Rules(exclude=("path:x",))), request(Verb.ALLOW_EMPTY, None, allow=True)
+    )
+    roster = rosters.remember(roster, request(Verb.ADD), now=3.0)
+    assert from_json(Roster, to_json(roster)) == roster
