@@ -24,12 +24,12 @@ from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json
 
 from .delivery import Delivery, Window
-from .destination import Destination, DestinationSettings, Outcome
+from .destination import DeliveryOutcome, Destination, DestinationSettings
 from .message import Message, messages
 from .orders import Orders
 from .rejects import Rejects, judged
 from .settings import NotifierSettings
-from .state import State
+from .state import StateDatabase
 
 BLINK = 0.2
 """Seconds that any wait may last."""
@@ -54,7 +54,7 @@ OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest m
 POSITION = Gauge("vcsreplicator_notifier_position_offset", "First offset of notices that is not settled", _LABEL)
 DOWN = Gauge("vcsreplicator_notifier_down_flag", "1 while the destination does not answer", _LABEL)
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def group(name: str) -> str:
@@ -93,10 +93,10 @@ class Courier:
             opened.callback(shift.close)
             shift.work()
 
-    def _state(self) -> State:
+    def _state(self) -> StateDatabase:
         """Its own connection; what was right at start is waited for."""
         try:
-            return State(self.notifier.state)
+            return StateDatabase(self.notifier.state)
         except BadConfig as error:
             raise Unavailable(str(error)) from error
 
@@ -130,7 +130,7 @@ class Courier:
 class _Shift:
     """From one opening of destination and reader to the next."""
 
-    def __init__(self, courier: Courier, destination: Destination, state: State, reader: Reader) -> None:
+    def __init__(self, courier: Courier, destination: Destination, state: StateDatabase, reader: Reader) -> None:
         self.courier, self.destination, self.state, self.reader = courier, destination, state, reader
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
         self.window = Window(courier.settings.patience)
@@ -206,7 +206,7 @@ class _Shift:
             if not isinstance(wrong, Rejected):
                 raise wrong from error
             self.rejects.keep(wrong, record.value or b"", record.offset, record.key)
-            log_line.error("notice rejected", offset=record.offset, reason=str(wrong))
+            logger.error("notice rejected", offset=record.offset, reason=str(wrong))
             found = []
         self.window.take(record.offset, found)
         self.read_to = record.offset + 1
@@ -238,7 +238,7 @@ class _Shift:
             wrong = judged(error)
             if not isinstance(wrong, Rejected):
                 raise wrong from error
-            self._settle(Outcome(number=delivery.number, error=wrong))
+            self._settle(DeliveryOutcome(number=delivery.number, error=wrong))
 
     def attempt(self, action: Callable[[], None]) -> bool:
         """Does it; False if the destination as a whole does not answer, which is then left alone for a while."""
@@ -256,7 +256,7 @@ class _Shift:
         for outcome in self.destination.outcomes(wait):
             self._settle(outcome)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: DeliveryOutcome) -> None:
         delivery, error = self.window.delivery(outcome.number), outcome.error
         if error is None:
             self.window.confirm(outcome.number)
@@ -266,11 +266,11 @@ class _Shift:
         now, chance = self.clock.monotonic(), self.courier.chance()
         fields = {"message": delivery.message.id, "attempt": delivery.attempt, "reason": str(error)}
         if isinstance(error, Unavailable):
-            log_line.warning("delivery failed", **fields)
+            logger.warning("delivery failed", **fields)
             self.trouble = str(error)
             self.window.retry(outcome.number, now, chance)
         elif self.window.refuse(outcome.number, now, chance):
-            log_line.warning("delivery refused", **fields)
+            logger.warning("delivery refused", **fields)
         else:
             self._give_up(delivery, error)
 
@@ -282,7 +282,7 @@ class _Shift:
             self._log_trouble(error)
             self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
             return
-        log_line.error("delivery rejected", message=delivery.message.id, attempt=delivery.attempt, reason=str(reason))
+        logger.error("delivery rejected", message=delivery.message.id, attempt=delivery.attempt, reason=str(reason))
         REJECTED.labels(self.name).inc()
         self.window.settle(delivery.number)
 
@@ -336,7 +336,7 @@ class _Shift:
         try:
             self.state.tell(self.name, condition, now=self.clock.now())
         except Unavailable as error:
-            log_line.warning("condition not told", reason=str(error))
+            logger.warning("condition not told", reason=str(error))
 
     def close(self) -> None:
         """Free the readers."""
@@ -348,19 +348,19 @@ class _Shift:
     def _in_trouble(self, error: ReplicationError, delay: float) -> None:
         self.trouble = str(error)
         DOWN.labels(self.name).set(1)
-        log_line.warning("destination unavailable", reason=str(error), retry_in=round(delay, 2))
+        logger.warning("destination unavailable", reason=str(error), retry_in=round(delay, 2))
 
     def _answers(self) -> None:
         DOWN.labels(self.name).set(0)
         if self.trouble is not None:
-            log_line.info("delivering again")
+            logger.info("delivering again")
             self.trouble = None
 
     def _log_trouble(self, error: ReplicationError) -> None:
         self.log_failures += 1
         delay = RECONNECT.delay(self.log_failures, self.courier.chance())
         self.log_until = self.clock.monotonic() + delay
-        log_line.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
+        logger.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 
     def _pass_gap(self) -> None:
         """The log has nothing where we read: nothing can bring it back, so say it loudly and go on with the oldest it has."""
@@ -377,7 +377,7 @@ class _Shift:
         """The log dropped notices before we sent them."""
         reason = f"notices {self.read_to} to {beginning - 1} left the log before they were delivered to {self.name}"
         self.rejects.keep(reason, b"", self.read_to, None)
-        log_line.error("notices lost", reason=reason)
+        logger.error("notices lost", reason=reason)
         self.window.take(beginning - 1, [])
 
     def _go_back(self, beginning: int, end: int) -> None:
@@ -385,7 +385,7 @@ class _Shift:
         skipped = self.state.skipped(self.name, beginning)
         reason = f"the log lost notices: it ends at {end}, {self.name} had read to {self.read_to}; all that it has are sent again"
         self.rejects.keep(reason, b"", self.read_to, None)
-        log_line.error("log lost records", reason=reason)
+        logger.error("log lost records", reason=reason)
         self.log.acknowledge(group(self.name), NOTICES, {0: beginning})
         self.window.go_back(beginning)
         self.stored, self.skipped = beginning, skipped

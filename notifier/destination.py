@@ -51,7 +51,7 @@ def check_common(settings: "DestinationSettings") -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DeliveryOutcome:
     """What became of the delivery `number`: confirmed (`error` None), to be repeated (Unavailable), or wrong (Rejected)."""
 
     number: int
@@ -71,7 +71,7 @@ class Destination(Protocol):
         here, where a mistake has one culprit, and not in `outcomes`.
         """
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         """What is known by now, waiting up to `timeout` seconds for something.
 
         Every submitted delivery gets exactly one outcome in the end, also when connections break: none is forgotten. Confirmed
@@ -118,7 +118,7 @@ class Threads:
     def __init__(self, send: Callable[[Message], None], *, workers: int) -> None:
         self._send = send
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="send")
-        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[DeliveryOutcome] = queue.SimpleQueue()
 
     def start(self) -> None:
         """Nothing to connect: each call of the function is on its own."""
@@ -127,8 +127,8 @@ class Threads:
         future = self._pool.submit(self._send, delivery.message)
         future.add_done_callback(lambda done: self._outcomes.put(_outcome(delivery.number, done)))
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
-        found: list[Outcome] = []
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
+        found: list[DeliveryOutcome] = []
         try:
             found.append(self._outcomes.get(timeout=timeout) if timeout > 0 else self._outcomes.get_nowait())
             while True:
@@ -140,8 +140,10 @@ class Threads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _outcome(number: int, done: "Future[None]") -> Outcome:
+def _outcome(number: int, done: "Future[None]") -> DeliveryOutcome:
     error = None if done.cancelled() else done.exception()
     if error is None:
-        return Outcome(number=number)
-    return Outcome(number=number, error=judged(error) if isinstance(error, Exception) else Unavailable(repr(error)))
+        return DeliveryOutcome(number=number)
+    return DeliveryOutcome(
+        number=number, error=judged(error) if isinstance(error, Exception) else Unavailable(repr(error))
+    )

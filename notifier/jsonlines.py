@@ -17,7 +17,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 
 from .delivery import PATIENCE, Delivery, Patience
-from .destination import DOCUMENTED, Destination, Outcome
+from .destination import DOCUMENTED, DeliveryOutcome, Destination
 from .message import Message, to_text
 
 
@@ -84,7 +84,7 @@ class JsonLines:
     def submit(self, delivery: Delivery) -> None:
         self._batch.append((delivery.number, line(delivery.message)))
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         batch, self._batch = self._batch, []
         if not batch:
             return []
@@ -93,8 +93,8 @@ class JsonLines:
         except OSError as error:
             self.close()
             trouble = self._trouble(error)
-            return [Outcome(number=number, error=trouble) for number, _ in batch]
-        return [Outcome(number=number) for number, _ in batch]
+            return [DeliveryOutcome(number=number, error=trouble) for number, _ in batch]
+        return [DeliveryOutcome(number=number) for number, _ in batch]
 
     def close(self) -> None:
         if self._file is not None:
@@ -149,7 +149,7 @@ class Stdout:
     def submit(self, delivery: Delivery) -> None:
         self._batch.append((delivery.number, line(delivery.message)))
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         batch, self._batch = self._batch, []
         try:
             for _, text in batch:
@@ -157,8 +157,8 @@ class Stdout:
             self.stream.flush()
         except OSError as error:
             trouble = Unavailable(f"standard output: {error.strerror}")
-            return [Outcome(number=number, error=trouble) for number, _ in batch]
-        return [Outcome(number=number) for number, _ in batch]
+            return [DeliveryOutcome(number=number, error=trouble) for number, _ in batch]
+        return [DeliveryOutcome(number=number) for number, _ in batch]
 
     def close(self) -> None:
         """Standard output is not ours to close."""

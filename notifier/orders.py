@@ -18,14 +18,14 @@ from .delivery import Window
 from .message import Message
 from .rejects import Rejects
 from .replay import Replay
-from .state import Kind, Request, State
+from .state import DestinationRequest, Kind, StateDatabase
 
 ASK_EVERY = 0.5
 
 SKIPPED = Counter("vcsreplicator_notifier_skipped_messages", "Skipped by an operator", ["destination"])
 PAUSED = Gauge("vcsreplicator_notifier_paused_flag", "1 while an operator paused the destination", ["destination"])
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Orders:
     """The requests to the destination `name`; `messages_of` says what a record says there."""
 
     name: str
-    state: State
+    state: StateDatabase
     log: Log
     clock: Clock
     window: Window
@@ -53,7 +53,7 @@ class Orders:
                 self._carry_out(request)
             self.window.paused = self.state.paused(self.name)
         except Unavailable as error:
-            log_line.warning("requests not carried out", reason=str(error))
+            logger.warning("requests not carried out", reason=str(error))
         PAUSED.labels(self.name).set(self.window.paused)
 
     @property
@@ -80,7 +80,7 @@ class Orders:
             replay.close()
         self._replays.clear()
 
-    def _carry_out(self, request: Request) -> None:
+    def _carry_out(self, request: DestinationRequest) -> None:
         match request.kind:
             case Kind.PAUSE | Kind.RESUME:
                 self._done(request, f"{request.kind.value}d")
@@ -90,7 +90,7 @@ class Orders:
                 if all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
 
-    def _skip(self, request: Request) -> None:
+    def _skip(self, request: DestinationRequest) -> None:
         """Recorded in `errors` before it is passed over, so a kill between repeats and never forgets.
 
         What is skipped of a replay is skipped there alone: the live stream may not have sent it yet.
@@ -112,7 +112,7 @@ class Orders:
         except Exception:  # kept when the live stream met it
             return []
 
-    def _done(self, request: Request, result: str, *, skipped: Message | None = None) -> None:
+    def _done(self, request: DestinationRequest, result: str, *, skipped: Message | None = None) -> None:
         self.state.done(
             request.id,
             result,
@@ -120,6 +120,4 @@ class Orders:
             skipped=None if skipped is None else skipped.id,
             skipped_offset=None if skipped is None else skipped.offset,
         )
-        log_line.info(
-            "request carried out", request=request.id, kind=request.kind.value, who=request.who, result=result
-        )
+        logger.info("request carried out", request=request.id, kind=request.kind.value, who=request.who, result=result)

@@ -24,14 +24,14 @@ from .courier import Courier
 from .database import own, trouble
 from .delivery import RETRY
 from .settings import NotifierSettings, read
-from .state import State
+from .state import StateDatabase
 
 __all__ = ["NotifierSettings", "read", "run"]
 
 STARTED_WITHIN = 5.0
 """Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others."""
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def run(
@@ -51,11 +51,11 @@ def run(
         for attempt in itertools.count(1):
             try:
                 held.enter_context(_alone(settings.state))
-                State(settings.state).close()  # made before threads open it
+                StateDatabase(settings.state).close()  # made before threads open it
                 break
             except Unavailable as error:
                 delay = RETRY.delay(attempt, random.random())
-                log_line.error("state unavailable", reason=str(error), retry_in=round(delay, 1))
+                logger.error("state unavailable", reason=str(error), retry_in=round(delay, 1))
                 held.close()
                 if stop.wait(delay):
                     return
@@ -129,10 +129,10 @@ class _Lane(threading.Thread):
                 self._stop_asked.set()
             except Unavailable as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
-                log_line.error("destination cannot begin", reason=str(error), failures=failures)
+                logger.error("destination cannot begin", reason=str(error), failures=failures)
                 self._stop_asked.wait(RETRY.delay(failures, random.random()))
             except Exception as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
-                log_line.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=True)
+                logger.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=True)
                 self._stop_asked.wait(RETRY.delay(failures, random.random()))
         self.courier.started.set()

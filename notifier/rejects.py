@@ -7,24 +7,16 @@ import json
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
-from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.levels import KEY_KEPT, ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
-from hgext.vcsreplicator.words.unforeseen import Fault, fault
+from hgext.vcsreplicator.words.unexpected import UnexpectedError, fault
 
 from .message import Message
 
 ERROR_BYTES = 64 * 1024
-
-
-class Unforeseen(Rejected):
-    """An exception that the code did not expect while it worked on one record or message."""
-
-    def __init__(self, found: Fault) -> None:
-        super().__init__(found.reason)
-        self.traceback = found.traceback
 
 
 def judged(error: Exception) -> ReplicationError:
@@ -37,7 +29,7 @@ def judged(error: Exception) -> ReplicationError:
     found = fault(error)
     if found is None or (isinstance(error, OSError) and error.errno != errno.EOVERFLOW):
         return Unavailable(f"{type(error).__name__}: {error}")
-    return Unforeseen(found)
+    return UnexpectedError(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +54,7 @@ class Rejects:
             time=self.clock.now(),
             service="notifier",
             reason=f"{where}{reason}",
-            traceback=reason.traceback if isinstance(reason, Unforeseen) else None,
+            traceback=reason.traceback if isinstance(reason, UnexpectedError) else None,
             topic=NOTICES,
             partition=0,
             offset=offset,

@@ -10,7 +10,7 @@ from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
 from .message import Message
-from .state import Request
+from .state import DestinationRequest
 
 BATCH = 200
 
@@ -23,7 +23,7 @@ class Replay:
     neither waits for a replay nor goes back.
     """
 
-    def __init__(self, request: Request, log: Log) -> None:
+    def __init__(self, request: DestinationRequest, log: Log) -> None:
         self.request = request
         self.numbers: set[int] = set()
         self.count = 0

@@ -62,7 +62,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class DestinationRequest:
     """One request; `argument` holds what its kind needs, times are seconds since the epoch."""
 
     id: int
@@ -75,7 +75,7 @@ class Request:
     result: str | None
 
 
-class State:
+class StateDatabase:
     """The database, created when missing; each thread opens its own. Raises BadConfig or Unavailable; once open, Unavailable."""
 
     def __init__(self, path: str) -> None:
@@ -87,16 +87,16 @@ class State:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def open_requests(self, destination: str) -> list[Request]:
+    def open_requests(self, destination: str) -> list[DestinationRequest]:
         """What is asked and not done, oldest first."""
         return [_request(row) for row in self._rows(_OPEN, (destination,))]
 
-    def request(self, number: int) -> Request:
+    def request(self, number: int) -> DestinationRequest:
         """One request by its number."""
         [row] = self._rows(_ONE, (number,))
         return _request(row)
 
-    def requests(self, limit: int) -> list[Request]:
+    def requests(self, limit: int) -> list[DestinationRequest]:
         """The newest requests of all destinations, newest first."""
         return [_request(row) for row in self._rows(_ALL, (limit,))]
 
@@ -139,9 +139,9 @@ class State:
             raise Unavailable(f"notifier.state: {error}") from error
 
 
-def _request(row: Sequence[Any]) -> Request:
+def _request(row: Sequence[Any]) -> DestinationRequest:
     number, destination, kind, argument, who, asked_at, done_at, result = row
-    return Request(
+    return DestinationRequest(
         id=number,
         destination=destination,
         kind=Kind(kind),

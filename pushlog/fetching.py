@@ -25,7 +25,7 @@ from mercurial.utils import stringutil
 
 from . import api, wire
 from .store import database, entry
-from .store.storage import Pushlog, Session
+from .store.storage import Pushlog, PushlogTransaction
 
 ATTEMPTS = 3
 _TOLD = 10  # problems of one kind
@@ -157,7 +157,7 @@ def _take(log: Pushlog, pullop: Any, pushes: Iterable[entry.Push]) -> None:
         raise error.Abort(b"cannot record pushes: %s" % str(problem).encode()) from problem
 
 
-def _take_one(log: Pushlog, session: Session, push: entry.Push) -> None:
+def _take_one(log: Pushlog, session: PushlogTransaction, push: entry.Push) -> None:
     present = tuple(node for node in push.nodes if log.revision_of(node) is not None)
     if present != push.nodes:
         session.remember(push)

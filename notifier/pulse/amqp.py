@@ -117,11 +117,11 @@ def _tls(url: str, ca_file: str | None) -> Any:
     return {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": ca_file, "server_hostname": _Connection(url).hostname}
 
 
-class TooLarge(ConnectionAbortedError):
+class MessageTooLarge(ConnectionAbortedError):
     """A message is larger than the connection takes; nothing of its body was read."""
 
 
-class _Bounded:
+class _BoundedTransport:
     """A transport of py-amqp that reads with limits. `until`: the end of what is under way, as `time.monotonic` counts."""
 
     until = math.inf
@@ -141,7 +141,7 @@ class _Bounded:
                 raise ConnectionAbortedError("a message within a message")
             self._body_left = int.from_bytes(content[4:12], "big")
             if self._body_left > self.largest_message:
-                raise TooLarge(f"a message of {self._body_left} bytes, expected at most {self.largest_message}")
+                raise MessageTooLarge(f"a message of {self._body_left} bytes, expected at most {self.largest_message}")
         elif kind == _BODY:
             self._body_left = max(0, self._body_left - len(content))
         return kind, channel, content
@@ -181,11 +181,11 @@ class _Bounded:
         """Leave without a word: TLS would wait for the answer."""
 
 
-class _Tcp(_Bounded, TCPTransport):  # type: ignore[misc]
+class _Tcp(_BoundedTransport, TCPTransport):  # type: ignore[misc]
     pass
 
 
-class _Tls(_Bounded, SSLTransport):  # type: ignore[misc]
+class _Tls(_BoundedTransport, SSLTransport):  # type: ignore[misc]
     pass
 
 

@@ -28,7 +28,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..delivery import PATIENCE, Delivery, Patience, check_number
-from ..destination import DOCUMENTED, Destination, Outcome
+from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..message import Message
 from ..secret import Secret
 from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
@@ -52,7 +52,7 @@ REFUSED = Counter(
 )
 BLOCKED = Gauge("vcsreplicator_notifier_blocked_flag", "1 while the broker blocks publishers (alarm)", ["destination"])
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 _EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
 
@@ -131,7 +131,7 @@ class Pulse:
         self._nacked: dict[int, float] = {}  # number → when, on the monotonic clock
         self._nack_told_at = float("-inf")
         self._tag = 0
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[DeliveryOutcome] = []
         self._blocked = False
         self._beat_at = 0.0
 
@@ -145,7 +145,7 @@ class Pulse:
         text = self._body(message, key)
         problem = self._problem(key, text)
         if problem is not None:
-            self._outcomes.append(Outcome(number=delivery.number, error=Rejected(problem)))
+            self._outcomes.append(DeliveryOutcome(number=delivery.number, error=Rejected(problem)))
             return
         self.start()
         if self._blocked:
@@ -172,7 +172,7 @@ class Pulse:
         except TROUBLE as error:
             self._lost(error)
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         if self._connection is not None:
             try:
                 drain(self._connection, 0 if self._outcomes else timeout)
@@ -246,7 +246,7 @@ class Pulse:
         except TROUBLE as error:
             self._disconnect()
             raise Unavailable(f"{self._where}: {_reason(error)}") from error
-        log_line.info("connected", broker=self._where)
+        logger.info("connected", broker=self._where)
 
     def _open_channel(self) -> None:
         channel = self._channel = self._connection.channel()
@@ -273,13 +273,13 @@ class Pulse:
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
         for number, returned in self._confirmed(tag, multiple):
-            self._outcomes.append(Outcome(number=number, error=_UNROUTABLE if returned else None))
+            self._outcomes.append(DeliveryOutcome(number=number, error=_UNROUTABLE if returned else None))
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
         for number, _ in self._confirmed(tag, multiple):
             REFUSED.labels(self.name).inc()
             if self.settings.on_nack == "retry":
-                self._outcomes.append(Outcome(number=number, error=Unavailable(f"{self._where}: {_NACKED}")))
+                self._outcomes.append(DeliveryOutcome(number=number, error=Unavailable(f"{self._where}: {_NACKED}")))
             else:
                 self._nacked[number] = self.clock.monotonic()
 
@@ -305,10 +305,10 @@ class Pulse:
             self._channel.exchange_declare(self.settings.exchange, "topic", durable=True, passive=True)
         for number in due:
             del self._nacked[number]
-            self._outcomes.append(Outcome(number=number))
+            self._outcomes.append(DeliveryOutcome(number=number))
         if now - self._nack_told_at >= NACK_TOLD_EVERY:
             self._nack_told_at = now
-            log_line.error(_NACKED, broker=self._where, messages=len(due))
+            logger.error(_NACKED, broker=self._where, messages=len(due))
 
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
         """Comes before the confirmation of the same message."""
@@ -318,7 +318,7 @@ class Pulse:
     def _on_blocked(self, reason: str) -> None:
         self._blocked = True
         BLOCKED.labels(self.name).set(1)
-        log_line.warning("broker blocks publishers", broker=self._where)
+        logger.warning("broker blocks publishers", broker=self._where)
 
     def _on_unblocked(self) -> None:
         self._blocked = False
@@ -331,7 +331,7 @@ class Pulse:
         """Everything unconfirmed is unknown: to be sent again on a new connection."""
         trouble = Unavailable(f"{self._where}: {_reason(error)}")
         unknown = [*(number for number, _ in self._unconfirmed.values()), *self._nacked]
-        self._outcomes += [Outcome(number=number, error=trouble) for number in unknown]
+        self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in unknown]
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -347,7 +347,7 @@ class Pulse:
             try:
                 connection.collect()
             except Exception as error:  # whatever it is, we are leaving
-                log_line.debug("connection not closed", reason=str(error))
+                logger.debug("connection not closed", reason=str(error))
 
 
 _NACKED = (

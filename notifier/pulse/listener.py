@@ -22,9 +22,9 @@ from amqp.exceptions import AccessRefused, NotFound
 from hgext.vcsreplicator.words.errors import Refused
 
 from ..delivery import RETRY
-from .amqp import LARGEST_MESSAGE, TROUBLE, TooLarge, client, connect, drain, is_broker, within
+from .amqp import LARGEST_MESSAGE, TROUBLE, MessageTooLarge, client, connect, drain, is_broker, within
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 _Consumer: Any = kombu.messaging.Consumer  # kombu has no types
 _Queue: Any = kombu.entity.Queue
@@ -65,7 +65,7 @@ class ListenSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class ReceivedMessage:
     """One message as it came: body text, routing key, properties and headers."""
 
     text: str
@@ -75,7 +75,11 @@ class Arrival:
 
 
 def listen(
-    settings: ListenSettings, hand_on: Callable[[Arrival], bool], *, stop: threading.Event, limit: int | None = None
+    settings: ListenSettings,
+    hand_on: Callable[[ReceivedMessage], bool],
+    *,
+    stop: threading.Event,
+    limit: int | None = None,
 ) -> int:
     """Hands on messages until `stop`, or `limit` succeeded; returns how many. Connects again for ever.
 
@@ -88,14 +92,14 @@ def listen(
             session.run()
         except (AccessRefused, NotFound) as error:
             raise Refused(f"{settings.exchange}: {error}") from error
-        except TooLarge as error:
+        except MessageTooLarge as error:
             raise Refused(f"{settings.queue}: {error} (max-message)") from error
         except _HandOnFailed as error:
             raise error.reason from None
         except TROUBLE as error:
             failures = failures + 1 if not session.connected else 1
             delay = RETRY.delay(failures, random.random())
-            log_line.warning("not connected", reason=str(error), retry_in=round(delay, 1))
+            logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))
             stop.wait(delay)
     return session.done
 
@@ -112,7 +116,7 @@ class _Session:
     def __init__(
         self,
         settings: ListenSettings,
-        hand_on: Callable[[Arrival], bool],
+        hand_on: Callable[[ReceivedMessage], bool],
         stop: threading.Event,
         limit: int | None,
     ) -> None:
@@ -161,7 +165,7 @@ class _Session:
         if self.finished:
             return  # not acknowledged: the queue keeps it
         body = message.body
-        arrival = Arrival(
+        arrival = ReceivedMessage(
             text=body if isinstance(body, str) else bytes(body).decode("utf-8", "replace"),
             routing_key=message.delivery_info["routing_key"],
             properties=message.properties,

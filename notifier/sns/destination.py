@@ -29,9 +29,9 @@ from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavai
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
 
 from ..delivery import PATIENCE, Delivery, Patience, check_number
-from ..destination import DOCUMENTED, Destination, Outcome
+from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..rejects import judged
-from .message import MOST_ENTRIES, Entry, object_body, object_key, together, topic_parts
+from .message import MOST_ENTRIES, BatchEntry, object_body, object_key, together, topic_parts
 
 LINGER = 0.003
 """Seconds that a message may wait for each that may join it."""
@@ -103,9 +103,9 @@ class Sns:
         self.settings, self.clock = settings, clock
         self._writers = ThreadPoolExecutor(settings.workers, thread_name_prefix="sns-object")
         self._publishers = ThreadPoolExecutor(settings.workers, thread_name_prefix="sns-topic")
-        self._done: queue.SimpleQueue[Entry | Outcome] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[BatchEntry | DeliveryOutcome] = queue.SimpleQueue()
         self._writing: set[int] = set()
-        self._ready: list[Entry] = []
+        self._ready: list[BatchEntry] = []
         config = Config(
             connect_timeout=settings.connect_timeout,
             read_timeout=settings.read_timeout,
@@ -132,7 +132,7 @@ class Sns:
         self._writing.add(delivery.number)
         self._writers.submit(self._write, delivery)
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         end = self.clock.monotonic() + timeout
         found = self._take_in(0)
         while not found and (left := end - self.clock.monotonic()) > 0:
@@ -145,14 +145,14 @@ class Sns:
 
     # -- the caller's thread
 
-    def _take_in(self, wait: float) -> list[Outcome]:
+    def _take_in(self, wait: float) -> list[DeliveryOutcome]:
         """What the threads have done, waiting for the first; what is ready goes on to the topic."""
-        found: list[Outcome] = []
+        found: list[DeliveryOutcome] = []
         try:
             done = self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait()
             while True:
                 self._writing.discard(done.number)
-                if isinstance(done, Outcome):
+                if isinstance(done, DeliveryOutcome):
                     found.append(done)
                 else:
                     self._ready.append(done)
@@ -185,18 +185,18 @@ class Sns:
             key, content = object_key(message), object_body(message).encode()
             text, attributes = topic_parts(message, self._data_url(key), self.settings.limit)
         except Exception as error:
-            self._done.put(Outcome(number=delivery.number, error=judged(error)))
+            self._done.put(DeliveryOutcome(number=delivery.number, error=judged(error)))
             return
         try:
             self._s3.put_object(Bucket=self.settings.bucket, Key=key, Body=content, ContentType="application/json")
             now = self.clock.monotonic()
-            entry = Entry(number=delivery.number, text=text, attributes=attributes, written=now)
+            entry = BatchEntry(number=delivery.number, text=text, attributes=attributes, written=now)
         except Exception as error:  # a thread that dies would forget its delivery
-            self._done.put(Outcome(number=delivery.number, error=_translated(error)))
+            self._done.put(DeliveryOutcome(number=delivery.number, error=_translated(error)))
             return
         self._done.put(entry)
 
-    def _publish(self, entries: Sequence[Entry]) -> None:
+    def _publish(self, entries: Sequence[BatchEntry]) -> None:
         """Together if there are several; each by itself when that cannot work, for then only one of them may be to blame."""
         try:
             outcomes = self._publish_one(entries[0]) if len(entries) == 1 else self._publish_batch(entries)
@@ -206,17 +206,17 @@ class Sns:
                     self._publishers.submit(self._publish, [entry])
                 return
             trouble = _translated(error)
-            outcomes = [Outcome(number=entry.number, error=trouble) for entry in entries]
+            outcomes = [DeliveryOutcome(number=entry.number, error=trouble) for entry in entries]
         for outcome in outcomes:
             self._done.put(outcome)
 
-    def _publish_one(self, entry: Entry) -> list[Outcome]:
+    def _publish_one(self, entry: BatchEntry) -> list[DeliveryOutcome]:
         answer = self._sns.publish(
             TopicArn=self.settings.topic_arn, Message=entry.text, MessageAttributes=entry.attributes
         )
-        return [Outcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
+        return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
 
-    def _publish_batch(self, entries: Sequence[Entry]) -> list[Outcome]:
+    def _publish_batch(self, entries: Sequence[BatchEntry]) -> list[DeliveryOutcome]:
         """An entry that the answer does not call successful is not."""
         answer = self._sns.publish_batch(
             TopicArn=self.settings.topic_arn,
@@ -228,7 +228,9 @@ class Sns:
         errors: dict[str, ReplicationError | None] = {each["Id"]: None for each in answer.get("Successful", ())}
         for each in answer.get("Failed", ()):
             errors[each["Id"]] = _judged("PublishBatch", each["Code"], each.get("Message", ""))
-        return [Outcome(number=entry.number, error=errors.get(str(n), _UNSAID)) for n, entry in enumerate(entries)]
+        return [
+            DeliveryOutcome(number=entry.number, error=errors.get(str(n), _UNSAID)) for n, entry in enumerate(entries)
+        ]
 
     def _data_url(self, key: str) -> str:
         return f"{self._s3.meta.endpoint_url.rstrip('/')}/{self.settings.bucket}/{key}"

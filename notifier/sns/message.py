@@ -63,7 +63,7 @@ def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BatchEntry:
     """The delivery `number` as a topic takes it, once its object is there: since `written`, on the monotonic clock."""
 
     number: int
@@ -77,7 +77,7 @@ class Entry:
         return len(self.text) + attributes_size(self.attributes)
 
 
-def together(entries: Sequence[Entry]) -> list[Entry]:
+def together(entries: Sequence[BatchEntry]) -> list[BatchEntry]:
     """The first of these that one request may carry; one alone is carried whatever its size, for the service to judge."""
     size = 0
     for count, entry in enumerate(entries[:MOST_ENTRIES]):

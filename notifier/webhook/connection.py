@@ -55,7 +55,7 @@ class _TlsConnection(_Timed, urllib3.connection.HTTPSConnection):
     pass
 
 
-class Pool(urllib3.HTTPConnectionPool):
+class ConnectionPool(urllib3.HTTPConnectionPool):
     ConnectionCls = _Connection
 
 

@@ -19,7 +19,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavaila
 
 from ..database import open_database
 from ..message import Message, to_text
-from .fairness import Item
+from .fairness import WaitingDelivery
 from .subscription import Subscription
 
 _SCHEMA = """
@@ -138,7 +138,7 @@ class StoredSubscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class DeliveryAttempt:
     """What an attempt needs."""
 
     id: int
@@ -262,19 +262,23 @@ class Deliveries:
 
     # -- deliveries
 
-    def enqueue(self, wanted: Sequence[tuple[Message, Sequence[StoredSubscription]]], now: float) -> list[Item]:
+    def enqueue(
+        self, wanted: Sequence[tuple[Message, Sequence[StoredSubscription]]], now: float
+    ) -> list[WaitingDelivery]:
         """Rows for each message and those that want it and were not removed meanwhile, all or none; returns the new ones.
 
         Durable on return.
         """
-        items: list[Item] = []
+        items: list[WaitingDelivery] = []
         with self._writing():
             for message, wanting in wanted:
                 if wanting:
                     items += self._enqueue(message, wanting, now)
         return items
 
-    def _enqueue(self, message: Message, wanting: Iterable[StoredSubscription], now: float) -> Iterator[Item]:
+    def _enqueue(
+        self, message: Message, wanting: Iterable[StoredSubscription], now: float
+    ) -> Iterator[WaitingDelivery]:
         replay = message.replay or ""
         columns = (message.id, replay, message.repository, message.repo_url, message.type.value)
         self._run(_ADD_MESSAGE, (*columns, message.sequence, message.previous, to_text(message.envelope)))
@@ -283,22 +287,22 @@ class Deliveries:
             cursor = self._run(_ADD_DELIVERY, (number, now, now, each.id))
             if cursor.rowcount:
                 assert cursor.lastrowid is not None
-                yield Item(now, cursor.lastrowid, each.id, _orders(replay, *message.orders), 0)
+                yield WaitingDelivery(now, cursor.lastrowid, each.id, _orders(replay, *message.orders), 0)
 
-    def queued(self) -> list[Item]:
+    def queued(self) -> list[WaitingDelivery]:
         """Everything that waits, in the order of its arrival."""
         return [
-            Item(mature_at, number, subscription, _orders(replay, *orders), attempt)
+            WaitingDelivery(mature_at, number, subscription, _orders(replay, *orders), attempt)
             for mature_at, number, subscription, attempt, replay, *orders in self._rows(_QUEUED)
         ]
 
-    def outgoing(self, number: int) -> Outgoing | None:
+    def outgoing(self, number: int) -> DeliveryAttempt | None:
         """What to send, if that delivery still waits."""
         rows = self._rows(_REQUEST, (number,))
         if not rows:
             return None
         number, subscription, attempt, message_id, replay, repository, previous, sequence, body = rows[0]
-        return Outgoing(
+        return DeliveryAttempt(
             id=number,
             subscription=subscription,
             attempt=attempt,

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 
 from ..delivery import Delivery
-from ..destination import Destination, Outcome
+from ..destination import DeliveryOutcome, Destination
 from ..message import Message
 from ..rejects import judged
 from .deliveries import Deliveries, StoredSubscription
@@ -27,7 +27,7 @@ FILTER_FAILED = Counter(
     "vcsreplicator_notifier_filter_failures", "Messages on which a filter failed", ["destination", "subscription"]
 )
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +64,19 @@ class Webhooks:
         self.start()
         self._batch.append(delivery)
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         batch, self._batch = self._batch, []
         if not batch:
             return []
         try:
             self._accept(batch)
         except ReplicationError as error:
-            return [Outcome(number=delivery.number, error=error) for delivery in batch]
+            return [DeliveryOutcome(number=delivery.number, error=error) for delivery in batch]
         except Exception as error:
             if len(batch) == 1:
-                return [Outcome(number=batch[0].number, error=judged(error))]
+                return [DeliveryOutcome(number=batch[0].number, error=judged(error))]
             return [outcome for delivery in batch for outcome in self._accepted_alone(delivery)]
-        return [Outcome(number=delivery.number) for delivery in batch]
+        return [DeliveryOutcome(number=delivery.number) for delivery in batch]
 
     def close(self) -> None:
         self._dispatcher.stop()
@@ -88,7 +88,7 @@ class Webhooks:
         wanted = [(delivery.message, self._wanting(delivery.message, current)) for delivery in batch]
         self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
 
-    def _accepted_alone(self, delivery: Delivery) -> Sequence[Outcome]:
+    def _accepted_alone(self, delivery: Delivery) -> Sequence[DeliveryOutcome]:
         """One of a batch in which one is the culprit."""
         self._batch = [delivery]
         return self.outcomes(0)
@@ -102,7 +102,7 @@ class Webhooks:
                     found.append(each)
             except FilterFailed as error:
                 FILTER_FAILED.labels(self.name, each.name).inc()
-                log_line.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
+                logger.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
                 if (each.id, each.subscription.filter) not in self._told:
                     what = f"filter failed on {message.id}, which is not sent: {error}"
                     self._deliveries.note(each.name, what, now=self.clock.now())

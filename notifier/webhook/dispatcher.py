@@ -19,9 +19,9 @@ from prometheus_client import Counter, Gauge
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 
-from .deliveries import Deliveries, DeliveryState, Ended, Outgoing, StoredSubscription
-from .fairness import FIRST, REPEAT, Item, Member, Queues
-from .request import Answer, Sender, Verdict
+from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended, StoredSubscription
+from .fairness import FIRST, REPEAT, Member, Queues, WaitingDelivery
+from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
 from .subscription import Subscription
 
@@ -37,7 +37,7 @@ QUEUED = Gauge(
     "vcsreplicator_notifier_webhook_queued_deliveries", "Deliveries that may begin when mature", ["destination"]
 )
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Dispatcher(threading.Thread):
@@ -46,19 +46,23 @@ class Dispatcher(threading.Thread):
     def __init__(self, name: str, settings: DeliverySettings, clock: Clock) -> None:
         super().__init__(name=f"webhook-{name}", daemon=True)
         self.destination, self.settings, self.clock = name, settings, clock
-        self.sender = Sender(networks=settings.networks(), allow_http=settings.allow_http, ca_file=settings.ca_file)
+        self.sender = RequestSender(
+            networks=settings.networks(), allow_http=settings.allow_http, ca_file=settings.ca_file
+        )
         self._pools = {
             lane: ThreadPoolExecutor(settings.workers, thread_name_prefix="webhook") for lane in (FIRST, REPEAT)
         }
-        self._inbox: queue.SimpleQueue[list[Item] | tuple[Item, Answer] | None] = queue.SimpleQueue()
-        self._under_way: dict[int, Item] = {}
+        self._inbox: queue.SimpleQueue[list[WaitingDelivery] | tuple[WaitingDelivery, AttemptResult] | None] = (
+            queue.SimpleQueue()
+        )
+        self._under_way: dict[int, WaitingDelivery] = {}
         self._stop_asked = threading.Event()
         self._subscriptions: dict[int, StoredSubscription] = {}
         self._queues = Queues(workers={FIRST: settings.workers, REPEAT: settings.workers})
         self._change, self._loaded_to = -1, 0
         self._purged_at = float("-inf")
 
-    def take(self, items: list[Item]) -> None:
+    def take(self, items: list[WaitingDelivery]) -> None:
         """New rows; from any thread."""
         if items:
             self._inbox.put(items)
@@ -81,7 +85,7 @@ class Dispatcher(threading.Thread):
                 self._work()
             except Exception as error:
                 failures += 1
-                log_line.error("dispatcher failed", reason=str(error), exc_info=not isinstance(error, Unavailable))
+                logger.error("dispatcher failed", reason=str(error), exc_info=not isinstance(error, Unavailable))
                 self._stop_asked.wait(min(5.0, 0.1 * 2 ** min(failures, 10)))
 
     def _work(self) -> None:
@@ -132,25 +136,27 @@ class Dispatcher(threading.Thread):
             subscription = self._subscriptions[item.subscription].subscription
             self._pools[item.lane].submit(self._attempt, item, outgoing, subscription)
 
-    def _outgoing(self, deliveries: Deliveries, items: Sequence[Item]) -> list[tuple[Item, Outgoing | None]]:
+    def _outgoing(
+        self, deliveries: Deliveries, items: Sequence[WaitingDelivery]
+    ) -> list[tuple[WaitingDelivery, DeliveryAttempt | None]]:
         """All or none: raising, it leaves the items to the next load."""
         return [(item, deliveries.outgoing(item.id)) for item in items]
 
-    def _attempt(self, item: Item, outgoing: Outgoing, subscription: Subscription) -> None:
+    def _attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
         """In a worker."""
         try:
             secrets = [secret.read() for secret in subscription.secrets]
             answer = self.sender.send(replace(outgoing, attempt=item.attempt), subscription, secrets, self.clock.now())
         except BadConfig as error:
-            answer = Answer(verdict=Verdict.AGAIN, error=str(error))
+            answer = AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
         except Exception as error:  # a worker that dies would forget its delivery
-            log_line.exception("attempt failed")
-            answer = Answer(verdict=Verdict.AGAIN, error=f"{type(error).__name__}: {error}"[:300])
+            logger.exception("attempt failed")
+            answer = AttemptResult(verdict=DeliveryVerdict.AGAIN, error=f"{type(error).__name__}: {error}"[:300])
         self._inbox.put((item, answer))
 
     def _take_in(self, deliveries: Deliveries, wait: float) -> None:
         """New rows and ended attempts, as they come; waits for the first."""
-        ended: list[tuple[Item, Answer]] = []
+        ended: list[tuple[WaitingDelivery, AttemptResult]] = []
         try:
             found = self._inbox.get(timeout=wait) if wait > 0 else self._inbox.get_nowait()
             while True:
@@ -166,14 +172,14 @@ class Dispatcher(threading.Thread):
         if ended:
             self._record(deliveries, ended)
 
-    def _add_new(self, items: list[Item]) -> None:
+    def _add_new(self, items: list[WaitingDelivery]) -> None:
         """Rows that the last load has not seen already."""
         if any(item.subscription not in self._subscriptions for item in items):
             self._change = -1  # of a subscription newer than our last look: load all
             return
         self._queues.add(item for item in items if item.id > self._loaded_to)
 
-    def _record(self, deliveries: Deliveries, ended: Sequence[tuple[Item, Answer]]) -> None:
+    def _record(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
         """First on disk, then in the queues."""
         now = self.clock.now()
         results = [(item, answer, self._next(item, answer, now)) for item, answer in ended]
@@ -193,16 +199,16 @@ class Dispatcher(threading.Thread):
             ATTEMPTS.labels(self.destination, self._subscription_name(item), answer.verdict.value).inc()
             self._note_health(deliveries, item, answer, now)
 
-    def _next(self, item: Item, answer: Answer, now: float) -> Ended:
+    def _next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> Ended:
         """The row after this attempt."""
         attempt, state, mature_at = item.attempt + 1, DeliveryState.QUEUED, now
-        if answer.verdict is Verdict.DELIVERED:
+        if answer.verdict is DeliveryVerdict.DELIVERED:
             state = DeliveryState.DELIVERED
-        elif answer.verdict is Verdict.GONE:
+        elif answer.verdict is DeliveryVerdict.GONE:
             attempt = item.attempt  # not its fault: it waits for the subscription
-        elif answer.verdict is Verdict.WRONG or attempt >= len(self.settings.ladder):
+        elif answer.verdict is DeliveryVerdict.WRONG or attempt >= len(self.settings.ladder):
             state = DeliveryState.EXHAUSTED
-            log_line.error(
+            logger.error(
                 "delivery given up", delivery=item.id, subscription=self._subscription_name(item), reason=answer.error
             )
         else:
@@ -212,12 +218,12 @@ class Dispatcher(threading.Thread):
             id=item.id, state=state, attempt=attempt, mature_at=mature_at, status=answer.status, error=answer.error
         )
 
-    def _note_health(self, deliveries: Deliveries, item: Item, answer: Answer, now: float) -> None:
+    def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
         """An endpoint that fails gets one request at a time; one that is gone or fails for long is paused, audibly."""
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:
             return
-        if answer.verdict is Verdict.DELIVERED:
+        if answer.verdict is DeliveryVerdict.DELIVERED:
             if member.failing:
                 self._set_failing(deliveries, stored, None, answer)
             return
@@ -225,32 +231,32 @@ class Dispatcher(threading.Thread):
             self._set_failing(deliveries, stored, now, answer)
             stored = self._subscriptions[item.subscription]
         since = stored.failing_since or now
-        if answer.verdict is Verdict.GONE:
+        if answer.verdict is DeliveryVerdict.GONE:
             self._pause(deliveries, stored, answer.error or "gone", now)
         elif now - since > self.settings.pause_after:
             hours = (now - since) / 3600
             self._pause(deliveries, stored, f"failing for {hours:.0f} hours, last: {answer.error}", now)
 
     def _set_failing(
-        self, deliveries: Deliveries, stored: StoredSubscription, since: float | None, answer: Answer
+        self, deliveries: Deliveries, stored: StoredSubscription, since: float | None, answer: AttemptResult
     ) -> None:
         deliveries.failing(stored.id, since)
         self._subscriptions[stored.id] = replace(stored, failing_since=since)
         self._queues.members[stored.id].failing = since is not None
         if since is None:
-            log_line.info("subscription answers again", subscription=stored.name)
+            logger.info("subscription answers again", subscription=stored.name)
         else:
-            log_line.warning("subscription fails", subscription=stored.name, reason=answer.error)
+            logger.warning("subscription fails", subscription=stored.name, reason=answer.error)
 
     def _pause(self, deliveries: Deliveries, stored: StoredSubscription, reason: str, now: float) -> None:
         deliveries.pause(stored.name, reason, who="vcsreplicator", now=now)
         self._queues.members[stored.id].paused = True
         PAUSED.labels(self.destination, stored.name).set(1)
-        log_line.error(
+        logger.error(
             "subscription paused", subscription=stored.name, reason=reason, resume="vcsreplicator subscription resume"
         )
 
-    def _finish(self, item: Item) -> None:
+    def _finish(self, item: WaitingDelivery) -> None:
         self._under_way.pop(item.id, None)
         self._queues.finished(item)
 
@@ -265,7 +271,7 @@ class Dispatcher(threading.Thread):
         if removed < BATCH:  # else there is more: soon again
             self._purged_at = now
 
-    def _subscription_name(self, item: Item) -> str:
+    def _subscription_name(self, item: WaitingDelivery) -> str:
         stored = self._subscriptions.get(item.subscription)
         return "removed" if stored is None else stored.name
 

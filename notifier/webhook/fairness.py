@@ -15,11 +15,11 @@ Lane = bool
 """False: first attempts; True: repeats."""
 FIRST, REPEAT = False, True
 
-NOTHING: Mapping[int, "Item"] = {}
+NOTHING: Mapping[int, "WaitingDelivery"] = {}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Item:
+class WaitingDelivery:
     """A delivery that waits: `attempt` is the number of its queue (0: not tried yet), `mature_at` seconds since the epoch.
 
     `orders` names what it stands in line in: its repository and its URLs.
@@ -57,12 +57,12 @@ class Queues:
 
     workers: dict[Lane, int]
     members: dict[int, Member] = field(default_factory=dict)
-    _waiting: dict[Lane, dict[int, list[Item]]] = field(default_factory=lambda: {FIRST: {}, REPEAT: {}})
+    _waiting: dict[Lane, dict[int, list[WaitingDelivery]]] = field(default_factory=lambda: {FIRST: {}, REPEAT: {}})
     _turns: dict[Lane, deque[int]] = field(default_factory=lambda: {FIRST: deque(), REPEAT: deque()})
-    _chains: dict[tuple[int, str], deque[Item]] = field(default_factory=dict)
+    _chains: dict[tuple[int, str], deque[WaitingDelivery]] = field(default_factory=dict)
     _busy: dict[Lane, int] = field(default_factory=lambda: {FIRST: 0, REPEAT: 0})
 
-    def add(self, items: Iterable[Item], under_way: Mapping[int, Item] = NOTHING) -> None:
+    def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
         """Deliveries that wait, in the order in which their repositories' messages came; those `under_way` are begun already."""
         for item in under_way.values():
             self._occupy(item)
@@ -79,11 +79,11 @@ class Queues:
             if begun is None:
                 self._wait(item)
 
-    def next(self, now: float) -> list[Item]:
+    def next(self, now: float) -> list[WaitingDelivery]:
         """The deliveries to begin now; each is answered by `again` or `finished`."""
         return [item for lane in (FIRST, REPEAT) for item in self._begin(lane, now)]
 
-    def again(self, item: Item, later: Item) -> None:
+    def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
         """The attempt failed; `later` is the same delivery in its next queue."""
         self._release(item)
         if item.subscription not in self.members:
@@ -98,10 +98,10 @@ class Queues:
         if is_first:
             self._wait(later)
 
-    def finished(self, item: Item) -> None:
+    def finished(self, item: WaitingDelivery) -> None:
         """Delivered or given up; the next of its repository, or at its URL, may go."""
         self._release(item)
-        freed: dict[int, Item] = {}
+        freed: dict[int, WaitingDelivery] = {}
         for key in _keys(item):
             chain = self._chains.get(key)
             place = _place(chain, item)
@@ -139,8 +139,8 @@ class Queues:
         """How many deliveries stand in queues, those behind others of their repository left out."""
         return sum(len(items) for lane in self._waiting.values() for items in lane.values())
 
-    def _begin(self, lane: Lane, now: float) -> list[Item]:
-        begun: list[Item] = []
+    def _begin(self, lane: Lane, now: float) -> list[WaitingDelivery]:
+        begun: list[WaitingDelivery] = []
         turns, passed = self._turns[lane], 0
         while turns and passed < len(turns) and self._busy[lane] < self.workers[lane]:
             subscription = turns[0]
@@ -159,34 +159,34 @@ class Queues:
             self._occupy(begun[-1])
         return begun
 
-    def _is_first(self, item: Item) -> bool:
+    def _is_first(self, item: WaitingDelivery) -> bool:
         """Whether nothing that it must come after is left."""
         return all(self._chains[key][0].id == item.id for key in _keys(item))
 
-    def _wait(self, item: Item) -> None:
+    def _wait(self, item: WaitingDelivery) -> None:
         waiting = self._waiting[item.lane]
         if item.subscription not in waiting:
             waiting[item.subscription] = []
             self._turns[item.lane].append(item.subscription)
         heapq.heappush(waiting[item.subscription], item)
 
-    def _occupy(self, item: Item) -> None:
+    def _occupy(self, item: WaitingDelivery) -> None:
         self._busy[item.lane] += 1
         member = self.members.get(item.subscription)
         if member is not None:
             member.busy[item.lane] += 1
 
-    def _release(self, item: Item) -> None:
+    def _release(self, item: WaitingDelivery) -> None:
         self._busy[item.lane] -= 1
         member = self.members.get(item.subscription)
         if member is not None:
             member.busy[item.lane] -= 1
 
 
-def _keys(item: Item) -> list[tuple[int, str]]:
+def _keys(item: WaitingDelivery) -> list[tuple[int, str]]:
     return [(item.subscription, name) for name in item.orders]
 
 
-def _place(chain: "deque[Item] | None", item: Item) -> int | None:
+def _place(chain: "deque[WaitingDelivery] | None", item: WaitingDelivery) -> int | None:
     """Where the delivery stands in line; nearly always at the head."""
     return next((place for place, each in enumerate(chain or ()) if each.id == item.id), None)

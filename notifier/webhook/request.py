@@ -27,8 +27,8 @@ import urllib3
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
-from .connection import CONNECT_PATIENCE, Pool, TlsPool, finish, watched
-from .deliveries import Outgoing
+from .connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, finish, watched
+from .deliveries import DeliveryAttempt
 from .subscription import Subscription
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -51,7 +51,7 @@ _NOT_PUBLIC = [
 """Reserved by now, or once private, and called global by Python; NAT64 of a network's own, and Teredo: both lead to any IPv4."""
 
 
-class Verdict(enum.StrEnum):
+class DeliveryVerdict(enum.StrEnum):
     """What an attempt means for the delivery."""
 
     DELIVERED = "delivered"
@@ -61,10 +61,10 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AttemptResult:
     """How an attempt ended; `wait` is what the endpoint asked for, in seconds."""
 
-    verdict: Verdict
+    verdict: DeliveryVerdict
     status: int | None = None
     error: str | None = None
     wait: float = 0.0
@@ -119,12 +119,12 @@ def signing_key(secret: str) -> bytes:
     return secret.encode()
 
 
-def webhook_id(outgoing: Outgoing) -> str:
+def webhook_id(outgoing: DeliveryAttempt) -> str:
     """The message's id without dots, which separate the parts of what is signed."""
     return outgoing.message_id.replace(".", "_")
 
 
-def signed_headers(outgoing: Outgoing, secrets: Sequence[str], now: float) -> dict[str, str]:
+def signed_headers(outgoing: DeliveryAttempt, secrets: Sequence[str], now: float) -> dict[str, str]:
     """The headers of Standard Webhooks; without secrets there is no signature."""
     identity, timestamp = webhook_id(outgoing), str(int(now))
     content = f"{identity}.{timestamp}.{outgoing.body}".encode()
@@ -136,7 +136,9 @@ def signed_headers(outgoing: Outgoing, secrets: Sequence[str], now: float) -> di
     return {**headers, "webhook-signature": " ".join(signatures)} if signatures else headers
 
 
-def headers(outgoing: Outgoing, subscription: Subscription, secrets: Sequence[str], now: float) -> dict[str, str]:
+def headers(
+    outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
+) -> dict[str, str]:
     """All headers of the request; the subscription's own cannot replace ours."""
     found = {
         "user-agent": f"vcsreplicator/{VERSION}",
@@ -156,16 +158,18 @@ def headers(outgoing: Outgoing, subscription: Subscription, secrets: Sequence[st
     return found
 
 
-def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Answer:
+def judge(status: int, answer_headers: Mapping[str, str], now: float) -> AttemptResult:
     """What a complete answer means."""
     if 200 <= status < 300:
-        return Answer(verdict=Verdict.DELIVERED, status=status)
+        return AttemptResult(verdict=DeliveryVerdict.DELIVERED, status=status)
     if status == 410:
-        return Answer(verdict=Verdict.GONE, status=status, error="410: the endpoint is gone")
+        return AttemptResult(verdict=DeliveryVerdict.GONE, status=status, error="410: the endpoint is gone")
     if status in PERMANENT:
-        return Answer(verdict=Verdict.WRONG, status=status, error=f"{status}: another attempt would be answered so too")
+        return AttemptResult(
+            verdict=DeliveryVerdict.WRONG, status=status, error=f"{status}: another attempt would be answered so too"
+        )
     wait = retry_after(answer_headers.get("retry-after"), now)
-    return Answer(verdict=Verdict.AGAIN, status=status, error=f"status {status}", wait=wait)
+    return AttemptResult(verdict=DeliveryVerdict.AGAIN, status=status, error=f"status {status}", wait=wait)
 
 
 def retry_after(value: str | None, now: float) -> float:
@@ -184,7 +188,7 @@ def retry_after(value: str | None, now: float) -> float:
     return min(max(0.0, when.timestamp() - now), LONGEST_WAIT)
 
 
-class Sender:
+class RequestSender:
     """Sends requests, keeps connections open; used by many threads."""
 
     def __init__(self, *, networks: Sequence[Network], allow_http: bool, ca_file: str | None = None) -> None:
@@ -193,11 +197,13 @@ class Sender:
         self._pools: dict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = {}
         self._lock = threading.Lock()
 
-    def send(self, outgoing: Outgoing, subscription: Subscription, secrets: Sequence[str], now: float) -> Answer:
+    def send(
+        self, outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
+    ) -> AttemptResult:
         """One attempt. What is not answered in time is unknown, and to be repeated."""
         parts = urlsplit(subscription.url)
         if parts.scheme != "https" and not self._allow_http:
-            return Answer(verdict=Verdict.WRONG, error="http: only https is allowed")
+            return AttemptResult(verdict=DeliveryVerdict.WRONG, error="http: only https is allowed")
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
             addresses = resolve(host, port, self._networks)
@@ -211,9 +217,9 @@ class Sender:
                         raise
             raise OSError("no address")
         except Forbidden as error:
-            return Answer(verdict=Verdict.WRONG, error=str(error))
+            return AttemptResult(verdict=DeliveryVerdict.WRONG, error=str(error))
         except (urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
-            return Answer(verdict=Verdict.AGAIN, error=_reason(error))
+            return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=_reason(error))
 
     def close(self) -> None:
         """Closes what is idle."""
@@ -226,11 +232,11 @@ class Sender:
         self,
         pool: urllib3.HTTPConnectionPool,
         target: str,
-        outgoing: Outgoing,
+        outgoing: DeliveryAttempt,
         subscription: Subscription,
         secrets: Sequence[str],
         now: float,
-    ) -> Answer:
+    ) -> AttemptResult:
         response = pool.urlopen(
             subscription.method,
             target,
@@ -263,7 +269,7 @@ class Sender:
 
     def _new_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         if scheme == "http":
-            return Pool(address, port, maxsize=16)
+            return ConnectionPool(address, port, maxsize=16)
         return TlsPool(
             address,
             port,

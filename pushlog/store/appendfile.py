@@ -46,7 +46,7 @@ class TornRecord(Exception):
         self.reason = reason
 
 
-class Record(NamedTuple):
+class FramedPayload(NamedTuple):
     """One payload and the bytes its frame occupies: ``start`` inclusive, ``end`` exclusive (the next record's start)."""
 
     start: int
@@ -91,7 +91,7 @@ class AppendFile:
         with self._open(tr) as (_file, end):
             return end
 
-    def records(self, start: int = 0, tr: Any = None) -> Iterator[Record]:
+    def records(self, start: int = 0, tr: Any = None) -> Iterator[FramedPayload]:
         """The records from byte ``start`` (a record's start or end) up to what is committed when the first is asked for.
 
         Raises `TornRecord` at a damaged frame, after yielding those before it. A ``start`` behind the end yields nothing.
@@ -113,7 +113,7 @@ class AppendFile:
                 yield record
                 start = record.end
 
-    def sound_records(self, tr: Any = None) -> Iterator[Record]:
+    def sound_records(self, tr: Any = None) -> Iterator[FramedPayload]:
         """As `records`, going on behind a damaged frame with the next sound one; holds the file in memory if it is damaged."""
         start = 0
         try:
@@ -129,7 +129,7 @@ class AppendFile:
                     yield record
                     start = record.end - 1
 
-    def last(self, tr: Any = None, *, before: int | None = None) -> Record | None:
+    def last(self, tr: Any = None, *, before: int | None = None) -> FramedPayload | None:
         """The last record (that ends at byte ``before``), found from its end: the cost does not grow with the file.
 
         None if there is none. Raises `TornRecord` if no sound record ends there.
@@ -167,7 +167,7 @@ class AppendFile:
         size = _SIZE.pack(len(payload))
         return b"".join((self._magic, size, _SIZE.pack(zlib.crc32(payload, zlib.crc32(size))), payload, size))
 
-    def _unframe(self, block: bytes, position: int, start: int) -> Record:
+    def _unframe(self, block: bytes, position: int, start: int) -> FramedPayload:
         """The record whose frame begins at ``position`` of ``block``, which is byte ``start`` of the file."""
         if len(block) - position < FRAME_BYTES:
             raise TornRecord(self.name, start, "shorter than a frame")
@@ -182,7 +182,7 @@ class AppendFile:
         sized = block[end : end + _SIZE.size]
         if sized != _SIZE.pack(size) or crc != zlib.crc32(payload, zlib.crc32(sized)):
             raise TornRecord(self.name, start, "checksum differs")
-        return Record(start=start, end=start + FRAME_BYTES + size, payload=payload)
+        return FramedPayload(start=start, end=start + FRAME_BYTES + size, payload=payload)
 
     @contextlib.contextmanager
     def _open(self, tr: Any) -> Iterator[tuple[int, int]]:

@@ -78,19 +78,19 @@ class Pushlog:
                 with contextlib.closing(connection):
                     connection.execute("COMMIT")
 
-    def running_session(self) -> Session | None:
+    def running_session(self) -> PushlogTransaction | None:
         """The session of the transaction that this process has open, if it has recorded something."""
         tr = self.repo.currenttransaction()
         return None if tr is None else getattr(tr, _SESSION, None)
 
-    def session(self, tr: Any, *, reads_all: bool = False) -> Session:
+    def session(self, tr: Any, *, reads_all: bool = False) -> PushlogTransaction:
         """The writing session of ``tr``, opened at its first use; raises `sqlite3.Error` if SQLite refuses.
 
         With ``reads_all`` damage is found wherever it is in the file, without it what keeps new records from being read.
         """
         session = getattr(tr, _SESSION, None)
         if session is None:
-            session = Session(self, tr, reads_all=reads_all)
+            session = PushlogTransaction(self, tr, reads_all=reads_all)
             setattr(tr, _SESSION, session)
         return session
 
@@ -202,7 +202,7 @@ class Pushlog:
             database.overlay(connection, restated_without(connection, removed), self.revision_of)
 
 
-class Session:
+class PushlogTransaction:
     """What one Mercurial transaction writes to the pushlog.
 
     Rows are inserted in SQLite at once and stay uncommitted until Mercurial's transaction is; the file is appended in the

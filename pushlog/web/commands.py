@@ -14,7 +14,7 @@ from mercurial.hgweb import hgweb_mod_inner, hgwebdir_mod_inner, webcommands, we
 
 from .. import pushed, seams
 from . import children, escaping, feed, page, policy
-from .lookup import Found, Lookup
+from .lookup import FoundPushes, Lookup
 from .reply import forget_tag, link_next, send
 
 _NO_PAGES = (b"archive", b"pushes", b"pushlog", b"pushlogstyle", b"rawfile", b"static")  # whatever the style
@@ -84,7 +84,7 @@ def pushes(web: Any) -> Iterable[bytes]:
     return send(web, _json(lookup, found, version))
 
 
-def _json(lookup: Lookup, found: Found, version: int) -> Iterator[bytes]:
+def _json(lookup: Lookup, found: FoundPushes, version: int) -> Iterator[bytes]:
     yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if version == 2 else "{").encode("ascii")
     lookup.answers.expect(len(found.ids))
     separators = 2  # characters, which the first member lacks

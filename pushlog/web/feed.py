@@ -13,7 +13,7 @@ from mercurial import encoding
 
 from ..store.entry import Push
 from .answers import Pushed, path
-from .lookup import Found, Lookup
+from .lookup import FoundPushes, Lookup
 from .reply import address
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -44,7 +44,7 @@ _ENTRY = """ <entry>
 """
 
 
-def atom(web: Any, lookup: Lookup, found: Found) -> Iterator[bytes]:
+def atom(web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[bytes]:
     """The document in pieces, in the encoding that it declares."""
     name = encoding.encoding.decode("ascii")
     base = escape(address(web).decode("ascii"))

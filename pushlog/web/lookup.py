@@ -29,11 +29,11 @@ _LATE = 100  # pushes that may come during a request
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundPushes:
     """The pushes of a request: ``ids`` ascending; ``next_id`` says that more follow behind that id."""
 
     query: query.Query
-    window: query.Window
+    window: query.ResolvedQuery
     ids: array[int]
     next_id: int | None
     last_push_id: int
@@ -62,7 +62,7 @@ class Lookup:
         except query.BadRequest as problem:
             raise common.ErrorResponse(common.HTTP_SERVER_ERROR, str(problem).encode()) from problem
 
-    def find(self) -> Found:
+    def find(self) -> FoundPushes:
         """The ids asked for; answers a mistake of the client with 400 or 404 and a reason."""
         page = self.parameters.get("node", ["1"])[-1]
         try:
@@ -78,7 +78,7 @@ class Lookup:
                 ids, next_id = self._page(connection, asked, window), None
             else:
                 ids, next_id = self._all(connection, asked, window)
-            return Found(
+            return FoundPushes(
                 query=asked, window=window, ids=ids, next_id=next_id, last_push_id=self._last_push_id(connection)
             )
 
@@ -144,7 +144,7 @@ class Lookup:
             raise common.ErrorResponse(common.HTTP_NOT_FOUND, message.encode())
         return number or 0
 
-    def _page(self, connection: sqlite3.Connection, asked: query.Query, window: query.Window) -> array[int]:
+    def _page(self, connection: sqlite3.Connection, asked: query.Query, window: query.ResolvedQuery) -> array[int]:
         """A page of the newest pushes; emptied ones take their place on it."""
         skipped = (asked.page - 1) * query.PAGE_SIZE
         sql, arguments = query.select_newest_ids(window)
@@ -154,13 +154,13 @@ class Lookup:
         ids = self._on_branch(connection, asked, (number for (number,) in connection.execute(sql, arguments)))
         return array("q", sorted(itertools.islice(ids, skipped, skipped + query.PAGE_SIZE)))
 
-    def count(self, found: Found) -> int:
+    def count(self, found: FoundPushes) -> int:
         """How many pushes the window has."""
         with self._view() as connection:
             return int(connection.execute(*query.count(found.window)).fetchone()[0])
 
     def _all(
-        self, connection: sqlite3.Connection, asked: query.Query, window: query.Window
+        self, connection: sqlite3.Connection, asked: query.Query, window: query.ResolvedQuery
     ) -> tuple[array[int], int | None]:
         """Every push of the window that has changesets, cut where a number is configured."""
         rows = connection.execute(*query.select_ids(window))

@@ -18,7 +18,7 @@ from ..pushed import local
 from ..store.entry import Push
 from . import query
 from .answers import Pushed
-from .lookup import Found, Lookup
+from .lookup import FoundPushes, Lookup
 from .reply import next_url
 
 SUMMARY_LENGTH = 200
@@ -36,7 +36,7 @@ _FRAGMENTS = (
 _GITWEB_STYLES = (b"gitweb", b"monoblue")
 
 
-def send(web: Any, lookup: Lookup, found: Found) -> Iterable[bytes]:
+def send(web: Any, lookup: Lookup, found: FoundPushes) -> Iterable[bytes]:
     """Answer with the page, in the style that the request and the site chose."""
     add_templates(web.tmpl)
     return web.sendtemplate(b"pushlog", **values(web, lookup, found))
@@ -61,7 +61,7 @@ def add_templates(templates: Any) -> None:
             templates.cache[name] = _resource(f"{name.decode()}.tmpl").rstrip(b"\n")
 
 
-def values(web: Any, lookup: Lookup, found: Found) -> dict[str, Any]:
+def values(web: Any, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:
     asked = found.query
     pages = _pages(asked.page, lookup.count(found)) if asked.is_paged else []
     return {
@@ -118,7 +118,7 @@ def _pages(page: int, count: int) -> list[dict[bytes, Any]]:
     return [{b"label": label, b"page": number, b"here": number == page} for label, number in links]
 
 
-def _pushes(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[dict[bytes, Any]]:
+def _pushes(context: Any, web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
     place = 0
     for push in lookup.pushes(reversed(found.ids)):
         shown = _visible(lookup, found, push)
@@ -139,7 +139,7 @@ def _pushes(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[di
         }
 
 
-def _visible(lookup: Lookup, found: Found, push: Push) -> list[Pushed]:
+def _visible(lookup: Lookup, found: FoundPushes, push: Push) -> list[Pushed]:
     """Newest first."""
     return [
         changeset for changeset in reversed(lookup.answers.changesets(push, found.query)) if not changeset.is_hidden
@@ -172,7 +172,7 @@ def summary(ctx: Any) -> bytes:
     return local(line if len(line) <= SUMMARY_LENGTH else line[: SUMMARY_LENGTH - 1] + "…")
 
 
-def _entries(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[dict[bytes, Any]]:
+def _entries(context: Any, web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
     """One per changeset, for themes: ``push`` only in a push's first, ``hidden`` and ``mergerollup`` around a merge."""
     for place, push in enumerate(lookup.pushes(reversed(found.ids))):
         shown = _visible(lookup, found, push)
@@ -191,7 +191,7 @@ def _entries(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[d
             yield values
 
 
-def _latest_entry(context: Any, web: Any, lookup: Lookup, found: Found) -> Iterator[dict[bytes, Any]]:
+def _latest_entry(context: Any, web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
     for entry in _entries(context, web, lookup, found):
         yield entry
         return

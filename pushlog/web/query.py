@@ -111,7 +111,7 @@ def _page(text: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class ResolvedQuery:
     """A query with every changeset resolved: bounds as numbers, ``pushes`` the ids that the named changesets belong to."""
 
     after_id: int | None = None
@@ -123,7 +123,7 @@ class Window:
     limit: int | None = None  # the last push id that may be shown
 
 
-def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> Window:
+def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> ResolvedQuery:
     """Resolve: ``push_id_of(parameter, changeset)`` gives the id of its push, 0 if it was never pushed, and raises as it likes."""
     start, end = query.start, query.end
     after_id, up_to_id = query.after_id, None
@@ -134,7 +134,7 @@ def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | Non
     pushes = None
     if query.changesets:
         pushes = tuple(sorted({push_id_of("changeset", name) for name in query.changesets}))
-    return Window(
+    return ResolvedQuery(
         after_id=after_id,
         up_to_id=up_to_id,
         after_date=start.value if start is not None and start.kind == "date" else None,
@@ -145,7 +145,7 @@ def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | Non
     )
 
 
-def conditions(window: Window) -> tuple[str, tuple[int | str, ...]]:
+def conditions(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
     """The WHERE clause of a window and its arguments, `pushlog` being the only table."""
     clauses: list[str] = []
     arguments: list[int | str] = []
@@ -170,7 +170,7 @@ def conditions(window: Window) -> tuple[str, tuple[int | str, ...]]:
     return (" WHERE " + " AND ".join(clauses) if clauses else ""), tuple(arguments)
 
 
-def select_ids(window: Window) -> tuple[str, tuple[int | str, ...]]:
+def select_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
     """SQL for the ids of a window that have changesets, ascending.
 
     A window by date or user is found by that index, not by walking all ids.
@@ -181,13 +181,13 @@ def select_ids(window: Window) -> tuple[str, tuple[int | str, ...]]:
     return f"SELECT id FROM pushlog{where} ORDER BY {'+id' if by_other_index else 'id'}", arguments
 
 
-def select_newest_ids(window: Window) -> tuple[str, tuple[int | str, ...]]:
+def select_newest_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
     """SQL for the ids of a window, newest first."""
     where, arguments = conditions(window)
     return f"SELECT id FROM pushlog{where} ORDER BY id DESC", arguments
 
 
-def count(window: Window) -> tuple[str, tuple[int | str, ...]]:
+def count(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
     """SQL for the number of pushes in a window."""
     where, arguments = conditions(window)
     return f"SELECT count(*) FROM pushlog{where}", arguments

@@ -8,7 +8,7 @@ from typing import Any
 
 from mercurial import util
 
-from .lookup import Found, Lookup
+from .lookup import FoundPushes, Lookup
 
 _STARTS = ("startdate", "fromchange", "startID", "afterID")
 
@@ -37,7 +37,7 @@ def forget_tag(web: Any, lookup: Lookup) -> None:
         del web.res.headers[b"ETag"]
 
 
-def link_next(web: Any, found: Found, command: bytes) -> None:
+def link_next(web: Any, found: FoundPushes, command: bytes) -> None:
     """Say in a header where an answer that was cut goes on."""
     if found.next_id is not None:
         web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found, command)
@@ -49,7 +49,7 @@ def address(web: Any) -> bytes:
     return b"%s%s/" % (host, util.urlreq.quote(web.req.apppath))
 
 
-def next_url(web: Any, found: Found, command: bytes) -> bytes:
+def next_url(web: Any, found: FoundPushes, command: bytes) -> bytes:
     """This request's URL, going on behind `next_id`; from a date on in the same window, for dates need not grow with the ids."""
     parameters = [
         (name, value)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Event as Signal
 from pathlib import Path
 
-from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, Log, Message, Reader, topics
+from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, Log, NewRecord, Reader, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import to_json
@@ -83,7 +83,7 @@ def _decided(log: Log, number: int) -> tuple[float, float]:
 
     def seconds(applied: int, serving: int, topic: str) -> float:
         acks = [chain.ack(mirror, applied, serving, time=time.time()) for mirror in ("alpha", "beta")]
-        messages = [Message(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack)) for ack in acks]
+        messages = [NewRecord(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack)) for ack in acks]
         began = time.perf_counter()
         log.append(messages)
         _wait(reader, topic, chain)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hgext.vcsreplicator.demo.scenario import Watcher
 from hgext.vcsreplicator.log.opening import open_log
-from notifier.pulse.listener import Arrival, ListenSettings, listen
+from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
 from testing.bench.measure import Row
 from testing.builders.cluster import Cluster
 from testing.services.existing import shared_kafka, shared_rabbitmq
@@ -61,7 +61,7 @@ class Consumer:
         self._stop.set()
         self._thread.join()
 
-    def _take(self, arrival: Arrival) -> bool:
+    def _take(self, arrival: ReceivedMessage) -> bool:
         now = time.time()
         with self._news:
             for head in json.loads(arrival.text)["payload"]["data"].get("heads", ()):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from hgext.vcsreplicator.log import EVENTS, NOTICES, Log, Message, topics
+from hgext.vcsreplicator.log import EVENTS, NOTICES, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from testing.bench.measure import Row
 from testing.services.kafka import Kafka
@@ -74,7 +74,7 @@ def syncs(folder: Path) -> list[float]:
 
 def appends(log: Log) -> list[float]:
     def append() -> None:
-        log.append([Message(topic=EVENTS, key="x", value=VALUE)])
+        log.append([NewRecord(topic=EVENTS, key="x", value=VALUE)])
 
     return [milliseconds(append) for _ in range(WARM_UP + SAMPLES)][WARM_UP:]
 
@@ -86,7 +86,7 @@ def latencies(url: str, log: Log) -> list[float]:
         taken = []
         for _ in range(WARM_UP + SAMPLES):
             time.sleep(0.005)  # one push at a time, not a queue of them
-            log.append([Message(topic=EVENTS, key="x", value=VALUE, headers={"sent": repr(time.monotonic())})])
+            log.append([NewRecord(topic=EVENTS, key="x", value=VALUE, headers={"sent": repr(time.monotonic())})])
             taken.append(float(reader.stdout.readline()) * 1000)
         reader.kill()
     return taken[WARM_UP:]
@@ -94,7 +94,7 @@ def latencies(url: str, log: Log) -> list[float]:
 
 def transactions(log: Log, size: int) -> list[float]:
     transactor = log.transactor("bench")
-    message = Message(topic=NOTICES, key="x", value=VALUE)
+    message = NewRecord(topic=NOTICES, key="x", value=VALUE)
 
     def commit(number: int) -> None:
         transactor.commit([message] * size, group="bench", positions={(EVENTS, 0): number})

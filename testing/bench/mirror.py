@@ -13,10 +13,10 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
-from hgext.vcsreplicator.log import STATE, Message
+from hgext.vcsreplicator.log import STATE, NewRecord
 from hgext.vcsreplicator.log.blobs import open_blobs
-from hgext.vcsreplicator.mirror.level import MAGIC, Level
-from hgext.vcsreplicator.words.levels import State
+from hgext.vcsreplicator.mirror.checkpoint import MAGIC, Checkpoint
+from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
 from testing.builders.author import Author
@@ -130,7 +130,7 @@ def _start() -> Row:
             path = f"group{number % 100}/repository{number}"
             there = replace(level, repository=f"{number:032x}", path=path)
             _write_level(bench.root / path, there)
-            states.append(Message(topic=STATE, key=there.repository, value=to_json(_released(there))))
+            states.append(NewRecord(topic=STATE, key=there.repository, value=to_json(_released(there))))
         for start in range(0, REPOSITORIES, 1000):
             bench.log.append(states[start : start + 1000])
         with bench.mirror():
@@ -141,8 +141,8 @@ def _start() -> Row:
     return Row(name=f"start with {REPOSITORIES} repositories", unit="s", samples=[seconds], note="wanted: below 10")
 
 
-def _released(level: Level) -> State:
-    return State(
+def _released(level: Checkpoint) -> RepositoryState:
+    return RepositoryState(
         repository=level.repository,
         incarnation=level.incarnation,
         path=level.path,
@@ -156,7 +156,7 @@ def _released(level: Level) -> State:
     )
 
 
-def _write_level(folder: Path, level: Level) -> None:
+def _write_level(folder: Path, level: Checkpoint) -> None:
     """As much of a repository as the start looks at."""
     store = folder / ".hg" / "store"
     store.mkdir(parents=True)

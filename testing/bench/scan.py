@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from hgext.vcsreplicator.hg.master.relaying import Repositories
-from hgext.vcsreplicator.outbox import Outbox, Sent, Store
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.outbox import Outbox, SentMark, Store
 from hgext.vcsreplicator.relay.daemon import RelaySettings, look_through
 from testing.bench.measure import Row
 
@@ -50,7 +50,7 @@ def rows() -> list[Row]:
         found = [Row(name=f"{COUNT} repositories, nothing sent yet", unit="s", samples=_looks(root, COUNT))]
         for what, end, expected in (("the newest event unsent", SIZE // 2, COUNT), ("all sent", SIZE, 0)):
             for store in stores:
-                Outbox(Store(str(store))).mark_sent(Sent(seq=1, id="0" * 32, segment=1, end=end))
+                Outbox(Store(str(store))).mark_sent(SentMark(seq=1, id="0" * 32, segment=1, end=end))
             found.append(Row(name=f"{COUNT} repositories, {what}", unit="s", samples=_looks(root, expected)))
         return found
 
@@ -67,7 +67,7 @@ def _repository(folder: Path) -> Path:
 
 def _looks(root: Path, expected: int) -> list[float]:
     settings = RelaySettings(socket="/nowhere", source="hg://bench", roots={str(root): ""})
-    repositories = Repositories(settings.roots, settings.source)
+    repositories = MasterRepositories(settings.roots, settings.source)
     samples = []
     for _ in range(ROUNDS):
         work = Counting()

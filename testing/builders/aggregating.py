@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hgext.vcsreplicator.demo.supervisor import leashed
-from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER_REQUESTS, STATE, Log, Message
+from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER_REQUESTS, STATE, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Ack, Pending, State
-from hgext.vcsreplicator.words.roster import Request, Verb
+from hgext.vcsreplicator.words.levels import Ack, Pending, RepositoryState
+from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 from testing.waiting import eventually
@@ -36,8 +36,10 @@ _numbers = itertools.count()
 
 def ask(log: Log, verb: Verb, mirror: str | None = None, **members: Any) -> None:
     """Writes a request about the roster."""
-    request = Request(id=f"test-{next(_numbers)}", verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)
-    log.append([Message(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+    request = RosterRequest(
+        id=f"test-{next(_numbers)}", verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members
+    )
+    log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
 
 
 def patiently(action: Callable[[], T]) -> T:
@@ -51,7 +53,7 @@ def patiently(action: Callable[[], T]) -> T:
 
 def send(log: Log, events: list[Event]) -> None:
     """Writes events as the relay does: again, until the log has them."""
-    messages = [Message(topic=EVENTS, key=event.repository, value=wire.encode(event)) for event in events]
+    messages = [NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event)) for event in events]
     patiently(lambda: log.append(messages))
 
 
@@ -133,7 +135,7 @@ class SimulatedMirror(threading.Thread):
                     touched = dict.fromkeys(filter(None, map(self._take, records)))
                     acks = [ack for repository in touched if (ack := self._ack(repository))]
                     messages = [
-                        Message(topic=ACKS, key=f"{self.name}/{ack.repository}", value=to_json(ack)) for ack in acks
+                        NewRecord(topic=ACKS, key=f"{self.name}/{ack.repository}", value=to_json(ack)) for ack in acks
                     ]
                     patiently(lambda: log.append(messages))  # noqa: B023
             finally:
@@ -149,7 +151,7 @@ class SimulatedMirror(threading.Thread):
             return event.repository if event else None
         if record.key == "aggregator" or record.value is None:
             return None
-        state = from_json(State, record.value)
+        state = from_json(RepositoryState, record.value)
         self._released[state.repository] = state.released
         return state.repository
 
@@ -201,7 +203,7 @@ def all_noticed(log: Log, chains: list[Chain]) -> bool:
         while any(reader.positions()[STATE, part] < end for part, end in log.ends(STATE).items()):
             for record in reader.poll(0.2, limit=5000):
                 if record.value and record.key and record.key != "aggregator":
-                    newest[record.key] = from_json(State, record.value).noticed
+                    newest[record.key] = from_json(RepositoryState, record.value).noticed
     finally:
         reader.close()
     return all(newest.get(chain.repository, 0) == len(chain.events) for chain in chains)
@@ -213,12 +215,12 @@ def fill(log: Log, chains: list[Chain], each: int) -> None:
         log.append([message for chain in chains[first : first + 50] for message in _left_behind(chain, each)])
 
 
-def _left_behind(chain: Chain, count: int) -> Iterator[Message]:
+def _left_behind(chain: Chain, count: int) -> Iterator[NewRecord]:
     for event in chain.take(count):
         waiting = Pending(event=event, partition=0, offset=0, arrived=1.0)
-        yield Message(topic=PENDING, key=f"{chain.repository}/{event.seq}", value=to_json(waiting))
+        yield NewRecord(topic=PENDING, key=f"{chain.repository}/{event.seq}", value=to_json(waiting))
     newest = chain.events[-1]
-    state = State(
+    state = RepositoryState(
         repository=chain.repository,
         incarnation=chain.incarnation,
         path=chain.path,
@@ -230,4 +232,4 @@ def _left_behind(chain: Chain, count: int) -> Iterator[Message]:
         noticed=0,
         roster=0,
     )
-    yield Message(topic=STATE, key=chain.repository, value=to_json(state))
+    yield NewRecord(topic=STATE, key=chain.repository, value=to_json(state))

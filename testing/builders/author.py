@@ -18,12 +18,12 @@ from mercurial.node import nullid
 from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg import bundles, observe
-from hgext.vcsreplicator.log import EVENTS, Log, Message
+from hgext.vcsreplicator.log import EVENTS, Log, NewRecord
 from hgext.vcsreplicator.log.blobs import BlobStore
 from hgext.vcsreplicator.outbox import Entry, Needs, Outbox
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.digest import START, advance, node_set
-from hgext.vcsreplicator.words.event import Changes, Event, PhaseMove, PushEntry, Settings, Type
+from hgext.vcsreplicator.words.event import Changes, Event, MasterSettings, PhaseMove, PushEntry, Type
 from pushlog import api
 
 NOTHING = Changes(added=None)
@@ -149,10 +149,12 @@ class Author:
         """The newest changeset."""
         return observe.tip(self.repo).node
 
-    def messages(self, start: int = 0) -> list[Message]:
+    def messages(self, start: int = 0) -> list[NewRecord]:
         """The records of its events from the `start`th on."""
         return [
-            Message(topic=EVENTS, key=self.repository, value=frame, headers=wire.headers(event, "hg://master.example"))
+            NewRecord(
+                topic=EVENTS, key=self.repository, value=frame, headers=wire.headers(event, "hg://master.example")
+            )
             for event, frame in self.frames[start:]
         ]
 
@@ -187,7 +189,7 @@ class Author:
             source="serve",
             changes=changes,
             after=observe.tip(self.repo),
-            settings=Settings(),
+            settings=MasterSettings(),
         )
         event = dataclasses.replace(event, **members)
         self.last = event.id

@@ -5,7 +5,7 @@ import hashlib
 from dataclasses import replace
 
 from hgext.vcsreplicator.words import digest
-from hgext.vcsreplicator.words.event import NULL_NODE, Changes, Event, NodeSet, PushEntry, Settings, Tip, Type
+from hgext.vcsreplicator.words.event import NULL_NODE, Changes, Event, MasterSettings, NodeSet, PushEntry, Tip, Type
 from hgext.vcsreplicator.words.levels import Ack
 
 
@@ -45,7 +45,7 @@ class Chain:
             source="serve",
             changes=changes,
             after=Tip(length=seq - 1, node=f"{seq:040x}" if seq > 1 else NULL_NODE),
-            settings=Settings(),
+            settings=MasterSettings(),
         )
         self.events.append(replace(event, **members))  # type: ignore[arg-type]
         return self.events[-1]

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from hgext.vcsreplicator.aggregator.aggregation import Aggregation, Outcome
+from hgext.vcsreplicator.aggregator.aggregation import Aggregation, RecordOutcome
 from hgext.vcsreplicator.log import (
     ACKS,
     ERRORS,
@@ -13,14 +13,14 @@ from hgext.vcsreplicator.log import (
     ROSTER,
     ROSTER_REQUESTS,
     STATE,
-    Message,
+    NewRecord,
     Record,
 )
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, Notice, State
-from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Request, Roster, Verb
+from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, Notice, RepositoryState
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 
@@ -51,7 +51,7 @@ class Hands:
         self._offsets[topic] += 1
         return Record(topic=topic, partition=0, offset=offset, key=key, value=value, headers={}, time=self.now)
 
-    def event(self, *events: Event) -> list[Outcome]:
+    def event(self, *events: Event) -> list[RecordOutcome]:
         records = [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
         self._events += records
         return [self.take(self.core.event, record) for record in records]
@@ -61,10 +61,10 @@ class Hands:
         self._events += [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
         self.core.positions[EVENTS, 0] = self.positions[EVENTS, 0] = self._offsets[EVENTS]
 
-    def take(self, enter: Callable[[Record, float], Outcome], record: Record) -> Outcome:
+    def take(self, enter: Callable[[Record, float], RecordOutcome], record: Record) -> RecordOutcome:
         """Has the core take the record, in as many transactions as it asks for."""
-        while (outcome := enter(record, self.now)) in (Outcome.UNFINISHED, Outcome.MISSING):
-            if outcome is Outcome.MISSING:
+        while (outcome := enter(record, self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
+            if outcome is RecordOutcome.MISSING:
                 self.read_again()
             self.write()
         return outcome
@@ -85,9 +85,9 @@ class Hands:
 
     def ask(
         self, verb: Verb, mirror: str | None = None, *, identifier: str | None = None, **members: object
-    ) -> Outcome:
+    ) -> RecordOutcome:
         identifier = identifier or f"request-{self._offsets[ROSTER_REQUESTS]}"
-        request = Request(id=identifier, verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)  # type: ignore[arg-type]
+        request = RosterRequest(id=identifier, verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)  # type: ignore[arg-type]
         return self.take(self.core.request, self.record(ROSTER_REQUESTS, identifier, to_json(request)))
 
     def commit(self) -> list[int]:
@@ -114,18 +114,18 @@ class Hands:
         for key, value in self.topics[PENDING].items():
             self.core.load_pending(key or "", value)
         for value in self.topics[STATE].values():
-            self.core.load_state(from_json(State, value))
+            self.core.load_state(from_json(RepositoryState, value))
         self.ack(*acks)
         self.core.loaded(self.now)
-        while (outcome := self.core.take_kept(self.now)) in (Outcome.UNFINISHED, Outcome.MISSING):
-            if outcome is Outcome.MISSING:
+        while (outcome := self.core.take_kept(self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
+            if outcome is RecordOutcome.MISSING:
                 self.read_again()
             self.write()
 
-    def state(self, chain: Chain) -> State:
-        return from_json(State, self.topics[STATE][chain.repository])
+    def state(self, chain: Chain) -> RepositoryState:
+        return from_json(RepositoryState, self.topics[STATE][chain.repository])
 
-    def _write(self, messages: Sequence[Message]) -> None:
+    def _write(self, messages: Sequence[NewRecord]) -> None:
         for message in messages:
             if message.topic == NOTICES:
                 self.notices.append(from_json(Notice, message.value or b""))

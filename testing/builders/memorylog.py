@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from hgext.vcsreplicator.log import Message, Positions, Record, Topic, partition_of
+from hgext.vcsreplicator.log import NewRecord, Positions, Record, Topic, partition_of
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rewound, Unavailable
 
@@ -49,7 +49,7 @@ class MemoryLog:
             raise BadConfig(f"topic {topic}: does not exist")
         return self._topics[topic].partitions
 
-    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         with self._changed:
             places = [self._append(message) for message in messages]
             self._changed.notify_all()
@@ -126,7 +126,7 @@ class MemoryLog:
         self,
         identity: str,
         epoch: int,
-        messages: Sequence[Message],
+        messages: Sequence[NewRecord],
         group: str | None,
         positions: Mapping[TopicPartition, int],
     ) -> None:
@@ -173,7 +173,7 @@ class MemoryLog:
             reader.woken = True
             self._changed.notify_all()
 
-    def _append(self, message: Message) -> tuple[int, int]:
+    def _append(self, message: NewRecord) -> tuple[int, int]:
         count = self.partitions(message.topic)
         partition = message.partition if message.partition is not None else partition_of(message.key or "", count)
         place = (message.topic, partition)
@@ -204,7 +204,7 @@ class MemoryTransactor:
 
     def commit(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[NewRecord],
         *,
         group: str | None = None,
         positions: Mapping[TopicPartition, int] | None = None,

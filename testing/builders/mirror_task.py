@@ -8,11 +8,11 @@ events are applied, wherever the repository is by now, as after a restart whose 
 import pickle
 import sys
 
-from hgext.vcsreplicator.hg.replica.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.replica.scan import scan
 from hgext.vcsreplicator.hg.replica.work import Hands
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.task import Item, Task
+from hgext.vcsreplicator.mirror.task import ReadEvent, Task
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.wire import decode
 
@@ -23,8 +23,8 @@ def main(file: str) -> None:
     """Applies what the file holds; exits with the trouble, if there is any."""
     with open(file, "rb") as stream:
         settings, frames, released = pickle.load(stream)
-    hands = Hands(settings, Repositories(prepare(), 8), SystemClock())
-    items = [Item(frame=decode(frame), partition=0, offset=n, size=len(frame)) for n, frame in enumerate(frames)]
+    hands = Hands(settings, OpenRepositories(prepare(), 8), SystemClock())
+    items = [ReadEvent(frame=decode(frame), partition=0, offset=n, size=len(frame)) for n, frame in enumerate(frames)]
     gone = 0
     for start in range(0, len(items), BATCH):
         left = items[start : start + BATCH]
@@ -37,7 +37,7 @@ def main(file: str) -> None:
                 left = left[_perform(hands, settings, left, released) :]
 
 
-def _perform(hands: Hands, settings: MirrorSettings, items: list[Item], released: int) -> int:
+def _perform(hands: Hands, settings: MirrorSettings, items: list[ReadEvent], released: int) -> int:
     event = items[0].event
     folder = next((f.folder for f in _of(settings, event.repository) if not f.is_aside), None)
     task = Task(

@@ -28,12 +28,12 @@ from typing import Any, Self
 
 from hgext.vcsreplicator import mirror
 from hgext.vcsreplicator.hg.replica import scan
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, STATE, Message, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
-from hgext.vcsreplicator.mirror.task import Found
-from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, State
+from hgext.vcsreplicator.mirror.task import FoundRepository
+from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.author import Author
 from testing.warm_hg import shared_hg
@@ -129,7 +129,7 @@ class Bench:
 
     def release(self, author: Author, seq: int | None = None, **members: Any) -> None:
         """The aggregator's word that mirrors may serve the repository up to `seq` (default: all of it)."""
-        state = State(
+        state = RepositoryState(
             repository=author.repository,
             incarnation=author.incarnation,
             path=author.path,
@@ -142,7 +142,7 @@ class Bench:
             roster=1,
             **members,
         )
-        self.log.append([Message(topic=STATE, key=author.repository, value=to_json(state))])
+        self.log.append([NewRecord(topic=STATE, key=author.repository, value=to_json(state))])
 
     # The mirror's side.
 
@@ -234,7 +234,7 @@ class Bench:
         """The mirror's newest word about a repository, as far as `wait` has read."""
         return self._acks.get(author.repository)
 
-    def found(self) -> dict[str, Found]:
+    def found(self) -> dict[str, FoundRepository]:
         """What is on the mirror's disk, by repository."""
         state = self.settings().folder
         return {f.level.repository: f for f in scan.scan(str(self.root), state) if f.level and not f.is_aside}

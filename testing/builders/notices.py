@@ -5,17 +5,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from hgext.vcsreplicator.log import NOTICES, Log, topics
-from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.event import (
     Bookmark,
     Changes,
     Event,
     Marker,
+    MasterSettings,
     NodeSet,
     PhaseMove,
     PushEntry,
-    Settings,
     Tip,
     Type,
 )
@@ -74,7 +74,7 @@ def an_event(
         source="serve" if changed else "init",
         changes=changes,
         after=Tip(length=seq, node=head),
-        settings=Settings(),
+        settings=MasterSettings(),
         detail=detail,
     )
 

@@ -17,11 +17,11 @@ from hgext.vcsreplicator.words.shape import from_json
 from notifier import publisher
 from notifier.courier import group
 from notifier.delivery import Delivery, Patience
-from notifier.destination import DOCUMENTED, DestinationSettings, Outcome
+from notifier.destination import DOCUMENTED, DeliveryOutcome, DestinationSettings
 from notifier.message import Message
 from notifier.public import PublicSettings
 from notifier.settings import NotifierSettings
-from notifier.state import Kind, Request, State
+from notifier.state import DestinationRequest, Kind, StateDatabase
 from testing.waiting import eventually
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"}, ignore=("private/",))
@@ -33,7 +33,7 @@ class Notifier:
 
     def __init__(self, log: Log, folder: Path) -> None:
         self.log, self.folder = log, folder
-        self.state = State(str(folder / "notifier.db"))
+        self.state = StateDatabase(str(folder / "notifier.db"))
         self.error: BaseException | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -84,7 +84,7 @@ class Notifier:
         finally:
             reader.close()
 
-    def ask(self, name: str, kind: Kind, **argument: Any) -> Request:
+    def ask(self, name: str, kind: Kind, **argument: Any) -> DestinationRequest:
         """Asks as an operator would, and returns the request once it is carried out."""
         number = self.state.ask(name, kind, argument, who="dana", now=time.time())
         eventually(lambda: self.state.request(number).done_at is not None, f"{kind} to be carried out")
@@ -127,12 +127,12 @@ class Scripted:
         self.tried.append(delivery.message)
         self._submitted.append(delivery)
 
-    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         if self.hold.is_set():
             threading.Event().wait(timeout)
             return []
         submitted, self._submitted = self._submitted, []
-        found = [Outcome(number=delivery.number, error=self.answer(delivery.message)) for delivery in submitted]
+        found = [DeliveryOutcome(number=delivery.number, error=self.answer(delivery.message)) for delivery in submitted]
         self.got += [d.message for d, outcome in zip(submitted, found, strict=True) if outcome.error is None]
         return found
 

@@ -9,22 +9,22 @@ import json
 import sys
 import traceback
 
-from hgext.vcsreplicator.hg.master.relaying import Repositories
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import Outbox
 from hgext.vcsreplicator.relay.scan import find_repositories
-from hgext.vcsreplicator.relay.sending import Sender
+from hgext.vcsreplicator.relay.sending import EventSender
 
 SOURCE = "hg://master"
 
 
 def look(root: str, url: str) -> None:
     """Finishes what was interrupted, and sends what was not sent."""
-    repositories = Repositories({root: ""}, SOURCE)
+    repositories = MasterRepositories({root: ""}, SOURCE)
     problems = repositories.finish(root)
     assert problems == [], problems
     with open_log(url) as log:
-        sender = Sender(log=log, source=SOURCE, bundles=repositories, blobs=None)
+        sender = EventSender(log=log, source=SOURCE, bundles=repositories, blobs=None)
         aside = f"{root}/.vcsreplicator/deleted"
         for folder in (*find_repositories(root), *find_repositories(aside)):
             repositories.recover(folder)

@@ -17,7 +17,7 @@ from typing import Self
 
 from hgext.vcsreplicator.log import ACKS, STATE, Log
 from hgext.vcsreplicator.outbox import Outbox, Store
-from hgext.vcsreplicator.words.levels import Ack, State
+from hgext.vcsreplicator.words.levels import Ack, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer
@@ -40,7 +40,7 @@ def unsettled(cluster: Cluster, log: Log, names: Iterable[str]) -> list[str]:
             found.append(f"{name}: has no event")
             continue
         value = newest.get((STATE, level.repository))
-        state = from_json(State, value) if value else None
+        state = from_json(RepositoryState, value) if value else None
         if state is None or (state.seq, state.noticed) != (level.seq, level.seq):
             found.append(f"{name}: the master has {level.seq}, state is {state}")
         for mirror in cluster.about["mirrors"]:

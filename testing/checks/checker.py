@@ -30,7 +30,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER, STATE, Log, R
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Ack, Notice, State
+from hgext.vcsreplicator.words.levels import Ack, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, Roster
 from hgext.vcsreplicator.words.shape import from_json
 
@@ -312,10 +312,10 @@ def steps_of(records: Iterable[Record]) -> list[Step]:
     return sorted(steps, key=lambda step: (step.time, step.kind))
 
 
-def _state(record: Record) -> State | None:
+def _state(record: Record) -> RepositoryState | None:
     if record.topic != STATE or record.value is None or record.key == "aggregator":
         return None
-    return from_json(State, record.value)
+    return from_json(RepositoryState, record.value)
 
 
 def _noticed(notice: Notice, record: Record, paths: Mapping[tuple[str, str], Sequence[tuple[int, str]]]) -> Step:

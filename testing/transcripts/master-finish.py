@@ -3,7 +3,7 @@
 
 import sys
 
-from hgext.vcsreplicator.hg.master.relaying import Repositories
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 
-for problem in Repositories({sys.argv[1]: ""}, "hg://master").finish(sys.argv[1]):
+for problem in MasterRepositories({sys.argv[1]: ""}, "hg://master").finish(sys.argv[1]):
     print(problem)

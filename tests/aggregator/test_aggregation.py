@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.aggregator import outgoing
-from hgext.vcsreplicator.aggregator.aggregation import Outcome
+from hgext.vcsreplicator.aggregator.aggregation import RecordOutcome
 from hgext.vcsreplicator.aggregator.alarms import alarms, survey
-from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Message, check_message
+from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, check_message
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Bookmark, Changes, Event, Heartbeat, Type
 from hgext.vcsreplicator.words.levels import Beat, Pending
-from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Request, Role, Roster, Verb
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain, pushed
@@ -126,7 +126,7 @@ def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() ->
     ack = replace(chain.ack("alpha", 1), detached="a reason of its own")
     for key, level in ((f"alpha/{chain.repository}", ack), ("alpha", beat)):
         value = to_json(level).replace(b"{", b'{"later":{"x":1},', 1)
-        assert hands.core.ack(hands.record(ACKS, key, value), hands.now) is Outcome.TAKEN
+        assert hands.core.ack(hands.record(ACKS, key, value), hands.now) is RecordOutcome.TAKEN
     assert hands.commit() == [1]
 
 
@@ -227,10 +227,10 @@ def test_a_repeat_changes_nothing() -> None:
     events = chain.take(3)
     hands.event(*events)
     hands.commit()
-    assert hands.event(*events) == [Outcome.REPEAT] * 3
+    assert hands.event(*events) == [RecordOutcome.REPEAT] * 3
     hands.ack(chain.ack("alpha", 3))
     assert hands.commit() == [1, 2, 3]
-    assert hands.event(*events) == [Outcome.REPEAT] * 3
+    assert hands.event(*events) == [RecordOutcome.REPEAT] * 3
     assert hands.commit() == []
     assert not hands.errors
 
@@ -242,7 +242,7 @@ def test_another_event_with_a_known_sequence_is_a_fork_and_moves_nothing(seq: in
     hands.commit()
     before = hands.state(chain)
     fork = replace(chain.events[seq - 1], id="f" * 32)
-    assert hands.event(fork) == [Outcome.REJECTED]
+    assert hands.event(fork) == [RecordOutcome.REJECTED]
     hands.commit()
     assert hands.state(chain) == replace(before, fork=fork.id)
     assert "is a fork" in hands.errors[0].reason
@@ -255,7 +255,7 @@ def test_a_successor_of_an_unknown_event_is_a_fork_and_so_is_all_that_follows_it
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(1))
     fork = chain.next(previous="f" * 32)
-    assert hands.event(fork, chain.next(), chain.next()) == [Outcome.REJECTED] * 3
+    assert hands.event(fork, chain.next(), chain.next()) == [RecordOutcome.REJECTED] * 3
     hands.commit()
     assert hands.state(chain).seq == 1
     assert len(hands.errors) == 3
@@ -286,15 +286,15 @@ def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     [event] = chain.take(1)
     frame = wire.encode(event)
-    assert hands.core.event(hands.record(EVENTS, "x", b"rubbish"), 1.0) is Outcome.REJECTED
-    assert hands.core.event(hands.record(EVENTS, "wrong-key", frame), 1.0) is Outcome.REJECTED
-    assert hands.core.event(hands.record(EVENTS, None, None), 1.0) is Outcome.REJECTED
-    assert hands.core.ack(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is Outcome.REJECTED
+    assert hands.core.event(hands.record(EVENTS, "x", b"rubbish"), 1.0) is RecordOutcome.REJECTED
+    assert hands.core.event(hands.record(EVENTS, "wrong-key", frame), 1.0) is RecordOutcome.REJECTED
+    assert hands.core.event(hands.record(EVENTS, None, None), 1.0) is RecordOutcome.REJECTED
+    assert hands.core.ack(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is RecordOutcome.REJECTED
     assert (
         hands.core.ack(hands.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0)
-        is Outcome.REJECTED
+        is RecordOutcome.REJECTED
     )
-    assert hands.core.request(hands.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is Outcome.REJECTED
+    assert hands.core.request(hands.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
     hands.commit()
     assert [error.offset for error in hands.errors] == [0, 1, 2, 0, 1, 0]
     assert hands.errors[0].value == "cnViYmlzaA=="
@@ -317,7 +317,11 @@ def test_an_event_of_a_newer_version_holds_back_its_repository_and_no_other() ->
     chain.take(2)
     hands.event(*chain.events, *other.take(1))
     newer = chain.next(version=2)
-    assert hands.event(newer, chain.next(), *other.take(1)) == [Outcome.UNKNOWN, Outcome.HELD, Outcome.TAKEN]
+    assert hands.event(newer, chain.next(), *other.take(1)) == [
+        RecordOutcome.UNKNOWN,
+        RecordOutcome.HELD,
+        RecordOutcome.TAKEN,
+    ]
     hands.ack(chain.ack("alpha", 4), other.ack("alpha", 2))
     assert hands.commit() == [1, 2, 1, 2]
     assert (hands.state(chain).seq, hands.errors) == (2, [])
@@ -329,11 +333,11 @@ def test_a_newer_aggregator_goes_on_where_the_older_one_held_back(monkeypatch: p
     hands.event(*chain.take(1), chain.next(version=2), *chain.take(2), chain.next(version=2))
     hands.commit()
     hands.restart()
-    assert hands.event(chain.next()) == [Outcome.HELD]
+    assert hands.event(chain.next()) == [RecordOutcome.HELD]
     hands.commit()
     Upgrade(monkeypatch)
     hands.restart()
-    assert hands.event(chain.next()) == [Outcome.TAKEN]
+    assert hands.event(chain.next()) == [RecordOutcome.TAKEN]
     hands.ack(chain.ack("alpha", 7))
     assert hands.commit() == [1, 2, 3, 4, 5, 6, 7]
     assert (hands.topics[PENDING], hands.errors) == ({}, [])
@@ -390,7 +394,7 @@ def test_events_of_a_newer_version_raise_an_alarm() -> None:
 def test_what_is_set_aside_fits_into_the_log_whatever_its_key() -> None:
     hands = Hands("alpha")
     record = hands.record(EVENTS, "k" * 5_000_000, b"junk")
-    check_message(Message(topic=EVENTS, key=record.key, value=record.value))
+    check_message(NewRecord(topic=EVENTS, key=record.key, value=record.value))
     hands.core.event(record, hands.now)
     hands.core.event(replace(record, value=wire.encode(Chain("r").next())), hands.now)
     for message in hands.core.batch().messages:
@@ -421,7 +425,7 @@ def test_positions_that_rest_are_stored_again_when_asked_for() -> None:
 def test_a_heartbeat_passes_without_a_trace() -> None:
     hands = Hands("alpha")
     beat = wire.encode_heartbeat(Heartbeat(time=1.0, sender="relay"))
-    assert hands.core.event(hands.record(EVENTS, None, beat), 1.0) is Outcome.NOTHING
+    assert hands.core.event(hands.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
     assert not hands.core.waiting
     assert hands.core.positions[EVENTS, 0] == 1
 
@@ -686,12 +690,12 @@ def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats
     event = adopted(new)
     record = hands.record(EVENTS, event.repository, wire.encode(event))
     for _ in range(written):
-        if hands.core.event(record, hands.now) is not Outcome.UNFINISHED:
+        if hands.core.event(record, hands.now) is not RecordOutcome.UNFINISHED:
             break
         hands.write()
     assert hands.positions[EVENTS, 0] == record.offset
     hands.restart()
-    assert hands.take(hands.core.event, record) is Outcome.TAKEN
+    assert hands.take(hands.core.event, record) is RecordOutcome.TAKEN
     hands.ack(new.ack("alpha", 1))
     hands.commit()
     assert [notice.event for notice in hands.notices] == [*old.events[:60], event]
@@ -708,11 +712,11 @@ def test_what_mirrors_serve_after_a_kill_in_an_adoption_is_announced_without_a_h
     hands.commit()
     event = adopted(new)
     record = hands.record(EVENTS, event.repository, wire.encode(event))
-    assert hands.core.event(record, hands.now) is Outcome.UNFINISHED
+    assert hands.core.event(record, hands.now) is RecordOutcome.UNFINISHED
     hands.write()
     hands.restart()
     hands.ack(old.ack("alpha", 200))
-    assert hands.take(hands.core.event, record) is Outcome.TAKEN
+    assert hands.take(hands.core.event, record) is RecordOutcome.TAKEN
     hands.commit()
     told = [notice.event.seq for notice in hands.notices]
     assert told == list(range(1, len(told) + 1))
@@ -740,7 +744,7 @@ def test_an_adoption_that_was_kept_for_a_newer_aggregator_takes_transactions_of_
 def test_repeats_of_a_retired_incarnation_are_repeats() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
     hands.event(*old.take(2), adopted(new))
-    assert hands.event(*old.events) == [Outcome.REPEAT] * 2
+    assert hands.event(*old.events) == [RecordOutcome.REPEAT] * 2
 
 
 def test_a_history_that_was_adopted_and_replaced_is_not_adopted_again() -> None:
@@ -748,14 +752,14 @@ def test_a_history_that_was_adopted_and_replaced_is_not_adopted_again() -> None:
     hands.event(chains[0].next(), adopted(chains[1]), adopted(chains[2]))
     hands.ack(chains[2].ack("alpha", 1))
     assert hands.commit() == [1]
-    assert hands.event(*chains[1].events, *chains[2].events) == [Outcome.REPEAT] * 2
+    assert hands.event(*chains[1].events, *chains[2].events) == [RecordOutcome.REPEAT] * 2
     assert hands.commit() == []
 
 
 def test_another_incarnation_that_nobody_adopted_is_a_fork() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
     hands.event(*old.take(2))
-    assert hands.event(new.next(), adopted(new)) == [Outcome.REJECTED] * 2
+    assert hands.event(new.next(), adopted(new)) == [RecordOutcome.REJECTED] * 2
     hands.commit()
     assert hands.state(old).incarnation == old.incarnation
 
@@ -767,7 +771,7 @@ def test_a_joining_mirror_gates_only_what_came_after_its_joining_point() -> None
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(2))
     hands.commit()
-    assert hands.ask(Verb.ADD, "beta") is Outcome.TAKEN
+    assert hands.ask(Verb.ADD, "beta") is RecordOutcome.TAKEN
     hands.event(chain.next())
     hands.ack(chain.ack("alpha", 3))
     assert hands.commit() == [1, 2]
@@ -813,7 +817,7 @@ def test_a_repository_that_is_deleted_meanwhile_does_not_keep_a_backup_joining()
     hands.event(*chain.take(2))
     hands.ack(chain.ack("alpha", 2))
     hands.commit()
-    hands.ask(Verb.ADD, "beta", role=Role.BACKUP)
+    hands.ask(Verb.ADD, "beta", role=MirrorRole.BACKUP)
     hands.commit()
     hands.event(chain.next(Type.DELETED))
     hands.ack(chain.ack("alpha", 3))
@@ -959,16 +963,16 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded
         hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
     hands.commit()
     hands.transactions.clear()
-    request = Request(id="1", verb=Verb.REMOVE, mirror="beta", who="dana", time=1.0, reason="")
+    request = RosterRequest(id="1", verb=Verb.REMOVE, mirror="beta", who="dana", time=1.0, reason="")
     record = hands.record(ROSTER_REQUESTS, "1", to_json(request))
     if written is not None:
         for _ in range(written):
-            assert hands.core.request(record, hands.now) is Outcome.UNFINISHED
+            assert hands.core.request(record, hands.now) is RecordOutcome.UNFINISHED
             hands.write()
         assert hands.positions[ROSTER_REQUESTS, 0] == record.offset
         hands.restart()
         assert hands.core.roster.mirrors[1].state is MirrorState.INACTIVE
-    assert hands.take(hands.core.request, record) is Outcome.TAKEN
+    assert hands.take(hands.core.request, record) is RecordOutcome.TAKEN
     hands.commit()
     assert max(hands.transactions) < 90
     assert sorted(hands.buried) == sorted(f"beta/{chain.repository}" for chain in chains)
@@ -1003,15 +1007,15 @@ def test_without_a_gating_mirror_everything_is_held_until_it_is_allowed() -> Non
 
 def test_a_request_is_decided_once_however_often_it_stands_in_the_log() -> None:
     hands = Hands("alpha")
-    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is Outcome.TAKEN
-    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is Outcome.REPEAT
+    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.TAKEN
+    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.REPEAT
     hands.commit()
     assert hands.core.roster.version == 2
 
 
 def test_a_refused_request_leaves_the_version_and_tells_why() -> None:
     hands = Hands("alpha")
-    assert hands.ask(Verb.JOIN, "nobody", identifier="wrong") is Outcome.REJECTED
+    assert hands.ask(Verb.JOIN, "nobody", identifier="wrong") is RecordOutcome.REJECTED
     hands.commit()
     roster = from_json(Roster, hands.topics[ROSTER][KEY])
     decision = roster.decision("wrong")
@@ -1088,7 +1092,7 @@ def test_a_lost_state_record_is_made_anew_from_what_is_pending() -> None:
     hands.commit()
     del hands.topics[STATE][chain.repository]
     hands.restart()
-    assert hands.event(chain.next()) == [Outcome.TAKEN]
+    assert hands.event(chain.next()) == [RecordOutcome.TAKEN]
     hands.ack(chain.ack("alpha", 4))
     assert hands.commit() == [1, 2, 3, 4]
 
@@ -1159,7 +1163,7 @@ def test_every_history_that_was_replaced_is_known_for_good() -> None:
     hands.commit()
     hands.restart()
     assert hands.state(first).retired == (first.incarnation, second.incarnation)
-    assert hands.event(first.events[1], second.events[0]) == [Outcome.REPEAT, Outcome.REPEAT]
+    assert hands.event(first.events[1], second.events[0]) == [RecordOutcome.REPEAT, RecordOutcome.REPEAT]
     assert hands.state(first).fork is None
 
 
@@ -1187,14 +1191,14 @@ def test_the_mark_of_a_fork_stays_over_good_events_and_restarts_so_that_no_hole_
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(2))
     fork = replace(chain.events[1], id="f" * 32)
-    assert hands.event(fork) == [Outcome.REJECTED]
-    assert hands.event(chain.next()) == [Outcome.TAKEN]
+    assert hands.event(fork) == [RecordOutcome.REJECTED]
+    assert hands.event(chain.next()) == [RecordOutcome.TAKEN]
     hands.commit()
     assert hands.state(chain).fork == fork.id
     if restarted:
         hands.restart()
     chain.next()
-    assert hands.event(chain.next()) == [Outcome.REJECTED]
+    assert hands.event(chain.next()) == [RecordOutcome.REJECTED]
     assert hands.state(chain).seq == 3
 
 

@@ -18,7 +18,18 @@ import pytest
 from hgext.vcsreplicator.aggregator import outgoing
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator.metrics import EVENTS_TOTAL
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, Log, Message, topics
+from hgext.vcsreplicator.log import (
+    ACKS,
+    ERRORS,
+    EVENTS,
+    NOTICES,
+    PENDING,
+    ROSTER_REQUESTS,
+    STATE,
+    Log,
+    NewRecord,
+    topics,
+)
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import EXIT_FENCED
 from hgext.vcsreplicator.words.errors import Fenced, Unavailable
@@ -369,9 +380,11 @@ def test_levels_that_cannot_be_read_are_recorded_once_however_often_the_aggregat
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
     for life in range(3):
-        log.append([Message(topic=ACKS, key=f"alpha/{life}", value=b"rubbish")])  # it stands there when the life begins
+        log.append(
+            [NewRecord(topic=ACKS, key=f"alpha/{life}", value=b"rubbish")]
+        )  # it stands there when the life begins
         with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
-            log.append([Message(topic=ACKS, key=f"beta/{life}", value=b"rubbish")])  # it comes while it lasts
+            log.append([NewRecord(topic=ACKS, key=f"beta/{life}", value=b"rubbish")])  # it comes while it lasts
             session.step(0.0)
             session.commit()
     recorded = [from_json(ErrorRecord, record.value or b"").key for record in log.records(ERRORS)]
@@ -383,7 +396,7 @@ def test_levels_that_cannot_be_read_are_recorded_also_in_a_log_that_was_made_ane
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
     log.acknowledge(GROUP, ACKS, {0: 1000})
-    log.append([Message(topic=ACKS, key="alpha/x", value=b"rubbish")])
+    log.append([NewRecord(topic=ACKS, key="alpha/x", value=b"rubbish")])
     with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         session.commit()
     assert len(log.records(ERRORS)) == 1
@@ -396,7 +409,7 @@ def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
-    log.append([Message(topic=ACKS, key=f"alpha/{number}", value=b"rubbish") for number in range(100)])
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{number}", value=b"rubbish") for number in range(100)])
     log.fail_commits = [True]  # the first one takes effect, and nobody is told
     with pytest.raises(Unavailable):
         Session(AggregatorSettings(), log, log.transactor(GROUP), clock)
@@ -421,7 +434,7 @@ def test_what_waits_for_the_next_transaction_waits_for_no_group_time(monkeypatch
 
 
 def acknowledge(log: Log, ack: Ack) -> None:
-    log.append([Message(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack))])
+    log.append([NewRecord(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack))])
 
 
 def test_stopping_commits_what_was_taken(url: str, log: Log) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.aggregation import Outcome
+from hgext.vcsreplicator.aggregator.aggregation import RecordOutcome
 from hgext.vcsreplicator.log import EVENTS, PENDING
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
@@ -91,8 +91,8 @@ def test_a_mirror_that_was_ahead_of_the_log_can_be_removed_and_added_again() -> 
     hands.ack(chain.ack("beta", 4, 1))
     hands.commit()
     hands.ask(Verb.DEACTIVATE, "beta")
-    assert hands.ask(Verb.REMOVE, "beta") is Outcome.TAKEN
-    assert hands.ask(Verb.ADD, "beta") is Outcome.TAKEN
+    assert hands.ask(Verb.REMOVE, "beta") is RecordOutcome.TAKEN
+    assert hands.ask(Verb.ADD, "beta") is RecordOutcome.TAKEN
     hands.commit()
     assert state_of(hands, "beta") is MirrorState.JOINING
 
@@ -120,7 +120,7 @@ def test_reading_again_marks_no_fork_that_an_adoption_settled() -> None:
     assert hands.state(new).fork is None
     assert len(hands.errors) == told
     new.next()
-    assert hands.event(new.next()) == [Outcome.TAKEN]  # a gap, not a fork
+    assert hands.event(new.next()) == [RecordOutcome.TAKEN]  # a gap, not a fork
 
 
 def test_a_fork_behind_the_adoption_is_marked_when_it_is_read_again_or_for_the_first_time() -> None:
@@ -165,7 +165,7 @@ def test_what_was_kept_for_a_newer_aggregator_behind_events_that_were_never_read
     hands.ack(chain.ack("alpha", 2))
     hands.commit()
     hands.skip(chain.next())
-    assert hands.event(chain.next(version=2), chain.next()) == [Outcome.UNKNOWN, Outcome.HELD]
+    assert hands.event(chain.next(version=2), chain.next()) == [RecordOutcome.UNKNOWN, RecordOutcome.HELD]
     hands.commit()
     monkeypatch.setattr(wire, "VERSION", 2)
     hands.restart(whole=())
@@ -228,7 +228,7 @@ def test_events_of_an_adopted_history_whose_adoption_was_passed_unread_are_no_fo
     hands.commit()
     hands.skip(adopted(new))
     hands.restart(whole=())
-    assert hands.event(new.next()) == [Outcome.TAKEN]
+    assert hands.event(new.next()) == [RecordOutcome.TAKEN]
     hands.ack(new.ack("alpha", 2))
     assert hands.commit() == [1, 2]
     assert hands.errors == []

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
 from hgext.vcsreplicator.aggregator.rereading import Rereading
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, STATE, Log, Message, Record, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status import Follower, findings
 from hgext.vcsreplicator.words.clock import SystemClock
@@ -82,7 +82,7 @@ def work(log: Log, until: Callable[[], bool]) -> None:
 
 def acknowledge(log: Log, *chains: Chain, applied: int | None = None) -> None:
     acks = [chain.ack("alpha", len(chain.events) if applied is None else applied) for chain in chains]
-    log.append([Message(topic=ACKS, key=f"alpha/{ack.repository}", value=to_json(ack)) for ack in acks])
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{ack.repository}", value=to_json(ack)) for ack in acks])
 
 
 def read(log: Log, topic: str) -> list[Record]:
@@ -210,7 +210,7 @@ def test_a_level_that_is_invented_makes_the_log_read_again_once_and_is_set_aside
             forged = chain.ack("alpha", 2)
             forged = type(forged)(**{**{n: getattr(forged, n) for n in forged.__slots__}, "applied": 10**9})
             if number == 0:
-                log.append([Message(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(forged))])
+                log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(forged))])
             clock.advance(5.0)
             session.step(0.0)
         assert read_again == [0]

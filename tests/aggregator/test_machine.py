@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from hgext.vcsreplicator.aggregator.loop import IDENTITY, AggregatorSettings, Session
-from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER_REQUESTS, STATE, Message, Record, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER_REQUESTS, STATE, NewRecord, Record, topics
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.levels import State
-from hgext.vcsreplicator.words.roster import Request, Role, Verb
+from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.roster import MirrorRole, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain, identifier
@@ -45,7 +45,7 @@ class RememberingLog(MemoryLog):
         self.journal: list[Record] = []
         self.ticking = clock
 
-    def append(self, messages: list[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:  # type: ignore[override]
+    def append(self, messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:  # type: ignore[override]
         self.ticking.advance(0.001)
         return super().append(messages, timeout=timeout)
 
@@ -53,7 +53,7 @@ class RememberingLog(MemoryLog):
         self.ticking.advance(0.001)
         super().commit(*arguments)  # type: ignore[arg-type]
 
-    def _append(self, message: Message) -> tuple[int, int]:
+    def _append(self, message: NewRecord) -> tuple[int, int]:
         partition, offset = super()._append(message)
         self.journal.append(self._records[message.topic, partition][offset])
         return partition, offset
@@ -69,7 +69,7 @@ class World(RuleBasedStateMachine):
         self.levels: dict[tuple[str, str], tuple[Chain, int]] = {}
         self.stopped: set[str] = set()
         self.requests = 0
-        self.asked: Request
+        self.asked: RosterRequest
         self.settings = AggregatorSettings(group_time=0.0, batch=3)
         self.session: Session | None = None
         self.olds: list[Session] = []
@@ -144,7 +144,7 @@ class World(RuleBasedStateMachine):
                 self.tell(mirror, followed, max(0, applied - number))
             case "forget" if followed:
                 del self.levels[mirror, repository]
-                self.log.append([Message(topic=ACKS, key=f"{mirror}/{repository}", value=None)])
+                self.log.append([NewRecord(topic=ACKS, key=f"{mirror}/{repository}", value=None)])
 
     @rule(
         verbs=st.lists(st.sampled_from(Verb), min_size=1, max_size=4),
@@ -166,7 +166,7 @@ class World(RuleBasedStateMachine):
                 rules=Rules(include=include) if verb in (Verb.ADD, Verb.RULES) else None,
                 allow=flag,
                 inactive=flag,
-                role=Role.BACKUP if flag and name else None,
+                role=MirrorRole.BACKUP if flag and name else None,
             )
             self.work_goes_on(9, len(self.log.journal))
         if again:
@@ -278,11 +278,13 @@ class World(RuleBasedStateMachine):
 
     def send(self, *events: Event) -> None:
         if events:
-            self.log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event)) for event in events])
+            self.log.append(
+                [NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event)) for event in events]
+            )
 
     def ask(self, verb: Verb, mirror: str | None, **members: object) -> None:
         self.requests += 1
-        request = Request(
+        request = RosterRequest(
             id=str(self.requests),
             verb=verb,
             mirror=mirror,
@@ -294,20 +296,20 @@ class World(RuleBasedStateMachine):
         self.asked = request
         self.submit(request)
 
-    def submit(self, request: Request) -> None:
-        self.log.append([Message(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+    def submit(self, request: RosterRequest) -> None:
+        self.log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
 
     def tell(self, mirror: str, chain: Chain, applied: int) -> None:
         """The mirror acks its level; it serves what it has, as far as that is released."""
         self.levels[mirror, chain.repository] = (chain, applied)
         serving = min(applied, self.released(chain))
         ack = chain.ack(mirror, applied, serving, time=self.clock.now())
-        self.log.append([Message(topic=ACKS, key=f"{mirror}/{chain.repository}", value=to_json(ack))])
+        self.log.append([NewRecord(topic=ACKS, key=f"{mirror}/{chain.repository}", value=to_json(ack))])
 
     def released(self, chain: Chain) -> int:
         for record in self.log.records(STATE):
             if record.key == chain.repository and record.value:
-                state = from_json(State, record.value)
+                state = from_json(RepositoryState, record.value)
                 return state.released if state.incarnation == chain.incarnation else 0
         return 0
 

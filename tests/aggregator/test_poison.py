@@ -11,14 +11,14 @@ import pytest
 from hgext.vcsreplicator.aggregator import aggregation
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
 from hgext.vcsreplicator.aggregator.poison import Poison, Poisoned, blaming
-from hgext.vcsreplicator.aggregator.repository import Held, Repository
-from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, ROSTER, STATE, Message, topics
+from hgext.vcsreplicator.aggregator.repository import HeldEvent, Repository
+from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import roster as rosters
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import AggregatorBeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from hgext.vcsreplicator.words.unforeseen import fault
+from hgext.vcsreplicator.words.unexpected import fault
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryLog
@@ -63,7 +63,7 @@ def fail_for(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad: Cal
 
 def acknowledge(log: MemoryLog, chain: Chain) -> None:
     ack = chain.ack("alpha", len(chain.events))
-    log.append([Message(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(ack))])
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(ack))])
 
 
 def noticed(log: MemoryLog, chain: Chain) -> list[int]:
@@ -88,7 +88,7 @@ def test_an_event_that_makes_the_aggregator_fail_is_set_aside_with_the_traceback
         eventually(lambda: noticed(log, good) == [1, 2] and noticed(log, bad) == [1, 3])
         assert thread.is_alive()
     fault, gap = errors(log)
-    assert (fault.topic, fault.offset, fault.reason) == ("events", 1, "unforeseen ZeroDivisionError: a bug")
+    assert (fault.topic, fault.offset, fault.reason) == ("events", 1, "unexpected ZeroDivisionError: a bug")
     assert "in failing" in (fault.traceback or "")
     assert "events before 3 are missing" in gap.reason
 
@@ -134,7 +134,7 @@ def test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_ann
 ) -> None:
     bad, good = Chain("bad"), Chain("good")
 
-    def is_bad(repository: Repository, held: Held, *_: object) -> bool:
+    def is_bad(repository: Repository, held: HeldEvent, *_: object) -> bool:
         return repository.id == bad.repository and held.seq == 2
 
     fail_for(monkeypatch, Repository, "announced", is_bad)
@@ -152,7 +152,7 @@ def test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_ann
     [error] = errors(log)
     assert (error.repository, error.reason) == (
         bad.repository,
-        "bad: stands still: unforeseen ZeroDivisionError: a bug",
+        "bad: stands still: unexpected ZeroDivisionError: a bug",
     )
     monkeypatch.undo()
     with running(log):

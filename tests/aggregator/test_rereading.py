@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
-from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, Message, partition_of, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -49,7 +49,7 @@ def installation(kind: type[MemoryLog] = MemoryLog, partitions: int = 1) -> tupl
 def ack(log: MemoryLog, *chains: Chain) -> None:
     for chain in chains:
         value = to_json(chain.ack("alpha", len(chain.events)))
-        log.append([Message(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
+        log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
 
 
 def noticed(log: MemoryLog, chain: Chain) -> list[int]:

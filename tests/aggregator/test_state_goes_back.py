@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
-from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, Message, topics
+from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Notice, State
+from hgext.vcsreplicator.words.levels import Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
@@ -38,14 +38,14 @@ class Installation:
         """The mirror serves all of these; some signs of life later all is decided."""
         for chain in chains:
             ack = to_json(chain.ack("alpha", len(chain.events)))
-            self.log.append([Message(topic=ACKS, key=f"alpha/{chain.repository}", value=ack)])
+            self.log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=ack)])
         for _ in range(4):
             self.session.step(0.0)
             self.clock.advance(5.0)
 
-    def state(self, chain: Chain) -> State:
+    def state(self, chain: Chain) -> RepositoryState:
         [value] = [record.value for record in self.log.records(STATE) if record.key == chain.repository]
-        return from_json(State, value or b"")
+        return from_json(RepositoryState, value or b"")
 
     def told(self) -> list[tuple[str, int, str | None]]:
         """Path, public sequence and `previous` of every push that was announced."""

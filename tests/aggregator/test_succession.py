@@ -6,12 +6,12 @@ import pytest
 from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms, survey
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, Session
 from hgext.vcsreplicator.aggregator.poison import Poison
-from hgext.vcsreplicator.log import ACKS, STATE, Message, topics
+from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import AggregatorBeat
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from hgext.vcsreplicator.words.unforeseen import Fault
+from hgext.vcsreplicator.words.unexpected import Fault
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
 from testing.builders.hands import Hands
@@ -126,7 +126,7 @@ def test_the_sign_of_life_tells_of_a_successor_that_waits_for_a_repository_witho
     ask(log, Verb.DEACTIVATE, "alpha", repository=former.repository)
     send(log, [*former.take(1), former.next(Type.DELETED), successor.next()])
     acked = to_json(successor.ack("alpha", 1, 0))
-    log.append([Message(topic=ACKS, key=f"alpha/{successor.repository}", value=acked)])
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{successor.repository}", value=acked)])
     with Session(AggregatorSettings(beat=1.0), log, log.transactor("aggregator"), clock) as session:
         for _ in range(3):
             session.step(0.0)

@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import alarms, survey
 from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session, run
-from hgext.vcsreplicator.log import ACKS, STATE, Message, topics
+from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorBeat, Beat
 from hgext.vcsreplicator.words.shape import to_json
@@ -23,7 +23,7 @@ def test_an_aggregator_refuses_what_a_newer_one_wrote_and_leaves_that_one_alone(
     log.create(topics(partitions=1))
     newer = log.transactor(IDENTITY)
     beat = AggregatorBeat(time=1.0, roster=0, held=0, format=AGGREGATOR_FORMAT + 1)
-    newer.commit([Message(topic=STATE, key=IDENTITY, value=to_json(beat))])
+    newer.commit([NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat))])
     with pytest.raises(
         BadConfig, match=r"topic state: written by an aggregator of a newer release .* upgrade this one"
     ):
@@ -35,7 +35,7 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
-    log.append([Message(topic=STATE, key=IDENTITY, value=b'{"time":1.0,"roster":0,"held":0}')])
+    log.append([NewRecord(topic=STATE, key=IDENTITY, value=b'{"time":1.0,"roster":0,"held":0}')])
     stop = threading.Event()
     run(AggregatorSettings(), log, stop=stop, ready=stop.set, clock=clock)
     with Session(AggregatorSettings(), log, log.transactor(IDENTITY), clock) as session:

@@ -13,11 +13,11 @@ from hgext.vcsreplicator.aggregator.arrival import Arrival, follow
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table, visible
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Message, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.bootstrap import Progress
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason, State
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -29,15 +29,15 @@ NAMES = ["[red]repo[/]", "[/bold]", "group/:smile:", "a/" + "long-name" * 12]
 
 
 def put(log: Log, topic: str, key: str, value: object) -> None:
-    log.append([Message(topic=topic, key=key, value=to_json(value))])
+    log.append([NewRecord(topic=topic, key=key, value=to_json(value))])
 
 
 def installed(log: Log, name: str) -> None:
     """One repository of this name, of which a mirror says something."""
     chain = Chain(name)
     event = chain.next()
-    log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
-    state = State(
+    log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    state = RepositoryState(
         repository=event.repository,
         incarnation=event.incarnation,
         path=name,
@@ -106,7 +106,7 @@ def test_a_name_is_printed_whole_and_as_it_is(folder: Path, words: tuple[str, ..
 def test_an_error_of_another_release_hides_no_others(folder: Path) -> None:
     with open_log(f"sqlite://{folder}/log.db") as log:
         installed(log, "x")
-        log.append([Message(topic=ERRORS, key="x", value=b'{"severity": 3}')])
+        log.append([NewRecord(topic=ERRORS, key="x", value=b'{"severity": 3}')])
     told = said(folder, "errors")
     assert "no x" in told
     assert "a record that this release does not understand" in told
@@ -125,7 +125,7 @@ def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) ->
     with open_log(f"sqlite://{folder}/log.db") as log:
         for chain in (old, new):
             event = chain.next()
-            log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+            log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
             put(log, NOTICES, event.repository, Notice(event=event, time=0.0, roster=1, acks=(), previous={}))
         state = follow(follow(None, old.events[0], Arrival.FIRST, 1), new.events[0], Arrival.ADOPTED, 1)
         put(log, STATE, state.repository, replace(state, noticed=1))

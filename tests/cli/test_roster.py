@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.log import ACKS, ROSTER, Message, topics
+from hgext.vcsreplicator.log import ACKS, ROSTER, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
@@ -59,7 +59,7 @@ class Installation:
     def write_roster(self, *rules: str) -> None:
         """The roster as an older release may have left it: alpha includes by these rules."""
         alpha = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=rules))
-        self.log.append([Message(topic=ROSTER, key=KEY, value=to_json(Roster(version=7, mirrors=(alpha,))))])
+        self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=7, mirrors=(alpha,))))])
 
     def cli(self, *words: str) -> Result:
         return CliRunner().invoke(program, ["roster", *words, "--config", str(self.config)])
@@ -79,7 +79,7 @@ class Installation:
 
     def ack(self, mirror: str, applied: int) -> None:
         ack = self.chain.ack(mirror, applied)
-        self.log.append([Message(topic=ACKS, key=f"{mirror}/{ack.repository}", value=to_json(ack))])
+        self.log.append([NewRecord(topic=ACKS, key=f"{mirror}/{ack.repository}", value=to_json(ack))])
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +193,7 @@ def test_the_roster_is_mended_while_nothing_runs_and_the_next_aggregator_goes_by
 def test_a_request_that_waits_does_not_undo_what_was_decided_offline_after_it(installation: Installation) -> None:
     installation.write_roster(BAD)
     installation.refused("rules", "alpha", "--include", "re:older", "--yes", "--wait", "0")
-    installation.log.append([Message(topic="roster-requests", key="x", value=b"no request")])
+    installation.log.append([NewRecord(topic="roster-requests", key="x", value=b"no request")])
     installation.done("rules", "alpha", "--include", "re:newer", "--yes", "--offline")
     installation.start()
     installation.done("deactivate", "alpha", "--yes")  # decided after what waited

@@ -186,6 +186,15 @@ def test_rooms_stay_small() -> None:
     assert len(list((CHECKOUT / "hgext" / "vcsreplicator").glob("*.py"))) <= 4
 
 
+def test_no_two_classes_have_one_name() -> None:
+    owners: dict[str, list[str]] = {}
+    for file in modules():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                owners.setdefault(node.name, []).append(module_name(file))
+    assert {name: rooms for name, rooms in owners.items() if len(rooms) > 1} == {}
+
+
 @pytest.mark.parametrize(
     ("module", "line"),
     [

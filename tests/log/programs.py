@@ -8,7 +8,7 @@ python log_programs.py commit URL           becomes the transactor "single", the
 
 import sys
 
-from hgext.vcsreplicator.log import EVENTS, NOTICES, Log, Message
+from hgext.vcsreplicator.log import EVENTS, NOTICES, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Fenced, Unavailable
 
@@ -23,7 +23,7 @@ def append(log: Log, first: str) -> None:
     number = int(first)
     while True:
         try:
-            log.append([Message(topic=EVENTS, key="x", value=b"%d" % number)], timeout=2)
+            log.append([NewRecord(topic=EVENTS, key="x", value=b"%d" % number)], timeout=2)
         except Unavailable:
             continue
         say(number)
@@ -39,7 +39,7 @@ def copy(log: Log) -> None:
     while True:
         records = reader.poll(1, limit=3)
         if records:
-            copies = [Message(topic=NOTICES, key=record.key, value=record.value) for record in records]
+            copies = [NewRecord(topic=NOTICES, key=record.key, value=record.value) for record in records]
             transactor.commit(copies, group=GROUP, positions=reader.positions())
             say("copied", len(copies))
 
@@ -49,7 +49,7 @@ def commit(log: Log) -> None:
     say("ready")
     for line in sys.stdin:
         try:
-            transactor.commit([Message(topic=NOTICES, key="x", value=line.strip().encode())])
+            transactor.commit([NewRecord(topic=NOTICES, key="x", value=line.strip().encode())])
         except Fenced:
             say("fenced")
         except Unavailable:

@@ -26,7 +26,7 @@ from hgext.vcsreplicator.log import (
     NOTICES,
     STATE,
     Log,
-    Message,
+    NewRecord,
     Reader,
     Record,
     Topic,
@@ -78,7 +78,7 @@ def sqlite_storage(folder: Path) -> Storage:
     def forget(topic: str, partition: int, offset: int) -> None:
         with SqliteLog(path, clock=Later()) as log:
             while log.beginnings(topic)[partition] < offset:
-                log.append([Message(topic=NOTICES, key="x", value=b"")])
+                log.append([NewRecord(topic=NOTICES, key="x", value=b"")])
 
     return Storage(
         url=f"sqlite://{path}",
@@ -179,8 +179,8 @@ def transacting(log: Log, opened: ExitStack) -> Callable[[str], Transactor]:
 
 def message(
     value: bytes | None, *, topic: str = EVENTS, key: str | None = "x", partition: int | None = None
-) -> Message:
-    return Message(topic=topic, key=key, value=value, partition=partition)
+) -> NewRecord:
+    return NewRecord(topic=topic, key=key, value=value, partition=partition)
 
 
 def read(reader: Reader, count: int, *, limit: int = 500) -> list[Record]:
@@ -286,7 +286,7 @@ def test_an_unknown_partition_is_a_mistake_of_the_configuration(log: Log, act: C
 
 def test_a_record_comes_out_as_it_went_in(log: Log, reading: Callable[..., Reader]) -> None:
     headers = {"id": "1-2", "subject": "näme/☃", "empty": ""}
-    sent = Message(topic=EVENTS, key="repo \udcff☃", value=bytes(range(256)), headers=headers, partition=2)
+    sent = NewRecord(topic=EVENTS, key="repo \udcff☃", value=bytes(range(256)), headers=headers, partition=2)
     before = time.time()
     [(partition, offset)] = log.append([sent])
     [record] = read(reading(), 1)

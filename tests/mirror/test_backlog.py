@@ -2,12 +2,12 @@
 """Which position may be stored while events wait for their repositories."""
 
 from hgext.vcsreplicator.mirror.backlog import Backlog
-from hgext.vcsreplicator.mirror.task import Item
+from hgext.vcsreplicator.mirror.task import ReadEvent
 from hgext.vcsreplicator.words.wire import Frame, Header
 
 
-def item(offset: int, *, size: int = 10, partition: int = 0) -> Item:
-    return Item(frame=Frame(header=Header(), body=b""), partition=partition, offset=offset, size=size)
+def item(offset: int, *, size: int = 10, partition: int = 0) -> ReadEvent:
+    return ReadEvent(frame=Frame(header=Header(), body=b""), partition=partition, offset=offset, size=size)
 
 
 def test_the_position_stays_at_the_oldest_unfinished_event() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.following import Following, repair, resume_offset, wait
-from hgext.vcsreplicator.mirror.level import before_first
 from hgext.vcsreplicator.mirror.notes import Detached
 from hgext.vcsreplicator.words.levels import Reason
 from hgext.vcsreplicator.words.retry import Backoff

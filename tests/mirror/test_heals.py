@@ -19,16 +19,16 @@ import pytest
 from mercurial import error, lock
 
 from hgext.vcsreplicator.hg.replica import place, snapshot
-from hgext.vcsreplicator.hg.replica.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.replica.work import Hands, trouble
-from hgext.vcsreplicator.log import EVENTS, Message, partition_of
+from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of
 from hgext.vcsreplicator.mirror.comparison import Fingerprint
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import Task
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Diverged, Unavailable
-from hgext.vcsreplicator.words.event import Settings, Tip, Type
+from hgext.vcsreplicator.words.event import MasterSettings, Tip, Type
 from hgext.vcsreplicator.words.levels import Reason
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
@@ -187,7 +187,7 @@ def test_a_fork_waits_for_an_operator_and_then_follows_the_master(bench: Bench) 
         bench.wait_applied(patient, neighbour)
         event = patient.push()
         other = replace(event, id="f" * 32, after=Tip(length=1, node=event.after.node))
-        bench.log.append([Message(topic=EVENTS, key=patient.repository, value=wire.encode(other))])
+        bench.log.append([NewRecord(topic=EVENTS, key=patient.repository, value=wire.encode(other))])
         push(bench, neighbour)
         bench.wait_detached(patient)
         push(bench, patient, neighbour)
@@ -202,7 +202,7 @@ def test_two_histories_in_the_log_stay_apart_until_an_operator_wishes(bench: Ben
         bench.wait_applied(patient, neighbour)
         event = patient.push()
         forged = replace(event, previous="e" * 32)
-        bench.log.append([Message(topic=EVENTS, key=patient.repository, value=wire.encode(forged))])
+        bench.log.append([NewRecord(topic=EVENTS, key=patient.repository, value=wire.encode(forged))])
         ack = bench.wait_detached(patient, "fork")
         assert "e" * 32 in (ack.note or "")
         push(bench, neighbour)
@@ -333,7 +333,7 @@ def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
     flip(bench.where(patient) / ".hg/store/data/file.i", 1000)
     monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
     monkeypatch.setenv("HGRCSKIPREPO", "1")
-    hands = Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+    hands = Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
     task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
 
     def kill(*_: object) -> None:
@@ -357,7 +357,7 @@ def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
         bench.wait_applied(patient)
     monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
     monkeypatch.setenv("HGRCSKIPREPO", "1")
-    hands = Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+    hands = Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
     task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
     store = (bench.where(patient) / ".hg/store").stat().st_ino
     asked = snapshot.master_fingerprint
@@ -421,7 +421,7 @@ def test_an_event_of_an_unknown_version_waits_apart_for_the_upgrade(bench: Bench
         _, frame = patient.frames[-1]
         newer = frame.replace(b'"version":1}', b'"version":9}')
         assert newer != frame
-        bench.log.append([Message(topic=EVENTS, key=patient.repository, value=newer)])
+        bench.log.append([NewRecord(topic=EVENTS, key=patient.repository, value=newer)])
         ack = bench.wait_detached(patient, "unknown-version")
         assert "version 9" in (ack.note or "")
         push(bench, neighbour)
@@ -542,7 +542,7 @@ def test_every_trouble_has_a_reason_and_words(problem: Exception, reason: str) -
 def test_a_repository_of_an_unsupported_kind_is_refused_in_words(bench: Bench) -> None:
     patient, neighbour = two(bench)
     event, _ = patient.frames[0]
-    patient.frames[0] = (event, wire.encode(replace(event, settings=Settings(requirements=("treemanifest",)))))
+    patient.frames[0] = (event, wire.encode(replace(event, settings=MasterSettings(requirements=("treemanifest",)))))
     bench.send(patient, neighbour)
     with bench.mirror():
         ack = bench.wait_detached(patient, "refused")

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from mercurial import bundle2, util
 
-from hgext.vcsreplicator.hg.replica.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.replica.work import Hands
-from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE, Message
+from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE, NewRecord
 from hgext.vcsreplicator.log.blobs import FolderBlobs
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
-from hgext.vcsreplicator.mirror.task import Item, Outcome, Task
+from hgext.vcsreplicator.mirror.task import ReadEvent, Task, TaskOutcome
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected
@@ -66,7 +66,7 @@ def hands(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Hands:
     hgrc.write_text(CONFIGURATION)
     monkeypatch.setenv("HGRCPATH", str(hgrc))
     monkeypatch.setenv("HGRCSKIPREPO", "1")
-    return Hands(bench.settings(), Repositories(prepare(), 4), SystemClock())
+    return Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
 
 
 def framed(header: Any, body: bytes) -> bytes:
@@ -79,7 +79,7 @@ def opened(frame: bytes) -> tuple[Any, bytes]:
     return json.loads(frame[8 : 8 + length]), frame[8 + length :]
 
 
-def perform(hands: Hands, frame: bytes) -> Outcome | None:
+def perform(hands: Hands, frame: bytes) -> TaskOutcome | None:
     """What a mirror makes of one record: None if it is refused before any work."""
     try:
         decoded = wire.decode(frame)
@@ -87,7 +87,7 @@ def perform(hands: Hands, frame: bytes) -> Outcome | None:
         return None
     if decoded.header.event is None:
         return None
-    item = Item(frame=decoded, partition=0, offset=1, size=len(frame))
+    item = ReadEvent(frame=decoded, partition=0, offset=1, size=len(frame))
     event = decoded.event
     folder = hands.settings.local(event.path)
     task = Task(repository=event.repository, path=event.path, folder=folder, items=(item,))
@@ -296,7 +296,9 @@ def test_an_event_in_the_middle_of_a_batch_that_does_not_follow_the_one_before_i
     decoded = wire.decode(frame)
     forged = wire.encode(replace(event, **members), decoded.header.attachment, decoded.body)
     frames = [*(frame for _, frame in author.frames[:3]), forged]
-    items = tuple(Item(frame=wire.decode(one), partition=0, offset=n, size=len(one)) for n, one in enumerate(frames))
+    items = tuple(
+        ReadEvent(frame=wire.decode(one), partition=0, offset=n, size=len(one)) for n, one in enumerate(frames)
+    )
     outcome = hands.perform(Task(repository=author.repository, path="repo", folder=None, items=items))
     assert outcome.done == 3
     assert outcome.trouble is not None
@@ -392,15 +394,15 @@ def test_hostile_records_stop_no_mirror_and_no_start_of_one(bench: Bench) -> Non
     (bench.root / "victim").mkdir()
     (bench.root / "victim" / "file").write_text("kept")
     records = [
-        Message(topic=STATE, key="aggregator", value=b'{"time":1e300,"roster":1,"held":0}'),
-        Message(topic=STATE, key="aggregator", value=b'{"time":1e999,"roster":1,"held":0}'),
-        Message(topic=STATE, key="../../victim", value=json.dumps({**state, "repository": "../../victim"}).encode()),
-        Message(
+        NewRecord(topic=STATE, key="aggregator", value=b'{"time":1e300,"roster":1,"held":0}'),
+        NewRecord(topic=STATE, key="aggregator", value=b'{"time":1e999,"roster":1,"held":0}'),
+        NewRecord(topic=STATE, key="../../victim", value=json.dumps({**state, "repository": "../../victim"}).encode()),
+        NewRecord(
             topic=STATE, key="d" * 32, value=json.dumps({**state, "repository": "d" * 32, "path": "\udcff"}).encode()
         ),
-        Message(topic=ROSTER, key="roster", value=b'{"version":' + b"9" * 400 + b"}"),
-        Message(topic=ACKS, key=NAME, value=b'{"mirror":"alpha","time":1e999}'),
-        Message(topic=EVENTS, key="d" * 32, value=framed({"event": {"seq": 1e308, "time": 1e308}}, b"")),
+        NewRecord(topic=ROSTER, key="roster", value=b'{"version":' + b"9" * 400 + b"}"),
+        NewRecord(topic=ACKS, key=NAME, value=b'{"mirror":"alpha","time":1e999}'),
+        NewRecord(topic=EVENTS, key="d" * 32, value=framed({"event": {"seq": 1e308, "time": 1e308}}, b"")),
     ]
     for _ in range(2):
         with bench.mirror():
@@ -423,8 +425,8 @@ def test_the_repository_of_a_hostile_record_is_set_apart_and_its_neighbour_goes_
     values = [b"", b"VCR1", struct.pack(">4sI", b"VCR1", len(deep)) + deep, os.urandom(1000), b"VCR1" + b"\xff" * 4]
     with bench.mirror():
         bench.wait_applied(author, neighbour)
-        bench.log.append([Message(topic=EVENTS, key=author.repository, value=value) for value in values])
-        bench.log.append([Message(topic=EVENTS, key="f" * 32, value=os.urandom(50), partition=0)])
+        bench.log.append([NewRecord(topic=EVENTS, key=author.repository, value=value) for value in values])
+        bench.log.append([NewRecord(topic=EVENTS, key="f" * 32, value=os.urandom(50), partition=0)])
         bench.wait_detached(author)
         neighbour.push()
         bench.send(neighbour)

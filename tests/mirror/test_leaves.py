@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import ROSTER, Message
+from hgext.vcsreplicator.log import ROSTER, NewRecord
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.roster import Mirror as Member
-from hgext.vcsreplicator.words.roster import MirrorState, Role, Roster
+from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.author import Author
@@ -51,7 +51,7 @@ def lose(bench: Bench, author: Author) -> None:
 
 def roster(bench: Bench, version: int, **members: object) -> None:
     member = Member(name=NAME, **{"state": MirrorState.ACTIVE, **members})  # type: ignore[arg-type]
-    bench.log.append([Message(topic=ROSTER, key="roster", value=to_json(Roster(version=version, mirrors=(member,))))])
+    bench.log.append([NewRecord(topic=ROSTER, key="roster", value=to_json(Roster(version=version, mirrors=(member,))))])
 
 
 def delete_on_master(author: Author) -> None:
@@ -134,7 +134,7 @@ def test_a_deletion_that_the_log_lost_is_found_out_from_the_state(bench: Bench) 
 def test_a_backup_keeps_a_repository_that_is_deleted_while_it_waits_for_its_repair(bench: Bench) -> None:
     patient, neighbour = bench.author("patient"), bench.author("neighbour")
     bench.send(patient)
-    roster(bench, 1, role=Role.BACKUP)
+    roster(bench, 1, role=MirrorRole.BACKUP)
     with bench.mirror():
         bench.wait_applied(patient)
         patient.push()
@@ -155,7 +155,7 @@ def test_a_backup_of_the_roster_ignores_deletions(bench: Bench) -> None:
     author, neighbour = bench.author("repo"), bench.author("neighbour")
     author.push()
     bench.send(author)
-    roster(bench, 1, role=Role.BACKUP)
+    roster(bench, 1, role=MirrorRole.BACKUP)
     with bench.mirror():
         bench.wait_applied(author)
         author.event(Type.DELETED)
@@ -266,7 +266,7 @@ def test_a_mirror_that_is_removed_and_added_again_says_its_levels_again(bench: B
     with bench.mirror():
         bench.wait_applied(author)
         roster(bench, 2, state=MirrorState.REMOVED, since=1.0)
-        bench.log.append([Message(topic="acks", key=f"{NAME}/{author.repository}", value=None)])
+        bench.log.append([NewRecord(topic="acks", key=f"{NAME}/{author.repository}", value=None)])
         bench.wait(lambda acks: author.repository not in acks, "the ack forgotten")
         roster(bench, 3, state=MirrorState.JOINING, since=2.0)
         bench.wait_applied(author)

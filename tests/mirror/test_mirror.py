@@ -13,10 +13,10 @@ import pytest
 from mercurial import config
 
 from hgext.vcsreplicator import mirror
-from hgext.vcsreplicator.log import EVENTS, ROSTER, Message
+from hgext.vcsreplicator.log import EVENTS, ROSTER, NewRecord
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.pool import Lane, Pool, Worker
+from hgext.vcsreplicator.mirror.pool import Lane, Worker, WorkerPool
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
@@ -231,7 +231,7 @@ def test_allowed_configuration_arrives_and_nothing_that_runs(bench: Bench) -> No
 
 def test_heartbeats_and_foreign_keys_pass(bench: Bench) -> None:
     author = bench.author("repo")
-    bench.log.append([Message(topic=EVENTS, key="somebody", value=message.value) for message in author.messages()])
+    bench.log.append([NewRecord(topic=EVENTS, key="somebody", value=message.value) for message in author.messages()])
     bench.send(author)
     with bench.mirror():
         bench.wait_applied(author)
@@ -265,7 +265,7 @@ def test_a_mirror_that_does_not_carry_a_repository_passes_its_events(bench: Benc
     inside, outside = bench.author("project/inside"), bench.author("private/outside")
     rules = Rules(include=("re:project/",))
     roster = Roster(version=1, mirrors=(Member(name="alpha", state=MirrorState.ACTIVE, rules=rules),))
-    bench.log.append([Message(topic=ROSTER, key="roster", value=to_json(roster))])
+    bench.log.append([NewRecord(topic=ROSTER, key="roster", value=to_json(roster))])
     for author in (inside, outside):
         author.push()
     bench.send(inside, outside)
@@ -417,17 +417,17 @@ def test_a_worker_that_is_killed_while_the_mirror_starts_is_replaced(
     author = bench.author("project/repo")
     author.push()
     bench.send(author)
-    start = Pool.start
+    start = WorkerPool.start
     killed: list[Worker] = []
 
-    def start_and_kill_the_first(pool: Pool, lane: Lane) -> Worker:
+    def start_and_kill_the_first(pool: WorkerPool, lane: Lane) -> Worker:
         worker = start(pool, lane)
         if not killed:
             worker.process.kill()
             killed.append(worker)
         return worker
 
-    monkeypatch.setattr(Pool, "start", start_and_kill_the_first)
+    monkeypatch.setattr(WorkerPool, "start", start_and_kill_the_first)
     with bench.mirror():
         bench.wait_applied(author)
     assert killed

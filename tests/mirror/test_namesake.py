@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, Log, Message, topics
+from hgext.vcsreplicator.log import ACKS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.service import _patiently
@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> MirrorSettings:
 
 def beat(log: Log, instance: str, time: float = 100.0) -> bytes:
     value = to_json(Beat(mirror="alpha", time=time, positions={}, version="1", instance=instance))
-    log.append([Message(topic=ACKS, key="alpha", value=value)])
+    log.append([NewRecord(topic=ACKS, key="alpha", value=value)])
     return value
 
 

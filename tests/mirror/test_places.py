@@ -18,13 +18,13 @@ from mercurial import error
 from hgext.vcsreplicator.hg.replica import checking, healing, place, releasing, replicated, scan, work
 from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.here import Here
-from hgext.vcsreplicator.hg.replica.repository import Repositories, locked, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
 from hgext.vcsreplicator.hg.replica.work import Hands
 from hgext.vcsreplicator.hg.serving import watermark
-from hgext.vcsreplicator.mirror.level import Level, before_first
+from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.plan import APPLY
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.task import Check, Checked, Outcome, Task
+from hgext.vcsreplicator.mirror.task import Check, Checked, Task, TaskOutcome
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Reason
@@ -44,13 +44,13 @@ class Mirror:
         self.make(self.url, self.old, serving=1)
         self.make(self.waiting(NEW), self.new)
 
-    def level(self, repository: str, generation: int, *, seq: int) -> Level:
+    def level(self, repository: str, generation: int, *, seq: int) -> Checkpoint:
         first = before_first(repository, repository, "p", generation)
         return replace(first, seq=seq, id=repository[0] * 64, digest=repository[0] * 64)
 
-    def make(self, folder: str, level: Level, *, serving: int = 0) -> None:
+    def make(self, folder: str, level: Checkpoint, *, serving: int = 0) -> None:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        repo = Repositories(self.ui, 1).create(folder)
+        repo = OpenRepositories(self.ui, 1).create(folder)
         with locked(repo):
             replicated.record(repo, level)
         if serving:
@@ -59,12 +59,12 @@ class Mirror:
     def waiting(self, repository: str) -> str:
         return place.waiting_of(self.settings.folder, repository)
 
-    def perform(self, repository: str, folder: str | None, **members: Any) -> Outcome:
-        hands = Hands(self.settings, Repositories(self.ui, 4), SystemClock())
+    def perform(self, repository: str, folder: str | None, **members: Any) -> TaskOutcome:
+        hands = Hands(self.settings, OpenRepositories(self.ui, 4), SystemClock())
         given = {"repository": repository, "path": "p", "folder": folder, "incarnation": repository, **members}
         return hands.perform(Task(**given))
 
-    def release_new(self) -> Outcome:
+    def release_new(self) -> TaskOutcome:
         return self.perform(NEW, self.waiting(NEW), released=1)
 
     def at(self, folder: str) -> tuple[str, int, int] | None:
@@ -72,7 +72,7 @@ class Mirror:
         found = scan.look(folder)
         if found is None or found.level is None:
             return None
-        with locked(Repositories(self.ui, 1).open(folder)):
+        with locked(OpenRepositories(self.ui, 1).open(folder)):
             pass
         return found.level.repository, found.level.seq, found.serving
 
@@ -99,7 +99,7 @@ def before(monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Call
 def test_nobody_writes_into_a_repository_while_it_is_moved_out_of_the_way(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = Repositories(mirror.ui, 1).open(mirror.url)  # its own worker is about to apply the next event
+    theirs = OpenRepositories(mirror.ui, 1).open(mirror.url)  # its own worker is about to apply the next event
     refused = []
 
     def write() -> None:
@@ -118,7 +118,7 @@ def test_nobody_writes_into_a_repository_while_it_is_moved_out_of_the_way(
 
 @pytest.mark.parametrize("lock", [locked, lambda repo: repo.lock(), lambda repo: repo.wlock()])
 def test_what_another_process_has_locked_is_not_moved(mirror: Mirror, lock: Callable[[Any], Any]) -> None:
-    with lock(Repositories(mirror.ui, 1).open(mirror.url)):
+    with lock(OpenRepositories(mirror.ui, 1).open(mirror.url)):
         trouble = mirror.release_new().trouble
     assert trouble is not None
     assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
@@ -131,10 +131,10 @@ def test_a_release_is_not_written_into_what_took_its_place(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     hgrc = {"web": {"description": "of the old one"}}
-    repo = Repositories(mirror.ui, 1).open(mirror.url)
+    repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, hgrc=hgrc))
-    outcomes: list[Outcome] = []
+    outcomes: list[TaskOutcome] = []
     module = releasing if step == "put" else watermark
     before(monkeypatch, module, step, lambda: outcomes.append(mirror.release_new()))
     mirror.perform(OLD, mirror.url, released=3)
@@ -180,10 +180,10 @@ def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
 
 
 def test_a_rename_does_not_take_along_what_took_its_place(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    repo = Repositories(mirror.ui, 1).open(mirror.url)
+    repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, path="q"))
-    outcomes: list[Outcome] = []
+    outcomes: list[TaskOutcome] = []
     before(monkeypatch, releasing, "_make_room", lambda: outcomes.append(mirror.release_new()))
     mirror.perform(OLD, mirror.url, released=3)
     outcomes.append(mirror.release_new())
@@ -211,7 +211,7 @@ def test_a_copy_takes_the_place_where_its_repository_is_by_then(
 ) -> None:
     made, level = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
 
-    def copy(*_: object) -> tuple[str, Level]:
+    def copy(*_: object) -> tuple[str, Checkpoint]:
         mirror.make(made, level)
         assert mirror.release_new().trouble is None  # a copy takes minutes
         return made, level
@@ -231,7 +231,7 @@ def test_a_repair_never_replaces_what_took_its_place_at_the_last_moment(
     def displace() -> None:
         assert mirror.release_new().trouble is None
 
-    def copy(*_: object) -> tuple[str, Level]:
+    def copy(*_: object) -> tuple[str, Checkpoint]:
         mirror.make(made, level)
         return made, level
 
@@ -288,7 +288,7 @@ def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
 def test_folders_that_another_worker_removes_as_empty_are_made_again(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repo = Repositories(mirror.ui, 1).open(mirror.url)
+    repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, path="group/q"))
     real, removed = os.mkdir, []
@@ -307,7 +307,7 @@ def test_folders_that_another_worker_removes_as_empty_are_made_again(
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_deletion_takes_the_repository_away_at_its_release_but_not_from_a_backup(mirror: Mirror, keep: bool) -> None:
-    with locked(repo := Repositories(mirror.ui, 1).open(mirror.url)):
+    with locked(repo := OpenRepositories(mirror.ui, 1).open(mirror.url)):
         replicated.record(repo, replace(mirror.old, seq=3, deleted=True))
     assert mirror.perform(OLD, mirror.url, released=2, keep=keep).serving == 2
     outcome = mirror.perform(OLD, mirror.url, released=3, keep=keep)
@@ -325,7 +325,7 @@ def test_the_mirrors_own_folders_stay_when_they_are_empty(mirror: Mirror) -> Non
 def test_what_is_renamed_to_where_a_newer_one_lives_leaves_its_former_place(mirror: Mirror) -> None:
     third = "c" * 32
     mirror.make(mirror.settings.root + "/q", replace(mirror.level(third, 5, seq=1), path="q"), serving=1)
-    with locked(repo := Repositories(mirror.ui, 1).open(mirror.url)):
+    with locked(repo := OpenRepositories(mirror.ui, 1).open(mirror.url)):
         replicated.record(repo, replace(mirror.old, seq=3, path="q"))
     assert mirror.perform(OLD, mirror.url, released=3).trouble is None
     assert mirror.at(mirror.settings.root + "/q") == (third, 1, 1)
@@ -353,7 +353,7 @@ def test_what_is_released_of_another_history_shows_nothing_of_this_one(
 
 
 def read_through(mirror: Mirror, repository: str, folder: str) -> Checked:
-    return check(Repositories(mirror.ui, 1), mirror.settings, Check(repository=repository, folder=folder, seq=2))
+    return check(OpenRepositories(mirror.ui, 1), mirror.settings, Check(repository=repository, folder=folder, seq=2))
 
 
 @pytest.mark.parametrize("damage", ["changelog", "level"])

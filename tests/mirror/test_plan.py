@@ -3,9 +3,9 @@
 
 from dataclasses import replace
 
-from hgext.vcsreplicator.mirror.level import Level, before_first, with_former
+from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first, with_former
 from hgext.vcsreplicator.mirror.plan import Act, Claim, claim, plan
-from hgext.vcsreplicator.words.event import NULL_NODE, Changes, Event, Settings, Tip, Type
+from hgext.vcsreplicator.words.event import NULL_NODE, Changes, Event, MasterSettings, Tip, Type
 from hgext.vcsreplicator.words.levels import Reason
 
 
@@ -31,12 +31,12 @@ def event(seq: int, **members: object) -> Event:
         "source": "serve",
         "changes": Changes(added=None),
         "after": Tip(length=0, node=NULL_NODE),
-        "settings": Settings(),
+        "settings": MasterSettings(),
     }
     return Event(**{**given, **members})  # type: ignore[arg-type]
 
 
-def level(seq: int, **members: object) -> Level:
+def level(seq: int, **members: object) -> Checkpoint:
     before = before_first(REPOSITORY, INCARNATION, "a", 1)
     return replace(before, **{"seq": seq, "id": identifier(100 + seq), **members})  # type: ignore[arg-type]
 

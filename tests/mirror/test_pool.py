@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.mirror import pool as pools
-from hgext.vcsreplicator.mirror.pool import Answered, Lane, Pool
+from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY
 
@@ -33,7 +33,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.inbox: queue.SimpleQueue[Answered] = queue.SimpleQueue()
-        self.pool = Pool(MirrorSettings(name="alpha", root=str(folder)), self.inbox.put)
+        self.pool = WorkerPool(MirrorSettings(name="alpha", root=str(folder)), self.inbox.put)
 
     def arrived(self) -> Any:
         answered = self.inbox.get(timeout=60)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, Message, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.sources import Sender
+from hgext.vcsreplicator.mirror.sources import AckWriter
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.waiting import eventually
 
@@ -39,7 +39,7 @@ class Away:
             self._meanwhile()
             raise Unavailable("away")
 
-    def append(self, messages: Sequence[Message]) -> Any:
+    def append(self, messages: Sequence[NewRecord]) -> Any:
         self._called("append", [(message.key, message.value) for message in messages])
         return self._log.append(messages)
 
@@ -48,7 +48,7 @@ class Away:
         self._log.acknowledge(group, topic, positions)
 
 
-def sent(log: Log, act: str, before: Callable[[Sender], None], meanwhile: Callable[[Sender], None]) -> list[Any]:
+def sent(log: Log, act: str, before: Callable[[AckWriter], None], meanwhile: Callable[[AckWriter], None]) -> list[Any]:
     """What a sender calls that has `before` to write, fails at `act`, and has more to write by then."""
     done = threading.Event()
 
@@ -57,7 +57,7 @@ def sent(log: Log, act: str, before: Callable[[Sender], None], meanwhile: Callab
         done.set()
 
     away = Away(log, act, happen)
-    sender = Sender(cast(Log, away), "mirror-alpha", lambda arrived: None)
+    sender = AckWriter(cast(Log, away), "mirror-alpha", lambda arrived: None)
     before(sender)
     sender.start()
     assert done.wait(60)
@@ -66,7 +66,7 @@ def sent(log: Log, act: str, before: Callable[[Sender], None], meanwhile: Callab
 
 
 def test_positions_are_stored_only_after_what_was_told_before_them_is_written(log: Log) -> None:
-    def tell(sender: Sender) -> None:
+    def tell(sender: AckWriter) -> None:
         sender.ack(KEY, b"1")
         sender.positions({0: 5})
 
@@ -76,8 +76,8 @@ def test_positions_are_stored_only_after_what_was_told_before_them_is_written(lo
 
 
 def test_after_an_outage_the_newest_level_and_position_are_written_and_no_older_ones(log: Log) -> None:
-    def tell(number: int) -> Callable[[Sender], None]:
-        def act(sender: Sender) -> None:
+    def tell(number: int) -> Callable[[AckWriter], None]:
+        def act(sender: AckWriter) -> None:
             sender.ack(KEY, b"%d" % number)
             sender.ack(f"other{number}", b"x")
             sender.positions({0: number})
@@ -98,8 +98,8 @@ def test_positions_that_could_not_be_stored_are_stored_later(log: Log) -> None:
 
 
 def test_rejects_are_written_in_their_order_and_none_is_lost_in_an_outage(log: Log) -> None:
-    def reject(number: int) -> Callable[[Sender], None]:
-        return lambda sender: sender.append(Message(topic=ERRORS, key=None, value=b"%d" % number))
+    def reject(number: int) -> Callable[[AckWriter], None]:
+        return lambda sender: sender.append(NewRecord(topic=ERRORS, key=None, value=b"%d" % number))
 
     sent(log, "append", reject(1), reject(2))
     reader = log.reader({(ERRORS, 0): 0})

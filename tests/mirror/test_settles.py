@@ -17,19 +17,19 @@ import structlog
 
 from hgext.vcsreplicator.log import EVENTS, STATE, Log, Record
 from hgext.vcsreplicator.mirror import apart
+from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.following import Following, Phase
-from hgext.vcsreplicator.mirror.level import Level, before_first
-from hgext.vcsreplicator.mirror.notes import Detached, Gone, Notes
+from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import Read
 from hgext.vcsreplicator.mirror.supervisor import Supervisor
-from hgext.vcsreplicator.mirror.task import Found, Outcome, Task, Trouble
+from hgext.vcsreplicator.mirror.task import FoundRepository, Task, TaskOutcome, Trouble
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.levels import Ack, Reason, State
+from hgext.vcsreplicator.words.levels import Ack, Reason, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 from testing.clock import HandClock
@@ -52,7 +52,7 @@ class MemoryNotes:
         self.failing = 0.0
         self._chance = chance
         self.kept: dict[str, Detached] = {}
-        self.left: dict[str, Gone] = {}
+        self.left: dict[str, DeletedRepository] = {}
         self.wanted: list[str] = []
 
     def _may_fail(self) -> None:
@@ -62,7 +62,7 @@ class MemoryNotes:
     def detached(self) -> list[Detached]:
         return list(self.kept.values())
 
-    def gone(self) -> list[Gone]:
+    def gone(self) -> list[DeletedRepository]:
         return list(self.left.values())
 
     def detach(self, note: Detached) -> None:
@@ -73,7 +73,7 @@ class MemoryNotes:
         self._may_fail()
         self.kept.pop(repository, None)
 
-    def let_go(self, gone: Gone) -> None:
+    def let_go(self, gone: DeletedRepository) -> None:
         self._may_fail()
         self.left[gone.repository] = gone
 
@@ -189,7 +189,7 @@ class World:
         self.clock = HandClock()
         self.log: list[Record] = []
         self.readers: list[Reader] = []
-        self.disk: dict[str, tuple[Level, int]] = {}
+        self.disk: dict[str, tuple[Checkpoint, int]] = {}
         self.chains = [Chain(f"r{number}") for number in range(3)]
         self.notes = MemoryNotes(self.chance)
         self.read = 0
@@ -200,7 +200,7 @@ class World:
             hung_after=self.chance.choice([2.0, 300.0]), repository_buffer_bytes=self.chance.choice([5000, 1 << 24]),
         )  # fmt: skip
         self.sender = Sender()
-        self.aside: dict[str, Level] = {}
+        self.aside: dict[str, Checkpoint] = {}
         self.told: dict[str, bytes] = {}
         self.start()
 
@@ -213,9 +213,11 @@ class World:
         self.pool = Pool()
         self.mirror.pool, self.mirror.sender = self.pool, self.sender  # type: ignore[assignment]
         for level in self.aside.values():
-            self.mirror.adopt(Found(folder="/aside", level=level, serving=0, is_aside=True), None)
+            self.mirror.adopt(FoundRepository(folder="/aside", level=level, serving=0, is_aside=True), None)
         for repository, (level, serving) in self.disk.items():
-            self.mirror.adopt(Found(folder="/x", level=level, serving=serving), self.sender.acks.get(repository))
+            self.mirror.adopt(
+                FoundRepository(folder="/x", level=level, serving=serving), self.sender.acks.get(repository)
+            )
         self.mirror.settle(dict(self.sender.acks))
         for repository, state in self.told.items():
             self.mirror.take_state(repository, state)
@@ -259,7 +261,7 @@ class World:
         chain = chain or self.chance.choice(self.chains)
         if chain.events:
             last = chain.events[-1]
-            state = State(
+            state = RepositoryState(
                 repository=last.repository, incarnation=last.incarnation, path=last.path, generation=1, seq=last.seq,
                 event=last.id, digest=last.digest, released=last.seq, noticed=0, roster=1,
                 deleted=last.type is Type.DELETED,
@@ -307,7 +309,7 @@ class World:
         if self.chance.random() < 0.8:
             self.mirror.turn(0)  # a worker that has answered is asked again soon
 
-    def perform(self, task: Task) -> Outcome:
+    def perform(self, task: Task) -> TaskOutcome:
         """What a worker would do, on a disk that is only levels."""
         done, trouble, gone = 0, None, None
         fails = None if self.calm or self.chance.random() < 0.7 else self.chance.choice(TROUBLES)
@@ -343,7 +345,7 @@ class World:
         if level is not None and trouble is None:
             serving = max(serving, min(task.released, level.seq))
             self.disk[task.repository] = (level, serving)
-        return Outcome(
+        return TaskOutcome(
             repository=task.repository, done=done, level=level, folder="/x" if level else None, serving=serving,
             trouble=trouble, gone=gone,
         )  # fmt: skip
@@ -387,7 +389,7 @@ class World:
                 self.state(chain)
 
 
-def reached(event: Event, *, offset: int) -> Level:
+def reached(event: Event, *, offset: int) -> Checkpoint:
     first = before_first(event.repository, event.incarnation, event.path, event.generation)
     return replace(first, seq=event.seq, id=event.id, digest=event.digest, partition=0, offset=offset)
 

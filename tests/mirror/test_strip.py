@@ -12,8 +12,8 @@ from hgext.vcsreplicator.hg import observe
 from hgext.vcsreplicator.hg.replica import acts, replicated
 from hgext.vcsreplicator.hg.replica.repository import locked
 from hgext.vcsreplicator.hg.serving import watermark
-from hgext.vcsreplicator.mirror.level import Level
-from hgext.vcsreplicator.mirror.task import Item
+from hgext.vcsreplicator.mirror.checkpoint import Checkpoint
+from hgext.vcsreplicator.mirror.task import ReadEvent
 from hgext.vcsreplicator.words.wire import decode
 from testing.builders.author import Author
 
@@ -26,7 +26,7 @@ class Mirror:
         shutil.copytree(author.folder, folder / "mirror")
         self.repo = factory.repository(author._ui, bytes(folder / "mirror")).unfiltered()
         tip = observe.tip(self.repo)
-        self.level = Level(
+        self.level = Checkpoint(
             repository=author.repository,
             incarnation=author.incarnation,
             path=author.path,
@@ -46,7 +46,7 @@ class Mirror:
 
     def act(self) -> None:
         _, frame = self.author.frames[-1]
-        item = Item(frame=decode(frame), partition=0, offset=1, size=len(frame))
+        item = ReadEvent(frame=decode(frame), partition=0, offset=1, size=len(frame))
         with locked(self.repo):
             acts.act(self.repo, replicated.read(self.repo) or self.level, item, 2.0)
 

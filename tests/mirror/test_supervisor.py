@@ -12,20 +12,20 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, Message, Record, check_message, topics
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, Record, check_message, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.level import Level, before_first
-from hgext.vcsreplicator.mirror.notes import Gone, Notes
+from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
+from hgext.vcsreplicator.mirror.notes import DeletedRepository, Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
-from hgext.vcsreplicator.mirror.sources import Sender as RealSender
+from hgext.vcsreplicator.mirror.sources import AckWriter as RealSender
 from hgext.vcsreplicator.mirror.supervisor import Supervisor
-from hgext.vcsreplicator.mirror.task import Check, Checked, Found, Outcome, Task, Trouble
+from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Reason, State
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Reason, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, gating
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -74,7 +74,7 @@ class Sender:
 
     def __init__(self) -> None:
         self.acks: dict[str, Ack] = {}
-        self.others: list[Message] = []
+        self.others: list[NewRecord] = []
         self.stored: list[dict[int, int]] = []
         self.asked = 0
 
@@ -83,7 +83,7 @@ class Sender:
         if repository and value is not None:
             self.acks[repository] = from_json(Ack, value)
 
-    def append(self, message: Message) -> None:
+    def append(self, message: NewRecord) -> None:
         self.others.append(message)
 
     def positions(self, positions: dict[int, int]) -> None:
@@ -120,7 +120,7 @@ class Bench:
         self.mirror.turn(0)
 
     def answer(self, worker: Any, **outcome: Any) -> None:
-        self.mirror.take(Answered(worker=worker, answer=Outcome(repository=worker.busy.repository, **outcome)))
+        self.mirror.take(Answered(worker=worker, answer=TaskOutcome(repository=worker.busy.repository, **outcome)))
 
     def applied(self, event: Event) -> None:
         self.answer(self.pool.given[-1], done=1, level=level(event), folder="/x", serving=event.seq)
@@ -154,13 +154,13 @@ class Bench:
             self.mirror.turn(0)
 
 
-def level(event: Event, **members: Any) -> Level:
+def level(event: Event, **members: Any) -> Checkpoint:
     first = before_first(event.repository, event.incarnation, event.path, event.generation)
     return replace(first, seq=event.seq, id=event.id, digest=event.digest, **members)
 
 
-def state_of(event: Event) -> State:
-    return State(
+def state_of(event: Event) -> RepositoryState:
+    return RepositoryState(
         repository=event.repository, incarnation=event.incarnation, path=event.path, generation=1, seq=event.seq, event=event.id,
         digest=event.digest, released=0, noticed=0, roster=1,
     )  # fmt: skip
@@ -253,7 +253,7 @@ def test_a_deletion_whose_ack_a_kill_prevented_is_acked_after_the_restart(bench:
         bench.answer(bench.pool.given[-1], done=1, level=None, folder=None, serving=0, gone=gone)
     bench.start({0: 1})
     if known == "aside":
-        bench.mirror.adopt(Found(folder="/aside", level=gone, serving=2, is_aside=True), None)
+        bench.mirror.adopt(FoundRepository(folder="/aside", level=gone, serving=2, is_aside=True), None)
     bench.mirror.settle(acks)
     bench.read(deleted)
     ack = bench.sender.acks[chain.repository]
@@ -273,7 +273,7 @@ def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_ack
     acks = dict(bench.sender.acks)
     assert (acks[chain.repository].applied, acks[chain.repository].serving) == (2, 1)
     bench.start({0: 2})
-    bench.mirror.adopt(Found(folder="/aside", level=gone, serving=1, is_aside=True), None)
+    bench.mirror.adopt(FoundRepository(folder="/aside", level=gone, serving=1, is_aside=True), None)
     bench.mirror.settle(acks)
     assert bench.sender.acks[chain.repository].serving == 2
 
@@ -287,7 +287,9 @@ def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_
     bench.read(created)
     bench.applied(created)
     acks = dict(bench.sender.acks) if told == "an older level" else {}
-    bench.notes.let_go(Gone(repository=chain.repository, path="r", incarnation=chain.incarnation, seq=2, since=1.0))
+    bench.notes.let_go(
+        DeletedRepository(repository=chain.repository, path="r", incarnation=chain.incarnation, seq=2, since=1.0)
+    )
     bench.start({0: 2})
     bench.mirror.settle(acks)
     assert chain.repository not in bench.sender.acks
@@ -748,7 +750,7 @@ def test_a_sender_that_cannot_go_on_ends_the_mirror(bench: Bench) -> None:
 
 def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Bench) -> None:
     [event] = Chain("r").take(1)
-    bench.log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    bench.log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
     log = Failing(bench.log, "beginnings", Unavailable("away"), Unavailable("away"))
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     source = Source(cast(Log, log), {(EVENTS, 0): 1000}, arrived.put).start()
@@ -762,7 +764,7 @@ def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Be
 
 def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_again(bench: Bench) -> None:
     [event] = Chain("r").take(1)
-    bench.log.append([Message(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    bench.log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     log = Failing(bench.log, "reader", Rewound("lost"))
     source = Source(cast(Log, log), {(EVENTS, 0): 1}, arrived.put).start()
@@ -776,7 +778,7 @@ def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_
 
 def test_a_reader_is_never_far_ahead_of_whoever_takes_what_it_read(bench: Bench) -> None:
     chain = Chain("r")
-    bench.log.append([Message(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])
+    bench.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])
     arrived: list[Read] = []
     full = threading.Event()
 

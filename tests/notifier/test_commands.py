@@ -18,7 +18,7 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
 from notifier import settings as notifier_settings
-from notifier.pulse.listener import Arrival, ListenSettings, listen
+from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import publish_pushes
 from testing.builders.notifying import Notifier, Scripted
@@ -196,7 +196,7 @@ def listener(receiver: PulseReceiver, **more: Any) -> ListenSettings:
 def test_listener_gets_every_message_and_repeats_what_failed(told: PulseReceiver, log: Log) -> None:
     attempts: list[int] = []
 
-    def hand_on(arrival: Arrival) -> bool:
+    def hand_on(arrival: ReceivedMessage) -> bool:
         attempts.append(arrival.headers["sequence"])
         return attempts.count(arrival.headers["sequence"]) > 1
 
@@ -234,7 +234,7 @@ def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> 
 
 
 def test_listener_ends_with_what_its_caller_raises(told: PulseReceiver, log: Log) -> None:
-    def hand_on(arrival: Arrival) -> bool:
+    def hand_on(arrival: ReceivedMessage) -> bool:
         raise BrokenPipeError("nobody reads")
 
     with pytest.raises(BrokenPipeError, match="nobody reads"):
@@ -250,20 +250,20 @@ def test_listener_ends_with_what_its_caller_raises(told: PulseReceiver, log: Log
     ],
 )
 def test_listen_names_a_command_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch, run: str, complaint: str) -> None:
-    arrival = Arrival(text="{}", routing_key="x", properties={}, headers={})
+    arrival = ReceivedMessage(text="{}", routing_key="x", properties={}, headers={})
     with pytest.raises(Refused, match=complaint):
         _listen_says(monkeypatch, arrival, "--run", run)
 
 
 def test_listen_prints_what_is_no_json_as_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
     died = {"x-death": [{"time": datetime.datetime(2026, 7, 29)}]}
-    arrival = Arrival(text="no json", routing_key="x", properties={}, headers=died)
+    arrival = ReceivedMessage(text="no json", routing_key="x", properties={}, headers=died)
     assert _listen_says(monkeypatch, arrival) == '"no json"\n'
     whole = json.loads(_listen_says(monkeypatch, arrival, "--whole"))
     assert (whole["body"], whole["headers"]["x-death"][0]["time"]) == ("no json", "2026-07-29 00:00:00")
 
 
-def _listen_says(monkeypatch: pytest.MonkeyPatch, arrival: Arrival, *words: str) -> str:
+def _listen_says(monkeypatch: pytest.MonkeyPatch, arrival: ReceivedMessage, *words: str) -> str:
     """What the verb prints of a message, without a broker; this process keeps its signals and its log lines."""
     monkeypatch.setattr("notifier.pulse.listener.listen", lambda settings, hand_on, **more: hand_on(arrival))
     monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -280,7 +280,7 @@ def test_listen_leaves_a_message_that_is_too_large_in_its_queue(told: PulseRecei
     assert json.loads(came[0])["payload"]["type"] == "changegroup.1"
 
 
-def _listens(told: PulseReceiver, log: Log, hand_on: Callable[[Arrival], bool], **more: int) -> None:
+def _listens(told: PulseReceiver, log: Log, hand_on: Callable[[ReceivedMessage], bool], **more: int) -> None:
     """A subscriber that was there before a push is."""
     publishing = threading.Thread(
         target=lambda: eventually(lambda: _queue_exists(told)) and publish_pushes(log, "x", 1, 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, Message, Record
+from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
 from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.shape import from_json
@@ -20,7 +20,7 @@ from notifier import message as notifier_message
 from notifier.courier import Courier, _Shift, group
 from notifier.delivery import Delivery
 from notifier.settings import NotifierSettings
-from notifier.state import Kind, State
+from notifier.state import Kind, StateDatabase
 from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.builders.notices import publish_pushes, with_topics
 from testing.builders.notifying import PUBLIC, Scripted
@@ -38,7 +38,7 @@ class Log(MemoryLog):
         self.beginning = 0
         self.waits: list[float] = []
 
-    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         if self.errors_away and any(message.topic == ERRORS for message in messages):
             raise Unavailable("the log is away")
         return super().append(messages, timeout=timeout)
@@ -67,7 +67,7 @@ class Turns:
         self.log, self.clock, self.destination = Log(), HandClock(), destination
         with_topics(self.log)
         settings = NotifierSettings(public=PUBLIC, destinations={"it": destination}, state=str(folder / "notifier.db"))
-        self.state = State(settings.state)
+        self.state = StateDatabase(settings.state)
         self.courier = Courier(
             "it", destination, settings, self.log, self.clock, stop=threading.Event(), chance=lambda: 0.5
         )
@@ -103,7 +103,7 @@ def turns(tmp_path: Path) -> Iterator[Turns]:
 
 
 def test_notices_behind_a_malformed_one_wait_until_its_reject_is_kept(turns: Turns) -> None:
-    turns.log.append([Message(topic=NOTICES, key="x", value=b"no notice")])
+    turns.log.append([NewRecord(topic=NOTICES, key="x", value=b"no notice")])
     publish_pushes(turns.log, "x", 1, 3)
     turns.log.errors_away = True
     turns.take(5)
@@ -128,7 +128,7 @@ def test_record_on_which_the_code_fails_unforeseen_is_kept_with_its_traceback_an
     assert turns.destination.told("x") == [1, 3]
     [kept] = turns.log.records(ERRORS)
     reject = from_json(ErrorRecord, kept.value or b"")
-    assert reject.reason.startswith("unforeseen ZeroDivisionError: ")
+    assert reject.reason.startswith("unexpected ZeroDivisionError: ")
     assert "in failing" in (reject.traceback or "")
     assert turns.position == 3
 
@@ -149,7 +149,7 @@ def test_message_that_a_destination_cannot_make_is_kept_with_its_traceback_and_t
     assert turns.destination.told("x") == [1, 3]
     [kept] = turns.log.records(ERRORS)
     reject = from_json(ErrorRecord, kept.value or b"")
-    assert "unforeseen error: argument out of range" in reject.reason
+    assert "unexpected error: argument out of range" in reject.reason
     assert "in submit" in (reject.traceback or "")
     assert turns.position == 3
 

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavai
 from notifier import database, publisher, state
 from notifier.database import trouble
 from notifier.settings import NotifierSettings, read
-from notifier.state import State
+from notifier.state import StateDatabase
 from notifier.webhook.deliveries import Deliveries
 from testing.builders.memorylog import MemoryLog
 from testing.builders.notices import publish_pushes, with_topics
@@ -29,7 +29,7 @@ from testing.builders.notifying import PUBLIC, Notifier, Scripted
 
 pytestmark = pytest.mark.processes
 
-OPENERS = pytest.mark.parametrize("opened", [State, Deliveries])
+OPENERS = pytest.mark.parametrize("opened", [StateDatabase, Deliveries])
 
 
 def sqlite_error(code: int) -> sqlite3.OperationalError:
@@ -170,11 +170,11 @@ def test_full_disk_at_start_is_waited_out(tmp_path: Path, monkeypatch: pytest.Mo
 def test_notifier_that_waits_for_its_state_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
 
-    def full(path: str) -> State:
+    def full(path: str) -> StateDatabase:
         stop.set()
         raise Unavailable("notifier.state: full")
 
-    monkeypatch.setattr(publisher, "State", full)
+    monkeypatch.setattr(publisher, "StateDatabase", full)
     settings = NotifierSettings(public=PUBLIC, destinations={"it": Scripted()}, state=str(tmp_path / "s.db"))
     publisher.run(settings, MemoryLog(), stop=stop, ready=lambda: pytest.fail("it is not ready"))
 
@@ -254,6 +254,6 @@ def test_two_destinations_never_share_a_file(sections: dict[str, Any], complaint
 
 
 def test_databases_are_synced_at_every_commit(tmp_path: Path) -> None:
-    for opened in (Deliveries(str(tmp_path / "d.db")), State(str(tmp_path / "s.db"))):
+    for opened in (Deliveries(str(tmp_path / "d.db")), StateDatabase(str(tmp_path / "s.db"))):
         with closing(opened):
             assert opened._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.log import NOTICES, Log
-from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics

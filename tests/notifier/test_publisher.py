@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import NOTICES, Log, topics
-from hgext.vcsreplicator.log import Message as LogMessage
+from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable

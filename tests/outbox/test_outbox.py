@@ -9,10 +9,10 @@ import pytest
 
 from hgext.vcsreplicator import outbox
 from hgext.vcsreplicator.hg.master import refusals
-from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, Sent, Store
+from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, SentMark, Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
-from hgext.vcsreplicator.words.event import Changes, Settings, Tip, Type
+from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
 from hgext.vcsreplicator.words.wire import HEADER_LIMIT
 
 
@@ -40,7 +40,7 @@ def entries(count, level=None):
             source="serve",
             changes=Changes(added=None),
             after=Tip(length=number, node="0" * 40),
-            settings=Settings(),
+            settings=MasterSettings(),
         )
         made.append(Entry(event=event, needs=Needs.NOTHING))
         level = outbox.level_of(event)
@@ -203,7 +203,7 @@ def test_a_repository_that_is_moved_away_meanwhile_leaves_no_file_open(tmp_path)
     box = Outbox(Moved(str(tmp_path)))
     before = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError) as kept:
-        box.prepare_sent(Sent(seq=1, id="a" * 32, segment=1, end=1))
+        box.prepare_sent(SentMark(seq=1, id="a" * 32, segment=1, end=1))
     assert len(os.listdir("/proc/self/fd")) == len(before), kept
 
 

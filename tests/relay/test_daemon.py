@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, STATE, Message, topics
+from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.relay import daemon, work
-from hgext.vcsreplicator.relay.sending import Gone, Sender
+from hgext.vcsreplicator.relay.sending import ChangesetsGone, EventSender
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.words.levels import State
+from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import Where, decode
 from testing.builders.pushing import HG, Master, events, running_relay
@@ -329,11 +329,11 @@ def test_changesets_that_are_gone_are_left_to_the_master(master, log):
 
     class NoBundles:
         def chunks(self, folder, entry):
-            raise Gone("stripped by somebody else")
+            raise ChangesetsGone("stripped by somebody else")
 
     box = master.outbox("one")
     with box.sending(wait=True):
-        assert Sender(log=log, source="hg://master", bundles=NoBundles(), blobs=None).send("one", box) == 2
+        assert EventSender(log=log, source="hg://master", bundles=NoBundles(), blobs=None).send("one", box) == 2
     assert last_frame(log).header.attachment.where is Where.MASTER
 
 
@@ -350,7 +350,7 @@ def state_of(event, **changed):
         "noticed": event.seq,
         "roster": 1,
     }
-    return State(**{**members, **changed})
+    return RepositoryState(**{**members, **changed})
 
 
 def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
@@ -361,7 +361,7 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
             master.commit("one", text)
             master.push("one")
     newest = events(log)["one"][-1]
-    log.append([Message(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
+    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
     shutil.rmtree(master.root / "one")
     shutil.copytree(master.folder / "backup", master.root / "one")
     with running_relay(master.settings(), log):
@@ -433,7 +433,7 @@ def test_without_a_relay_a_restored_master_is_stopped_at_its_next_push(master, l
     master.commit("one", "a")
     assert RECORDED in master.push("one")
     newest = events(log)["one"][-1]
-    log.append([Message(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
+    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
     shutil.rmtree(master.root / "one")
     shutil.copytree(master.folder / "backup", master.root / "one")
     assert "remote: the push is kept and is not sent: the log has another event 2 of it" in master.push("one")

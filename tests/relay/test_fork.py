@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import STATE, Log, Message, topics
-from hgext.vcsreplicator.outbox import Level, Outbox
+from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.outbox import NewestEvent, Outbox
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.memorylog import MemoryLog
 
-LEVEL = Level(repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=1, id="c" * 32, digest="d" * 64)
+LEVEL = NewestEvent(
+    repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=1, id="c" * 32, digest="d" * 64
+)
 
 
 class Box(Outbox):
@@ -21,7 +23,7 @@ class Box(Outbox):
     def __init__(self) -> None:
         pass
 
-    def level(self) -> Level:
+    def level(self) -> NewestEvent:
         return LEVEL
 
 
@@ -66,8 +68,8 @@ def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
     golden = Path(__file__).parent / "golden" / "state.json"
     log.append(
         [
-            Message(topic=STATE, key="e" * 32, value=b"nonsense"),
-            Message(topic=STATE, key=LEVEL.repository, value=golden.read_bytes()),
+            NewRecord(topic=STATE, key="e" * 32, value=b"nonsense"),
+            NewRecord(topic=STATE, key=LEVEL.repository, value=golden.read_bytes()),
         ]
     )
     watching = watch(log, stop)

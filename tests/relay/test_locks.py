@@ -8,7 +8,7 @@ from mercurial import initialization
 from mercurial import ui as uimod
 from mercurial.repo import factory
 
-from hgext.vcsreplicator.hg.master.relaying import Repositories
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox import Outbox
 
 
@@ -16,7 +16,7 @@ def test_a_repository_that_somebody_locks_is_announced_later(tmp_path: Path) -> 
     initialization.init()
     folder = str(tmp_path / "a")
     repo = factory.repository(uimod.ui.load(), os.fsencode(folder), create=True).unfiltered()
-    relay = Repositories({str(tmp_path): ""}, "hg://master")
+    relay = MasterRepositories({str(tmp_path): ""}, "hg://master")
     with repo.lock():
         assert not relay.announce(folder)
     assert Outbox(repo.svfs).level() is None

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator import outbox
-from hgext.vcsreplicator.log import STATE, Log, Message, topics
+from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.relay import loss
-from hgext.vcsreplicator.words.levels import State
+from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.pushing import Master, events, running_relay
 from testing.services.kafka import Kafka
@@ -119,7 +119,7 @@ def test_the_next_push_after_a_loss_stands_behind_what_was_lost(master: Master, 
 
 def test_other_records_in_the_place_of_lost_ones_hide_no_loss(master: Master, log: Log, file: File) -> None:
     lost_while_stopped(master, log, file)
-    log.append([Message(topic="events", key="x", value=b"y", partition=p) for p in range(16) for _ in range(9)])
+    log.append([NewRecord(topic="events", key="x", value=b"y", partition=p) for p in range(16) for _ in range(9)])
     with running_relay(master.settings(scan=SELDOM), log):
         for name, box in (("one", master.outbox("one")), ("two", master.outbox("two"))):
             level = box.level()
@@ -153,7 +153,7 @@ def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
     with running_relay(master.settings(scan=SELDOM), log):
         eventually(lambda: sequences(log, "one") == [1, 2, 3, 4])
     without_place(master.outbox("one"))
-    log.append([Message(topic=STATE, key=level.repository, value=to_json(state(level)))])
+    log.append([NewRecord(topic=STATE, key=level.repository, value=to_json(state(level)))])
     before = log.ends("events")
     with running_relay(master.settings(), log):
         master.create("three")
@@ -161,8 +161,8 @@ def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
     assert sum(log.ends("events").values()) == sum(before.values()) + 1
 
 
-def state(level: outbox.Level) -> State:
-    return State(
+def state(level: outbox.NewestEvent) -> RepositoryState:
+    return RepositoryState(
         repository=level.repository,
         incarnation=level.incarnation,
         path=level.path,

@@ -14,14 +14,14 @@ import pytest
 
 from hgext.vcsreplicator import outbox
 from hgext.vcsreplicator.log import EVENTS, topics
-from hgext.vcsreplicator.outbox import Entry, Level, Needs, Outbox, Store
+from hgext.vcsreplicator.outbox import Entry, Needs, NewestEvent, Outbox, Store
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.loss import LossWatch
-from hgext.vcsreplicator.relay.sending import Sender
+from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.relay.work import LOOKS, Work
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.event import Changes, Settings, Tip, Type
+from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
 from testing.waiting import eventually
@@ -41,7 +41,7 @@ class Transaction:
         pass
 
 
-def following(level: Level, count: int) -> list[Entry]:
+def following(level: NewestEvent, count: int) -> list[Entry]:
     """`count` entries behind `level`, with new identifiers."""
     made = []
     for _ in range(count):
@@ -52,7 +52,7 @@ def following(level: Level, count: int) -> list[Entry]:
             source="serve",
             changes=Changes(added=None),
             after=Tip(length=0, node="0" * 40),
-            settings=Settings(),
+            settings=MasterSettings(),
         )
         made.append(Entry(event=event, needs=Needs.NOTHING))
         level = outbox.level_of(event)
@@ -118,7 +118,7 @@ def master(tmp_path: Path) -> Iterator[Master]:
     log, stop = MemoryLog(), threading.Event()
     log.create(topics())
     watch = StateWatch(log, stop)
-    sender = Sender(log=log, source="hg://master", bundles=None, blobs=None)  # type: ignore[arg-type]
+    sender = EventSender(log=log, source="hg://master", bundles=None, blobs=None)  # type: ignore[arg-type]
     locked, clock = Locked(), HandClock()
     losses = LossWatch(log, watch.state)
     work = Work(sender, locked, watch, losses, workers=2, stop=stop, clock=clock)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ROSTER, Log, Message, topics
+from hgext.vcsreplicator.log import ACKS, ROSTER, Log, NewRecord, topics
 from hgext.vcsreplicator.log import STATE as STATES
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, judge, late
 from hgext.vcsreplicator.words.clock import Silence
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, State
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, RepositoryState
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -23,7 +23,7 @@ from testing.waiting import eventually
 NOW = 1000.0
 SETTINGS = HealthSettings(behind=10, late=5.0, silence=30.0)
 REPOSITORY, INCARNATION = "1" * 32, "2" * 32
-STATE = State(
+STATE = RepositoryState(
     repository=REPOSITORY,
     incarnation=INCARNATION,
     path="folder/one",
@@ -151,7 +151,7 @@ def say(log: Log, seen: Picture) -> None:
         *((ACKS, f"{mirror}/{name}", ack) for (mirror, name), ack in seen.acks.items()),
         *((ACKS, mirror, beat) for mirror, beat in seen.beats.items()),
     ]
-    log.append([Message(topic=topic, key=key, value=to_json(value)) for topic, key, value in written])
+    log.append([NewRecord(topic=topic, key=key, value=to_json(value)) for topic, key, value in written])
 
 
 def copy_database(source: Path, target: Path) -> None:

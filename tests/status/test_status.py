@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator import status
-from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, Message, topics
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, State
-from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Role, Roster
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, NewRecord, topics
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
@@ -28,7 +28,7 @@ class Installation:
         self.chain = Chain("group/one")
         self.chain.take(3)
         last = self.chain.events[-1]
-        self.state = State(
+        self.state = RepositoryState(
             repository=last.repository,
             incarnation=last.incarnation,
             path=last.path,
@@ -43,11 +43,11 @@ class Installation:
         self.write(ROSTER, KEY, Roster(mirrors=(ALPHA,)))
         self.write(STATE, last.repository, self.state)
         for number in range(3):
-            self.log.append([Message(topic=NOTICES, key=last.repository, value=b"%d" % number)])
+            self.log.append([NewRecord(topic=NOTICES, key=last.repository, value=b"%d" % number)])
         self.delivered(3)
 
     def write(self, topic: str, key: str, value: object) -> None:
-        self.log.append([Message(topic=topic, key=key, value=to_json(value))])
+        self.log.append([NewRecord(topic=topic, key=key, value=to_json(value))])
 
     def ack(self, applied: int) -> None:
         self.write(ACKS, f"alpha/{self.chain.repository}", self.chain.ack("alpha", applied))
@@ -160,7 +160,7 @@ def test_a_mirror_that_was_just_added_is_not_silent_yet(installation: Installati
 
 
 def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(installation: Installation) -> None:
-    backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=Role.BACKUP)
+    backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=MirrorRole.BACKUP)
     beta = Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:group/one",)))
     installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, backup, beta)))
     installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))

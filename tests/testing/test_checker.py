@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Role, Roster
+from hgext.vcsreplicator.words.roster import Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from testing.checks.checker import Kind, Report, Step, check
 
@@ -156,7 +156,7 @@ SEEDED = {
 @pytest.mark.parametrize(
     "beta",
     [
-        replace(BETA, role=Role.BACKUP),
+        replace(BETA, role=MirrorRole.BACKUP),
         replace(BETA, state=MirrorState.INACTIVE),
         replace(BETA, state=MirrorState.REMOVED),
         replace(BETA, deactivated=("x",)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.words import roster as rosters
-from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Refusal, Request, Role, Roster, Verb
+from hgext.vcsreplicator.words.roster import Mirror, MirrorRole, MirrorState, Refusal, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 
@@ -14,11 +14,11 @@ REPOSITORY = "a" * 32
 OTHER = "b" * 32
 
 
-def request(verb: Verb, mirror: str | None = "alpha", **members: object) -> Request:
-    return Request(id="1", verb=verb, mirror=mirror, who="dana", time=5.0, reason="test", **members)  # type: ignore[arg-type]
+def request(verb: Verb, mirror: str | None = "alpha", **members: object) -> RosterRequest:
+    return RosterRequest(id="1", verb=verb, mirror=mirror, who="dana", time=5.0, reason="test", **members)  # type: ignore[arg-type]
 
 
-def decided(roster: Roster, *requests: Request, positions: dict[int, int] | None = None) -> Roster:
+def decided(roster: Roster, *requests: RosterRequest, positions: dict[int, int] | None = None) -> Roster:
     for one in requests:
         outcome = rosters.decide(roster, one, positions=positions or {0: 7, 1: 9}, now=10.0)
         assert isinstance(outcome, Roster), outcome
@@ -26,7 +26,7 @@ def decided(roster: Roster, *requests: Request, positions: dict[int, int] | None
     return roster
 
 
-def refused(roster: Roster, one: Request) -> str:
+def refused(roster: Roster, one: RosterRequest) -> str:
     outcome = rosters.decide(roster, one, positions={}, now=10.0)
     assert isinstance(outcome, Refusal)
     return outcome.reason
@@ -95,7 +95,7 @@ def test_only_active_and_joining_mirrors_that_carry_and_are_no_backup_gate() -> 
     everything = Roster(
         mirrors=(
             Mirror(name="active", state=MirrorState.ACTIVE),
-            Mirror(name="backup", state=MirrorState.ACTIVE, role=Role.BACKUP),
+            Mirror(name="backup", state=MirrorState.ACTIVE, role=MirrorRole.BACKUP),
             Mirror(name="elsewhere", state=MirrorState.ACTIVE, rules=Rules(include=("re:try",))),
             Mirror(name="inactive", state=MirrorState.INACTIVE),
             Mirror(name="joining", state=MirrorState.JOINING, joined={}),
@@ -139,14 +139,14 @@ def test_removing_a_mirror_forgets_what_it_was_deactivated_for() -> None:
         (request(Verb.ALLOW_EMPTY, None), "yes or no"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_in_words(asked: Request, complaint: str) -> None:
+def test_a_request_that_makes_no_sense_is_refused_in_words(asked: RosterRequest, complaint: str) -> None:
     assert complaint in refused(with_alpha(MirrorState.ACTIVE), asked)
 
 
 def test_a_decision_is_remembered_with_who_and_why_and_old_ones_are_forgotten() -> None:
     roster = Roster(version=2)
     for number in range(rosters.RECENT + 5):
-        one = Request(id=str(number), verb=Verb.JOIN, mirror="x", who="dana", time=1.0, reason="because")
+        one = RosterRequest(id=str(number), verb=Verb.JOIN, mirror="x", who="dana", time=1.0, reason="because")
         roster = rosters.remember(roster, one, now=2.0, refusal=Refusal(reason="no"))
     assert len(roster.recent) == rosters.RECENT
     assert roster.decision("0") is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, Notice
-from hgext.vcsreplicator.words.roster import Request
+from hgext.vcsreplicator.words.roster import RosterRequest
 from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, extensible, from_json, parse, read, to_json
 from testing.builders.chains import Chain
 
@@ -99,7 +99,7 @@ def examples() -> list[tuple[object, str]]:
         (chain.ack("alpha", 1), "applied_at"),
         (Beat(mirror="alpha", time=1.0, positions={}, version="1"), "time"),
         (AggregatorBeat(time=1.0, roster=1, held=0), "time"),
-        (Request(id="1", verb="remove", who="dana", time=1.0, reason=""), "time"),  # type: ignore[arg-type]
+        (RosterRequest(id="1", verb="remove", who="dana", time=1.0, reason=""), "time"),  # type: ignore[arg-type]
         (Notice(event=event, time=1.0, roster=1, acks=(), previous={}), "time"),
     ]
 

@@ -5,7 +5,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import SILENT
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
-from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Message, topics
+from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.status import Follower, findings
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings
 from hgext.vcsreplicator.words.clock import Silence
@@ -32,7 +32,7 @@ class Machines:
         self.write(ROSTER, KEY, Roster(version=1, mirrors=(alpha,)))
 
     def write(self, topic: str, key: str, value: object) -> None:
-        self.log.append([Message(topic=topic, key=key, value=to_json(value))])
+        self.log.append([NewRecord(topic=topic, key=key, value=to_json(value))])
 
     def beat(self, *, mirror: bool = True, aggregator: bool = True) -> None:
         if mirror:

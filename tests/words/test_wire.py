@@ -18,10 +18,10 @@ from hgext.vcsreplicator.words.event import (
     Heartbeat,
     Marker,
     MarkerNode,
+    MasterSettings,
     NodeSet,
     PhaseMove,
     PushEntry,
-    Settings,
     Tip,
     Type,
 )
@@ -62,7 +62,7 @@ EVENT = Event(
     source="serve",
     changes=CHANGES,
     after=Tip(length=5, node=NODE),
-    settings=Settings(requirements=("store",), evolution=("exchange",), publishing=False),
+    settings=MasterSettings(requirements=("store",), evolution=("exchange",), publishing=False),
 )
 BUNDLE = b"HG20 bundle"
 

@@ -25,23 +25,23 @@ Rules of this file:
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, Message, Record
+from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, NewRecord, Record
 from ..words import roster as rosters
 from ..words import shape, wire
 from ..words.errors import MalformedEvent, Rejected, UnknownEvent
 from ..words.event import Event, Type, is_identifier
-from ..words.levels import Ack, Beat, MirrorProof, Notice, State
-from ..words.roster import Mirror, Request, Roster
+from ..words.levels import Ack, Beat, MirrorProof, Notice, RepositoryState
+from ..words.roster import Mirror, Roster, RosterRequest
 from ..words.streams import streams
 from .arrival import TAKEN, Arrival, adopts, follow, forked, is_older, judge, recovered
 from .joining import Joining
-from .outgoing import MESSAGE_BYTES, Batch, Outgoing
+from .outgoing import MESSAGE_BYTES, Outgoing, OutputBatch
 from .poison import Poison, blaming, place_of
-from .repository import Held, Repository, Standing
+from .repository import HeldEvent, Repository, Standing
 from .succession import Succession
 
 
-class Outcome(enum.StrEnum):
+class RecordOutcome(enum.StrEnum):
     """What a record came to, for metrics and log lines; an unfinished one is entered again once the batch is written.
 
     So is a missing one, before which something is missing, once its partition is read again: see `rereading`.
@@ -96,7 +96,7 @@ class Aggregation:
 
     # Loading
 
-    def load_state(self, state: State) -> None:
+    def load_state(self, state: RepositoryState) -> None:
         """Takes a stored state; all of them before anything is decided."""
         self._repository(state.repository).state = state
         self.succession.note(state)
@@ -110,7 +110,7 @@ class Aggregation:
             self._kept.add((repository, int(partition), int(offset)))
             return
         found = self._repository(repository)
-        found.add(Held.stored(int(place), value))
+        found.add(HeldEvent.stored(int(place), value))
         self._touched[repository] = found
 
     def loaded(self, now: float) -> None:
@@ -141,17 +141,17 @@ class Aggregation:
         """The next batch holds the states of these repositories."""
         self._output.dirty.update((name, self.repositories[name]) for name in names)
 
-    def take_kept(self, now: float) -> Outcome:
+    def take_kept(self, now: float) -> RecordOutcome:
         """Takes what an older aggregator kept, until a batch is full; all of it before any `event`.
 
         Unfinished: call it again once the batch is written. Missing: once the partition `kept_in` is read again.
         """
         while self._stored_newer:
-            outcome = Outcome.UNFINISHED if self.full else self._take_newer(self._stored_newer[-1], now)
-            if outcome in (Outcome.UNFINISHED, Outcome.MISSING):
+            outcome = RecordOutcome.UNFINISHED if self.full else self._take_newer(self._stored_newer[-1], now)
+            if outcome in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
                 return outcome
             self._stored_newer.pop()
-        return Outcome.TAKEN
+        return RecordOutcome.TAKEN
 
     @property
     def kept_in(self) -> int:
@@ -171,26 +171,26 @@ class Aggregation:
 
     # Input
 
-    def event(self, record: Record, now: float) -> Outcome:
+    def event(self, record: Record, now: float) -> RecordOutcome:
         """Takes a record of `events`; its position is passed whatever it is, but for an unfinished one."""
         return self._pass(record, self._guarded(self._event, record, now))
 
-    def _event(self, record: Record, now: float) -> Outcome:
+    def _event(self, record: Record, now: float) -> RecordOutcome:
         repository = self.repositories.get(record.key or "")
         if repository is not None and repository.newer:
             self._keep(repository, record)
-            return Outcome.HELD
+            return RecordOutcome.HELD
         try:
             return self._read(record, now)
         except UnknownEvent as error:
             if not is_identifier(record.key or ""):
                 return self._refuse(record, error, now)
             self._keep(self._repository(record.key or ""), record)
-            return Outcome.UNKNOWN
+            return RecordOutcome.UNKNOWN
         except Rejected as error:
             return self._refuse(record, error, now)
 
-    def passed(self, record: Record, now: float) -> Outcome:
+    def passed(self, record: Record, now: float) -> RecordOutcome:
         """Takes a record of `events` that lies before the position, should anything of it be missing; as with `event`.
 
         What cannot be read was recorded when it was passed. A fork counts at `end_again`, unless an adoption follows it.
@@ -198,15 +198,15 @@ class Aggregation:
         repository = self.repositories.get(record.key or "")
         if repository is not None and repository.is_behind_newer(record):
             self._keep(repository, record, is_again=True)
-            return Outcome.HELD
+            return RecordOutcome.HELD
         try:
             return self._guarded(self._read_again, record, now)
         except UnknownEvent:
             if is_identifier(record.key or ""):
                 self._keep(self._repository(record.key or ""), record, is_again=True)
-            return Outcome.UNKNOWN
+            return RecordOutcome.UNKNOWN
         except Rejected:
-            return Outcome.REJECTED
+            return RecordOutcome.REJECTED
 
     def incomplete(self) -> set[str]:
         """Ids of the repositories of which events that wait for their notice are missing."""
@@ -267,11 +267,11 @@ class Aggregation:
         mirror = self.roster.mirror(name)
         return mirror is not None and mirror.gates(repository.id, None)
 
-    def ack(self, record: Record, now: float) -> Outcome:
+    def ack(self, record: Record, now: float) -> RecordOutcome:
         """Takes a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
         return self._guarded(self._ack, record, now)
 
-    def _ack(self, record: Record, now: float) -> Outcome:
+    def _ack(self, record: Record, now: float) -> RecordOutcome:
         mirror, _, repository = (record.key or "").partition("/")
         try:
             if repository:
@@ -285,37 +285,37 @@ class Aggregation:
                 self.formats[mirror] = beat.format
         except Rejected as error:
             return self._refuse_ack(record, str(error), None, now)
-        return Outcome.TAKEN
+        return RecordOutcome.TAKEN
 
-    def _refuse_ack(self, record: Record, reason: str, traceback: str | None, now: float) -> Outcome:
+    def _refuse_ack(self, record: Record, reason: str, traceback: str | None, now: float) -> RecordOutcome:
         if record.offset >= self.positions.get((ACKS, record.partition), 0):
             self._output.reject(record, reason, now, traceback=traceback)
-            self._pass(record, Outcome.REJECTED)
-        return Outcome.REJECTED
+            self._pass(record, RecordOutcome.REJECTED)
+        return RecordOutcome.REJECTED
 
-    def request(self, record: Record, now: float) -> Outcome:
+    def request(self, record: Record, now: float) -> RecordOutcome:
         """Takes a record of `roster-requests` and decides it; a request decided before is a repeat. As with `event`."""
         return self._pass(record, self._guarded(self._request, record, now))
 
-    def _request(self, record: Record, now: float) -> Outcome:
+    def _request(self, record: Record, now: float) -> RecordOutcome:
         self._output.moved = True
         try:
-            request = shape.from_json(Request, record.value or b"")
+            request = shape.from_json(RosterRequest, record.value or b"")
         except Rejected as error:
             self._output.reject(record, str(error), now)
-            return Outcome.REJECTED
+            return RecordOutcome.REJECTED
         if self.roster.decision(request.id) is not None:
-            return Outcome.REPEAT
+            return RecordOutcome.REPEAT
         points = {partition: at for (topic, partition), at in self.positions.items() if topic == EVENTS}
         decided = rosters.decide(self.roster, request, positions=points, now=now)
         if isinstance(decided, rosters.Refusal):
             self._set_roster(rosters.remember(self.roster, request, now=now, refusal=decided))
-            return Outcome.REJECTED
+            return RecordOutcome.REJECTED
         returns = request.verb is rosters.Verb.ADD and self.roster.mirror(request.mirror) is not None
         if (returns or request.verb is rosters.Verb.REMOVE) and not self._forget(request.mirror or ""):
-            return Outcome.UNFINISHED
+            return RecordOutcome.UNFINISHED
         self._set_roster(rosters.remember(decided, request, now=now))
-        return Outcome.TAKEN
+        return RecordOutcome.TAKEN
 
     # Decisions
 
@@ -367,7 +367,7 @@ class Aggregation:
         """Whether there is anything for the next batch at all."""
         return self._output.waiting
 
-    def batch(self) -> Batch:
+    def batch(self) -> OutputBatch:
         """All that changed since the last batch, to be written in one transaction."""
         output, self._output = self._output, Outgoing()
         return output.batch()
@@ -389,7 +389,7 @@ class Aggregation:
 
     # Inside
 
-    def _guarded(self, take: Callable[[Record, float], Outcome], record: Record, now: float) -> Outcome:
+    def _guarded(self, take: Callable[[Record, float], RecordOutcome], record: Record, now: float) -> RecordOutcome:
         """What `take` makes of the record; a reject if it was poisoned before. Raises Poisoned."""
         place = place_of(record)
         known = self.poison.records.get(place)
@@ -400,10 +400,10 @@ class Aggregation:
             return self._refuse_ack(record, known.reason, known.traceback, now)
         self._output.moved = True
         self._output.reject(record, known.reason, now, traceback=known.traceback)
-        return Outcome.REJECTED
+        return RecordOutcome.REJECTED
 
-    def _pass(self, record: Record, outcome: Outcome) -> Outcome:
-        if outcome not in (Outcome.UNFINISHED, Outcome.MISSING):
+    def _pass(self, record: Record, outcome: RecordOutcome) -> RecordOutcome:
+        if outcome not in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
             place = (record.topic, record.partition)
             self.positions[place] = self._output.passed[place] = record.offset + 1
         return outcome
@@ -414,23 +414,23 @@ class Aggregation:
             found = self.repositories[name] = Repository(name)
         return found
 
-    def _read_again(self, record: Record, now: float) -> Outcome:
+    def _read_again(self, record: Record, now: float) -> RecordOutcome:
         return self._read(record, now, is_again=True)
 
-    def _read(self, record: Record, now: float, *, is_again: bool = False) -> Outcome:
+    def _read(self, record: Record, now: float, *, is_again: bool = False) -> RecordOutcome:
         frame = wire.decode(record.value or b"")
         if frame.header.event is None:
-            return Outcome.NOTHING
+            return RecordOutcome.NOTHING
         self._output.moved = True
         outcome = self._arrive(frame.event, record, now, is_again=is_again)
-        if outcome is Outcome.TAKEN:
+        if outcome is RecordOutcome.TAKEN:
             self._output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
         return outcome
 
-    def _refuse(self, record: Record, error: Rejected, now: float) -> Outcome:
+    def _refuse(self, record: Record, error: Rejected, now: float) -> RecordOutcome:
         self._output.moved = True
         self._output.reject(record, str(error), now)
-        return Outcome.REJECTED
+        return RecordOutcome.REJECTED
 
     def _keep(self, repository: Repository, record: Record, *, is_again: bool = False) -> None:
         """For whoever understands it; those behind it wait as well, because their order and their chain depend on it.
@@ -443,25 +443,25 @@ class Aggregation:
             self._kept.add(place)
             self._output.keep(record)
 
-    def _take_newer(self, record: Record, now: float) -> Outcome:
+    def _take_newer(self, record: Record, now: float) -> RecordOutcome:
         """What an older aggregator kept; it stays there if it is still not understood, or stands behind one that is not."""
         repository = self._repository(record.key or "")
         if repository.newer:
             self._keep(repository, record, is_again=True)
-            return Outcome.HELD
+            return RecordOutcome.HELD
         try:
             outcome = self._guarded(self._read, record, now)
         except UnknownEvent:
             self._keep(repository, record, is_again=True)
-            return Outcome.UNKNOWN
+            return RecordOutcome.UNKNOWN
         except Rejected as error:
             outcome = self._refuse(record, error, now)
-        if outcome not in (Outcome.UNFINISHED, Outcome.MISSING):
+        if outcome not in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
             self._kept.discard((repository.id, record.partition, record.offset))
             self._output.give_up(record)
         return outcome
 
-    def _arrive(self, event: Event, record: Record, now: float, *, is_again: bool) -> Outcome:
+    def _arrive(self, event: Event, record: Record, now: float, *, is_again: bool) -> RecordOutcome:
         if record.key != event.repository:
             raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
         repository = self._repository(event.repository)
@@ -470,17 +470,17 @@ class Aggregation:
         if is_unsettled and adopts(repository.state, event, arrival):
             del self._unsettled[repository.id]
         if arrival is Arrival.REPEAT:
-            return self._fill(repository, event, record, now) if repository.lacks(event) else Outcome.REPEAT
+            return self._fill(repository, event, record, now) if repository.lacks(event) else RecordOutcome.REPEAT
         is_other = repository.state is not None and event.incarnation != repository.state.incarnation
         may_lack = arrival is Arrival.GAP or (arrival is Arrival.FORK and is_other)  # its adoption may have been passed
         if may_lack and record.partition not in self.whole:
-            return Outcome.MISSING
+            return RecordOutcome.MISSING
         if arrival not in TAKEN:
             if is_again:
                 self._unsettled[repository.id] = record
             else:
                 self._fork(repository, event, record, now)
-            return Outcome.REJECTED
+            return RecordOutcome.REJECTED
         if arrival is Arrival.GAP:
             text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
             if repository.state is None:
@@ -488,16 +488,16 @@ class Aggregation:
             self._output.reject(record, text, now, repository=repository.id)
             self.lost[repository.id] = self.lost.get(repository.id, 0) + event.seq - _last(repository) - 1
         if arrival is Arrival.ADOPTED and not self._retire(repository, event, now):
-            return Outcome.UNFINISHED
+            return RecordOutcome.UNFINISHED
         repository.state = follow(repository.state, event, arrival, self.roster.version)
         self.succession.note(repository.state)
-        repository.add(Held.arrived(event, record, now))
+        repository.add(HeldEvent.arrived(event, record, now))
         repository.newest_at = now
         self._output.dirty[repository.id] = self._output.fresh[repository.id] = repository
         self._touched[repository.id] = repository
         if self._joining and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
             self._joining.survey(self.roster, self.repositories)
-        return Outcome.TAKEN
+        return RecordOutcome.TAKEN
 
     def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         """Marks the repository; recorded before, it is not again."""
@@ -508,14 +508,14 @@ class Aggregation:
         self._output.dirty[repository.id] = repository
         self._output.reject(record, _fork_text(event, repository.state), now, repository=repository.id)
 
-    def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> Outcome:
+    def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
         """An event that waits for its notice, but was lost from `pending`, is there again."""
-        held = Held.arrived(event, record, now)
+        held = HeldEvent.arrived(event, record, now)
         held.written = True
         repository.fill(held)
-        self._output.add(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store()))
+        self._output.add(NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store()))
         self._touched[repository.id] = repository
-        return Outcome.TAKEN
+        return RecordOutcome.TAKEN
 
     def _retire(self, repository: Repository, event: Event, now: float) -> bool:
         """An adopted history begins: what can still be told of the old one is told, the rest is recorded as overtaken.
@@ -532,7 +532,7 @@ class Aggregation:
             self._overtake(repository, repository.drop_newest(), event, now)
         return not repository.queue
 
-    def _overtake(self, repository: Repository, held: Held, event: Event, now: float) -> None:
+    def _overtake(self, repository: Repository, held: HeldEvent, event: Event, now: float) -> None:
         if not held.readable():
             self._set_aside(repository, held, now)
             return
@@ -586,7 +586,7 @@ class Aggregation:
             if output.notices == before:
                 return True
 
-    def _announce(self, repository: Repository, held: Held, proof: tuple[MirrorProof, ...], now: float) -> None:
+    def _announce(self, repository: Repository, held: HeldEvent, proof: tuple[MirrorProof, ...], now: float) -> None:
         event, state = held.event, repository.state
         assert state is not None
         last = dict(state.streams or {})
@@ -599,7 +599,7 @@ class Aggregation:
             previous=previous,
             base=state.base or None,
         )
-        self._output.add(Message(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
+        self._output.add(NewRecord(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
         self._output.bury(repository, held)
         self._output.dirty[repository.id] = repository
         repository.announced(held, self.roster.version, {**last, **dict.fromkeys(previous, event.id)} or None)
@@ -608,7 +608,7 @@ class Aggregation:
             self._touched.update(self._successors)
             self._successors.clear()
 
-    def _set_aside(self, repository: Repository, broken: Held, now: float) -> None:
+    def _set_aside(self, repository: Repository, broken: HeldEvent, now: float) -> None:
         key, value = f"{repository.id}/{broken.seq}", broken.value or b""
         self._output.bury(repository, broken)
         self._output.error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)
@@ -619,7 +619,7 @@ class Aggregation:
         """Every version is a record of its own, because decisions name it; later ones in the same batch follow it."""
         changed = roster.version != self.roster.version
         self.roster, self._output.roster = roster, True
-        self._output.add(Message(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
+        self._output.add(NewRecord(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
         if changed:
             self._touched.update((name, found) for name, found in self.repositories.items() if found.queue)
             self._joining.survey(self.roster, self.repositories)
@@ -638,7 +638,7 @@ class Aggregation:
                 if self._output.full:
                     return False
                 repository.heard(mirror, None)
-                self._output.add(Message(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
+                self._output.add(NewRecord(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         return True
 
 
@@ -662,7 +662,7 @@ def _last(repository: Repository) -> int:
     return repository.state.seq if repository.state else 0
 
 
-def _fork_text(event: Event, state: State) -> str:
+def _fork_text(event: Event, state: RepositoryState) -> str:
     return (
         f"{event.path}: event {event.seq} ({event.id}) is a fork: the log continued from {state.seq} ({state.event}); "
         "find out which history is true, then adopt it"

@@ -62,7 +62,7 @@ class Alarm:
 
 
 @dataclass(slots=True, kw_only=True)
-class Backlog:
+class MirrorLag:
     """What waits for one mirror: `lag` events it has not applied, `held` notices it does not serve yet."""
 
     lag: int = 0
@@ -77,7 +77,7 @@ class Waiting:
     waits for a newer aggregator, `broken` of each that stands still because decisions about it failed.
     """
 
-    mirrors: Mapping[str, Backlog]
+    mirrors: Mapping[str, MirrorLag]
     alone: int
     repositories: int
     newer: Sequence[int]
@@ -172,7 +172,7 @@ def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str,
 
 def survey(core: Aggregation) -> Waiting:
     """Counts over everything that has no notice yet."""
-    mirrors = {mirror.name: Backlog() for mirror in core.roster.mirrors}
+    mirrors = {mirror.name: MirrorLag() for mirror in core.roster.mirrors}
     alone = repositories = 0
     broken = []
     for repository in core.repositories.values():

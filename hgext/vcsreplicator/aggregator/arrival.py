@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..words.event import Event, Type
-from ..words.levels import Notice, State, Stay
+from ..words.levels import Notice, RepositoryState, Stay
 
 
 class Arrival(enum.StrEnum):
@@ -27,7 +27,9 @@ class Arrival(enum.StrEnum):
 TAKEN = frozenset({Arrival.FIRST, Arrival.NEXT, Arrival.GAP, Arrival.ADOPTED})
 
 
-def judge(state: State | None, event: Event, known: Callable[[int], str | None], *, is_forked: bool = False) -> Arrival:
+def judge(
+    state: RepositoryState | None, event: Event, known: Callable[[int], str | None], *, is_forked: bool = False
+) -> Arrival:
     """What the event is; `known` gives the id of an earlier event by its sequence, None if it is forgotten.
 
     A gap is taken only while no fork was seen, by the state or, with `is_forked`, since: behind a fork it is unknown whose history
@@ -44,25 +46,25 @@ def judge(state: State | None, event: Event, known: Callable[[int], str | None],
     return Arrival.FORK if state.fork or is_forked else Arrival.GAP
 
 
-def adopts(state: State | None, event: Event, arrival: Arrival) -> bool:
+def adopts(state: RepositoryState | None, event: Event, arrival: Arrival) -> bool:
     """Whether the event adopts a history, or did so with the present one: what did not fit before it is settled."""
     if state is None or arrival is Arrival.ADOPTED:
         return arrival is Arrival.ADOPTED
     return event.seq == 1 and event.incarnation == state.incarnation and bool(state.retired)
 
 
-def _other_incarnation(state: State, event: Event) -> Arrival:
+def _other_incarnation(state: RepositoryState, event: Event) -> Arrival:
     if event.incarnation in state.retired:
         return Arrival.REPEAT
     adopted = "adopted" in (event.detail or {}).values() and event.type in (Type.CREATED, Type.SYNC)
     return Arrival.ADOPTED if adopted and event.seq == 1 else Arrival.FORK
 
 
-def follow(state: State | None, event: Event, arrival: Arrival, roster: int) -> State:
+def follow(state: RepositoryState | None, event: Event, arrival: Arrival, roster: int) -> RepositoryState:
     """The state after an event that is taken; releases and notices start over with an adopted history."""
     fresh = state is None or arrival is Arrival.ADOPTED
     before = event.seq - 1
-    return State(
+    return RepositoryState(
         repository=event.repository,
         incarnation=event.incarnation,
         path=event.path,
@@ -82,7 +84,7 @@ def follow(state: State | None, event: Event, arrival: Arrival, roster: int) -> 
     )
 
 
-def is_older(state: State | None, notice: Notice) -> bool:
+def is_older(state: RepositoryState | None, notice: Notice) -> bool:
     """Whether the state is from before this notice, which both were written in one transaction."""
     event = notice.event
     if state is None or event.incarnation != state.incarnation:
@@ -90,7 +92,7 @@ def is_older(state: State | None, notice: Notice) -> bool:
     return event.seq > state.noticed
 
 
-def recovered(state: State | None, notice: Notice) -> State:
+def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
     """The state as far as notices tell: after this one, when `state` was after one before."""
     event = notice.event
     if state is not None and state.incarnation == event.incarnation and event.seq <= state.seq:
@@ -110,12 +112,12 @@ def recovered(state: State | None, notice: Notice) -> State:
     )
 
 
-def forked(state: State, event: Event) -> State:
+def forked(state: RepositoryState, event: Event) -> RepositoryState:
     """The state after an event that does not fit: the same levels, and the event's id as the mark of the fork."""
     return replace(state, fork=event.id)
 
 
-def _stays(state: State | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:
+def _stays(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:
     if state is None:
         return ()
     before = () if arrival is Arrival.ADOPTED else state.stays
@@ -124,13 +126,13 @@ def _stays(state: State | None, event: Event, arrival: Arrival) -> tuple[Stay, .
     return (*before, Stay(path=state.path, generation=state.generation, until=event.seq))
 
 
-def _base(state: State | None, arrival: Arrival) -> int:
+def _base(state: RepositoryState | None, arrival: Arrival) -> int:
     if state is None:
         return 0
     return state.base + state.seq if arrival is Arrival.ADOPTED else state.base
 
 
-def _retired(state: State | None, arrival: Arrival) -> tuple[str, ...]:
+def _retired(state: RepositoryState | None, arrival: Arrival) -> tuple[str, ...]:
     if state is None:
         return ()
     return (*state.retired, state.incarnation) if arrival is Arrival.ADOPTED else state.retired

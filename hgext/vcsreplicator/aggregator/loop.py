@@ -30,7 +30,7 @@ from ..log import (
     ROSTER_REQUESTS,
     STATE,
     Log,
-    Message,
+    NewRecord,
     Reader,
     Record,
     Transactor,
@@ -39,14 +39,14 @@ from ..log import (
 from ..words import roster as rosters
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import BadConfig, Expired, MalformedEvent, Unavailable
-from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, State
+from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
 from ..words.retry import RECONNECT
 from ..words.roster import Roster
 from ..words.shape import from_json, to_json, within
-from .aggregation import Aggregation, Outcome
+from .aggregation import Aggregation, RecordOutcome
 from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, survey
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, HELD, NOTICES_TOTAL, RELEASES_TOTAL, VERSION, WAITING
-from .outgoing import BATCH_STATES, Batch
+from .outgoing import BATCH_STATES, OutputBatch
 from .poison import Poison, Poisoned
 from .rereading import Rereading
 
@@ -61,7 +61,7 @@ RENEW_INTERVAL = 3600.0  # seconds; Kafka forgets a position that nobody stores 
 LOAD_LIMIT = 5000
 TopicPartition = tuple[str, int]
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +114,13 @@ def run(
                     failures = 0
                 session.commit()
         except Stopping:
-            log_line.info("stopped while reading the log")
+            logger.info("stopped while reading the log")
         except (Unavailable, Expired) as error:
             failures += 1
-            log_line.warning("log unavailable", reason=str(error), failures=failures)
+            logger.warning("log unavailable", reason=str(error), failures=failures)
             stop.wait(RECONNECT.delay(failures, random.random()))
         except Poisoned as poisoned:
-            log_line.exception("unforeseen", what=poisoned.what)
+            logger.exception("unexpected", what=poisoned.what)
             if not poison.add(poisoned):
                 raise
         finally:
@@ -175,7 +175,7 @@ class Session:
             self._reader = log.reader({**self.core.positions, **acks})
             self._closing.callback(self._reader.close)
             took = round(clock.monotonic() - began, 3)
-            log_line.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
+            logger.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
         except BaseException:
             self.close()
             raise
@@ -232,8 +232,8 @@ class Session:
 
     def _take_kept(self) -> None:
         """What an older aggregator kept for one that understands it."""
-        while (outcome := self.core.take_kept(self._clock.now())) in (Outcome.UNFINISHED, Outcome.MISSING):
-            if outcome is Outcome.MISSING:
+        while (outcome := self.core.take_kept(self._clock.now())) in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
+            if outcome is RecordOutcome.MISSING:
                 self._read_again({self.core.kept_in})
             self.commit()
 
@@ -276,7 +276,7 @@ class Session:
             assert self._reader is not None
             self._reader.resume([(EVENTS, partition)])
 
-    def commit(self, *more: Message) -> None:
+    def commit(self, *more: NewRecord) -> None:
         """Writes everything decided and taken so far, and `more`, in one transaction."""
         if not self.core.waiting and not more:
             return
@@ -306,10 +306,10 @@ class Session:
             if record.topic == EVENTS and record.partition in self._again:
                 self._park(record)
                 continue
-            while (outcome := inputs[record.topic](record, now)) is Outcome.UNFINISHED:
+            while (outcome := inputs[record.topic](record, now)) is RecordOutcome.UNFINISHED:
                 self.commit()
                 self._beat(self._clock.monotonic())
-            if outcome is Outcome.MISSING:
+            if outcome is RecordOutcome.MISSING:
                 self._again.begin(record.partition)
                 self._park(record)
                 continue
@@ -317,10 +317,10 @@ class Session:
                 self._hear(record)
             elif record.topic == EVENTS:
                 EVENTS_TOTAL.labels(outcome=outcome.value).inc()
-                if outcome is Outcome.UNKNOWN:
-                    log_line.error("event of a newer version, its repository waits", repository=record.key)
+                if outcome is RecordOutcome.UNKNOWN:
+                    logger.error("event of a newer version, its repository waits", repository=record.key)
             elif record.topic == ROSTER_REQUESTS:
-                log_line.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
+                logger.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
             if core.full:
                 self.commit()
 
@@ -355,7 +355,7 @@ class Session:
             notices=notices,
             format=AGGREGATOR_FORMAT,
         )
-        self.commit(Message(topic=STATE, key=IDENTITY, value=to_json(beat)))
+        self.commit(NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat)))
         HELD.set(core.held)
         VERSION.set(core.roster.version)
         waiting = survey(core)
@@ -378,7 +378,7 @@ class Session:
         if end >= due:
             return
         self._state_due = 0
-        log_line.error("topic state lost records: all states are written again", count=due - end)
+        logger.error("topic state lost records: all states are written again", count=due - end)
         names = list(self.core.repositories)
         for first in range(0, len(names), BATCH_STATES):
             self.core.write_again(names[first : first + BATCH_STATES])
@@ -393,10 +393,10 @@ class Session:
         for alarm in found:
             told = self._alarms.get(alarm)
             if told is None or now - told >= 10 * self._settings.silence:
-                log_line.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers, **_named(alarm))
+                logger.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers, **_named(alarm))
                 self._alarms[alarm] = now
         for alarm in self._alarms.keys() - set(found):
-            log_line.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
+            logger.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
             del self._alarms[alarm]
 
 
@@ -411,12 +411,12 @@ def _check(stop: threading.Event) -> None:
         raise Stopping
 
 
-def _count(batch: Batch) -> None:
+def _count(batch: OutputBatch) -> None:
     RELEASES_TOTAL.inc(batch.releases)
     NOTICES_TOTAL.inc(batch.notices)
     if batch.errors:
         ERRORS_TOTAL.inc(batch.errors)
-        log_line.error("records set aside", count=batch.errors, see="vcsreplicator errors")
+        logger.error("records set aside", count=batch.errors, see="vcsreplicator errors")
 
 
 def _load(log: Log, limit: int, poison: Poison | None, stop: threading.Event) -> Aggregation:
@@ -431,12 +431,12 @@ def _load(log: Log, limit: int, poison: Poison | None, stop: threading.Event) ->
             newest = _beat(record)
         _load_record(core, record)
     if not is_known and any(log.stored(GROUP, EVENTS).values()):
-        log_line.error("topic state was lost: what notices tell of the repositories is taken instead")
+        logger.error("topic state was lost: what notices tell of the repositories is taken instead")
         _recover(core, log, stop, since=0)
     elif newest is not None and newest.notices is not None:
         older = _recover(core, log, stop, since=newest.notices)
         if older:
-            log_line.error("topic state went back: what notices tell is taken instead", repositories=older)
+            logger.error("topic state went back: what notices tell is taken instead", repositories=older)
     return core
 
 
@@ -457,7 +457,7 @@ def _beat(record: Record) -> AggregatorBeat | None:
     try:
         return from_json(AggregatorBeat, record.value or b"")
     except MalformedEvent as error:
-        log_line.error("stored record cannot be read", topic=record.topic, key=record.key, reason=str(error))
+        logger.error("stored record cannot be read", topic=record.topic, key=record.key, reason=str(error))
         return None
 
 
@@ -468,7 +468,7 @@ def _recover(core: Aggregation, log: Log, stop: threading.Event, *, since: int) 
         try:
             notice = from_json(Notice, record.value or b"")
         except MalformedEvent as error:
-            log_line.error("notice cannot be read", offset=record.offset, reason=str(error))
+            logger.error("notice cannot be read", offset=record.offset, reason=str(error))
             continue
         if notice.replay is None and core.recover(notice):
             found.add(notice.event.repository)
@@ -491,12 +491,12 @@ def _start(log: Log, topic: str) -> dict[TopicPartition, int]:
     for partition, beginning in log.beginnings(topic).items():
         start[topic, partition] = max(stored.get(partition, beginning), beginning)
         if start[topic, partition] > ends[partition]:
-            log_line.error(
+            logger.error(
                 "log lost records", topic=topic, partition=partition, count=stored[partition] - ends[partition]
             )
             start[topic, partition] = ends[partition] if topic == ROSTER_REQUESTS else beginning
         if partition in stored and stored[partition] < beginning:
-            log_line.error(
+            logger.error(
                 "records expired unread", topic=topic, partition=partition, count=beginning - stored[partition]
             )
     return start
@@ -519,11 +519,11 @@ def _load_record(core: Aggregation, record: Record) -> None:
         return
     try:
         if record.topic == STATE:
-            core.load_state(from_json(State, record.value))
+            core.load_state(from_json(RepositoryState, record.value))
         else:
             core.load_pending(record.key, record.value)
     except (MalformedEvent, ValueError) as error:
-        log_line.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
+        logger.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
 
 
 def _whole(

@@ -6,10 +6,10 @@ It takes the aggregator's identity, so one that is hung or cut off is fenced bef
 
 import time
 
-from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, Message
+from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, NewRecord
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
-from ..words.roster import Decision, Refusal, Request, Roster, Verb
+from ..words.roster import Decision, Refusal, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 from .loop import GROUP, IDENTITY, load_roster
 
@@ -30,7 +30,7 @@ def check_silence(log: Log, patience: float) -> None:
         reader.close()
 
 
-def decide_offline(log: Log, request: Request) -> tuple[Decision, Roster]:
+def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
     """Decides the request and writes the roster, in one transaction; raises Refused, Unavailable.
 
     Requests that wait for the aggregator are refused with it: one that was made before must not come after.
@@ -53,13 +53,13 @@ def decide_offline(log: Log, request: Request) -> tuple[Decision, Roster]:
         for each in waiting:
             decided = rosters.remember(decided, each, now=request.time, refusal=overtaken)
         decided = rosters.remember(decided, request, now=request.time)
-        transactor.commit([Message(topic=ROSTER, key=rosters.KEY, value=to_json(decided))])
+        transactor.commit([NewRecord(topic=ROSTER, key=rosters.KEY, value=to_json(decided))])
     finally:
         transactor.close()
     return decided.recent[-1], decided
 
 
-def _waiting(log: Log) -> list[Request]:
+def _waiting(log: Log) -> list[RosterRequest]:
     """The requests that no aggregator has read; what is none it sets aside itself."""
     end, beginning = log.ends(ROSTER_REQUESTS)[0], log.beginnings(ROSTER_REQUESTS)[0]
     place, found = (ROSTER_REQUESTS, 0), []
@@ -68,7 +68,7 @@ def _waiting(log: Log) -> list[Request]:
         while reader.positions()[place] < end:
             for record in reader.poll(1.0):
                 try:
-                    found.append(from_json(Request, record.value or b""))
+                    found.append(from_json(RosterRequest, record.value or b""))
                 except MalformedEvent:
                     continue
     finally:

@@ -5,10 +5,10 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..log import ERRORS, PENDING, STATE, Message, Record
+from ..log import ERRORS, PENDING, STATE, NewRecord, Record
 from ..words import shape
 from ..words.levels import KEY_KEPT, ErrorRecord
-from .repository import Held, Repository
+from .repository import HeldEvent, Repository
 
 SERVICE = "aggregator"
 BATCH_BYTES = 4 * 1024 * 1024
@@ -25,13 +25,13 @@ VALUE_KEPT = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class OutputBatch:
     """What one transaction writes: messages in this order, the group's positions that moved, and how many decisions it holds.
 
     Most transactions follow from acks and move no position, which on Kafka costs half as much.
     """
 
-    messages: Sequence[Message]
+    messages: Sequence[NewRecord]
     positions: Mapping[tuple[str, int], int]
     releases: int
     notices: int
@@ -42,7 +42,7 @@ class Batch:
 class Outgoing:
     """What the next batch will hold. `passed` are the positions that moved, `moved` whether that alone is worth a transaction."""
 
-    messages: list[Message] = field(default_factory=list)
+    messages: list[NewRecord] = field(default_factory=list)
     dirty: dict[str, Repository] = field(default_factory=dict)
     fresh: dict[str, Repository] = field(default_factory=dict)
     roster: bool = False
@@ -53,7 +53,7 @@ class Outgoing:
     moved: bool = False
     passed: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: NewRecord) -> None:
         self.messages.append(message)
         self.size += len(message.value or b"") + MESSAGE_BYTES
 
@@ -77,18 +77,18 @@ class Outgoing:
         """Whether there is anything in it at all."""
         return bool(self.moved or self.messages or self.dirty or self.fresh or self.roster)
 
-    def batch(self) -> Batch:
+    def batch(self) -> OutputBatch:
         """All of it, to be written in one transaction."""
         messages = self.messages
         for repository in self.fresh.values():
             messages += [
-                Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store())
+                NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store())
                 for held in repository.unwritten()
             ]
         for repository in self.dirty.values():
             if repository.state is not None:
-                messages.append(Message(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
-        return Batch(
+                messages.append(NewRecord(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
+        return OutputBatch(
             messages=messages,
             positions=self.passed,
             releases=self.releases,
@@ -96,19 +96,19 @@ class Outgoing:
             errors=self.errors,
         )
 
-    def bury(self, repository: Repository, held: Held) -> None:
+    def bury(self, repository: Repository, held: HeldEvent) -> None:
         """The pending record is needed no more; one that was never written needs no tombstone."""
         if held.written:
-            self.add(Message(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
+            self.add(NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
 
     def keep(self, record: Record) -> None:
         """The record of `events` as it came, for whoever understands it."""
         self.moved = True
-        self.add(Message(topic=PENDING, key=_key_kept(record), value=record.value))
+        self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=record.value))
 
     def give_up(self, record: Record) -> None:
         """What was kept is kept no more."""
-        self.add(Message(topic=PENDING, key=_key_kept(record), value=None))
+        self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=None))
 
     def reject(
         self, record: Record, reason: str, now: float, *, repository: str | None = None, traceback: str | None = None
@@ -147,7 +147,7 @@ class Outgoing:
             repository=repository,
             traceback=traceback,
         )
-        self.add(Message(topic=ERRORS, key=key, value=shape.to_json(error)))
+        self.add(NewRecord(topic=ERRORS, key=key, value=shape.to_json(error)))
         self.errors += 1
 
 

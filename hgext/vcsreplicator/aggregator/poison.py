@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..log import Record
-from ..words.unforeseen import Fault, fault
+from ..words.unexpected import Fault, fault
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""

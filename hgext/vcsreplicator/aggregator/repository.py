@@ -11,13 +11,13 @@ from ..log import Record
 from ..words import shape, wire
 from ..words.errors import MalformedEvent, UnknownEvent
 from ..words.event import Event, Type
-from ..words.levels import Ack, MirrorProof, Pending, State
+from ..words.levels import Ack, MirrorProof, Pending, RepositoryState
 from ..words.roster import Mirror, Roster
 from .arrival import Arrival, follow
 
 
 @dataclass(slots=True, kw_only=True)
-class Held:
+class HeldEvent:
     """An event that waits for its notice. A stored one is bytes until somebody looks: 100,000 may wait at a restart."""
 
     seq: int
@@ -26,12 +26,12 @@ class Held:
     pending: Pending | None = None
 
     @classmethod
-    def stored(cls, seq: int, value: bytes) -> "Held":
+    def stored(cls, seq: int, value: bytes) -> "HeldEvent":
         """From the topic `pending`."""
         return cls(seq=seq, written=True, value=value)
 
     @classmethod
-    def arrived(cls, event: Event, record: Record, now: float) -> "Held":
+    def arrived(cls, event: Event, record: Record, now: float) -> "HeldEvent":
         """From the topic `events`."""
         pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
         return cls(seq=event.seq, written=False, pending=pending)
@@ -120,9 +120,9 @@ class Repository:
 
     def __init__(self, name: str) -> None:
         self.id = name
-        self.state: State | None = None
+        self.state: RepositoryState | None = None
         self.acks: dict[str, Ack] = {}
-        self.queue: deque[Held] = deque()
+        self.queue: deque[HeldEvent] = deque()
         self.released = 0
         self.newer: set[int] = set()
         self._newer_from = -1
@@ -133,7 +133,7 @@ class Repository:
         self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
         self._standings: dict[str, Standing] = {}
 
-    def add(self, held: Held) -> None:
+    def add(self, held: HeldEvent) -> None:
         """Takes one more; while loading in any order, later the next in sequence."""
         self.queue.append(held)
         self._standings.clear()
@@ -173,7 +173,7 @@ class Repository:
         """Whether the record is the first of a newer version, or stands behind it."""
         return bool(self.newer) and record.offset >= self._newer_from
 
-    def fill(self, held: Held) -> None:
+    def fill(self, held: HeldEvent) -> None:
         """Takes one that `lacks` named."""
         at = bisect_left(self.queue, held.seq, key=lambda other: other.seq)
         assert self.state is not None
@@ -203,7 +203,7 @@ class Repository:
         stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
         self.state = replace(self.state, released=released, noticed=noticed, stays=stays)
 
-    def _state_of_queue(self) -> State | None:
+    def _state_of_queue(self) -> RepositoryState | None:
         held = sorted((held for held in self.queue if held.known()), key=lambda held: held.seq)
         if not held:
             return self.state
@@ -214,7 +214,7 @@ class Repository:
             return replace(follow(self.state, newest, Arrival.ADOPTED, 0), released=before, noticed=before)
         return replace(follow(None, held[-1].event, Arrival.FIRST, 0), released=before, noticed=before)
 
-    def drop_broken(self) -> Held:
+    def drop_broken(self) -> HeldEvent:
         """Takes out and returns what stands next to be decided and cannot be read."""
         ends = (at for at in (self.released, 0) if at < len(self.queue))
         at = next(at for at in ends if not self.queue[at].readable())
@@ -230,11 +230,11 @@ class Repository:
         held = self._held(seq)
         return None if held is None else held.event.id
 
-    def _held(self, seq: int) -> Held | None:
+    def _held(self, seq: int) -> HeldEvent | None:
         at = bisect_left(self.queue, seq, key=lambda held: held.seq)
         return self.queue[at] if at < len(self.queue) and self.queue[at].seq == seq else None
 
-    def unwritten(self) -> list[Held]:
+    def unwritten(self) -> list[HeldEvent]:
         """What is not in the log yet, the oldest first; counts as written from now on."""
         found = []
         for held in reversed(self.queue):
@@ -244,7 +244,7 @@ class Repository:
             found.append(held)
         return found[::-1]
 
-    def drop_newest(self) -> Held:
+    def drop_newest(self) -> HeldEvent:
         """Takes out and returns the newest event."""
         held = self.queue.pop()
         self.released = min(self.released, len(self.queue))
@@ -305,7 +305,7 @@ class Repository:
         ahead = self.acks[mirror]
         return released <= (min(ahead.applied, ahead.serving) if ahead.incarnation == self.state.incarnation else 0)
 
-    def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[Held]:
+    def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[HeldEvent]:
         """What can be released now, in order; each is released before the next is asked for.
 
         What changes URL or visibility waits until everything before it is announced: that names what is there now. But not
@@ -323,7 +323,7 @@ class Repository:
                 return
             yield held
 
-    def next_to_release(self) -> Held | None:
+    def next_to_release(self) -> HeldEvent | None:
         """What is released next."""
         return self.queue[self.released] if self.released < len(self.queue) else None
 
@@ -346,7 +346,7 @@ class Repository:
             return False
         return True if self.queue or self.newer or self.is_stored_newer else None
 
-    def release(self, held: Held, version: int) -> None:
+    def release(self, held: HeldEvent, version: int) -> None:
         """Mirrors may serve this one."""
         assert self.state is not None
         self.released += 1
@@ -355,7 +355,7 @@ class Repository:
 
     def announceable(
         self, gating: tuple[Mirror, ...], *, allow_empty: bool
-    ) -> Iterator[tuple[Held, tuple[MirrorProof, ...]]]:
+    ) -> Iterator[tuple[HeldEvent, tuple[MirrorProof, ...]]]:
         """What can be announced now with its proof, in order; each is announced before the next is asked for."""
         while self.released:
             held = self.queue[0]
@@ -367,7 +367,7 @@ class Repository:
                 return
             yield held, tuple(_proof(ack) for ack in acks)
 
-    def announced(self, held: Held, version: int, last: Mapping[str, str] | None) -> None:
+    def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None) -> None:
         """The notice of this one is written; `last` are the newest events of the public streams."""
         assert self.state is not None
         self.queue.popleft()
@@ -376,7 +376,7 @@ class Repository:
         self._reach(released=self.state.released, noticed=held.seq)
 
 
-def _acts(held: Held) -> bool:
+def _acts(held: HeldEvent) -> bool:
     """Whether the release of the event may change where the repository is found, or by whom."""
     if not held.known():
         return True
@@ -384,21 +384,21 @@ def _acts(held: Held) -> bool:
     return event.type in (Type.RENAMED, Type.DELETED) or (event.type is not Type.CREATED and event.hgrc is not None)
 
 
-def _gating_at(held: Held, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
+def _gating_at(held: HeldEvent, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
     """Those of the gating mirrors that this event waits for: a joining one only behind its joining point."""
     if all(mirror.joined is None for mirror in gating):
         return gating
     return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
 
 
-def _applied(ack: Ack | None, held: Held) -> bool:
+def _applied(ack: Ack | None, held: HeldEvent) -> bool:
     """Whether the mirror is at the event or past it, by a level that counts; at the event itself both must mean the same."""
     if ack is None or ack.applied < held.seq:
         return False
     return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)
 
 
-def _serves(ack: Ack, held: Held) -> bool:
+def _serves(ack: Ack, held: HeldEvent) -> bool:
     return ack.serving >= held.seq and _applied(ack, held)
 
 

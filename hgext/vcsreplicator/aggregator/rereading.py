@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from ..log import EVENTS, Log, Reader
-from .aggregation import Aggregation, Outcome
+from .aggregation import Aggregation, RecordOutcome
 
 SLICE = 500
 """Records of one read."""
@@ -19,7 +19,7 @@ SLICE = 500
 WAIT = 0.02
 """Longest wait for them in seconds: how long the other work may be held up when the log is slow."""
 
-log_line = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Rereading:
@@ -46,7 +46,7 @@ class Rereading:
         """The partition is read from now on."""
         place = (EVENTS, partition)
         end, start = self._core.positions[place], self._log.beginnings(EVENTS)[partition]
-        log_line.warning("events are read again", partition=partition, count=end - start)
+        logger.warning("events are read again", partition=partition, count=end - start)
         self._readers[partition], self._ends[partition] = self._log.reader({place: start}), end
         self._core.begin_again(partition)
 
@@ -59,7 +59,7 @@ class Rereading:
         records = reader.poll(WAIT, limit=SLICE)
         for record in records:
             if record.offset < self._ends[partition]:
-                while self._core.passed(record, now) is Outcome.UNFINISHED:
+                while self._core.passed(record, now) is RecordOutcome.UNFINISHED:
                     self._commit()
                 if self._core.full:
                     self._commit()

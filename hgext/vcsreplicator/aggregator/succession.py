@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..words.event import Type
-from ..words.levels import State
-from .repository import Held, Repository
+from ..words.levels import RepositoryState
+from .repository import HeldEvent, Repository
 
 DEPARTURE_PATIENCE = 60.0
 """Seconds without any event of the repository before it at its path that a successor waits for its departure."""
@@ -28,14 +28,14 @@ class Succession:
     def __init__(self, repositories: Mapping[str, Repository]) -> None:
         self._repositories = repositories
         self._paths: dict[str, set[str]] = {}
-        self._waits: dict[str, tuple[Held, tuple[Repository, ...]]] = {}
+        self._waits: dict[str, tuple[HeldEvent, tuple[Repository, ...]]] = {}
 
-    def note(self, state: State) -> None:
+    def note(self, state: RepositoryState) -> None:
         """Takes the paths that the repository may have to leave before another is released there."""
         for path in (state.path, *(stay.path for stay in state.stays)):
             self._paths.setdefault(path, set()).add(state.repository)
 
-    def must_wait(self, repository: Repository, held: Held, now: float) -> bool:
+    def must_wait(self, repository: Repository, held: HeldEvent, now: float) -> bool:
         """Whether the event, which stands next to be released, waits for another repository at its path."""
         self._waits.pop(repository.id, None)
         event = held.event
@@ -58,6 +58,6 @@ class Succession:
         yield from sorted(found, key=lambda wait: (wait.since, wait.successor.id))
 
 
-def _holds(other: Repository, held: Held, now: float) -> bool:
+def _holds(other: Repository, held: HeldEvent, now: float) -> bool:
     is_there = other.occupies(held.event.path, held.event.generation)
     return is_there or (is_there is None and now - max(held.since, other.newest_at) < DEPARTURE_PATIENCE)

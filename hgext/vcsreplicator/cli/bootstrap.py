@@ -23,7 +23,7 @@ from ..log import Log
 from ..log.opening import open_log
 from ..mirror.jobs import bootstrap
 from ..words.errors import Refused
-from ..words.roster import Request, Role, Verb
+from ..words.roster import MirrorRole, RosterRequest, Verb
 from ..words.rules import Rules
 from .display import console, visible
 from .options import SECONDS, with_config
@@ -96,14 +96,14 @@ def _ask(
 ) -> None:
     """The aggregator's word, or none if stopped."""
     is_new = verb is Verb.ADD
-    request = Request(
+    request = RosterRequest(
         id=secrets.token_hex(16),
         verb=verb,
         who=who(),
         time=time.time(),
         reason="bootstrap",
         mirror=name,
-        role=(Role.BACKUP if backup else Role.SERVING) if is_new else None,
+        role=(MirrorRole.BACKUP if backup else MirrorRole.SERVING) if is_new else None,
         inactive=is_new,
         rules=(rules or Rules()) if is_new else None,
     )
@@ -136,17 +136,17 @@ class _Display:
         )
         self._task = self._bars.add_task("copying", total=None, size="")
 
-    def __enter__(self) -> Callable[[bootstrap.Progress | bootstrap.Trouble], None]:
+    def __enter__(self) -> Callable[[bootstrap.Progress | bootstrap.CopyFailed], None]:
         self._bars.start()
         return self._show
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def _show(self, event: bootstrap.Progress | bootstrap.Trouble) -> None:
+    def _show(self, event: bootstrap.Progress | bootstrap.CopyFailed) -> None:
         if self._as_json:
             click.echo(json.dumps({"event": type(event).__name__.lower(), **asdict(event)}))
-        elif isinstance(event, bootstrap.Trouble):
+        elif isinstance(event, bootstrap.CopyFailed):
             then = "given up" if event.is_final else "will be tried again"
             self._console.print(Text.assemble((visible(event.path), "yellow"), f": {visible(event.note)} ({then})"))
         else:

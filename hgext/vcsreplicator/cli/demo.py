@@ -23,8 +23,8 @@ from rich.text import Text
 
 from ..demo import layout as plan
 from ..demo import scenario
-from ..demo.supervisor import Supervisor
-from ..log import ROSTER_REQUESTS, Log, Message, topics
+from ..demo.supervisor import DemoSupervisor
+from ..log import ROSTER_REQUESTS, Log, NewRecord, topics
 from ..log.opening import open_log
 from ..words.errors import BadConfig
 from .display import console, table
@@ -60,7 +60,7 @@ def command(
     """
     check_exposures({"--log": log_url, "--pulse": pulse, "--sns-endpoint": sns_endpoint}, insecure)
     with _folder(folder, keep=only_prepare) as where:
-        options = plan.Options(
+        options = plan.DemoOptions(
             folder=where,
             mirrors=mirrors,
             log=log_url,
@@ -77,7 +77,7 @@ def command(
         _run(layout, ready, stay=stay)
 
 
-def prepare(options: plan.Options) -> plan.Layout:
+def prepare(options: plan.DemoOptions) -> plan.Layout:
     """Files, topics, and the mirrors in the roster; may be repeated in the same folder."""
     topic_arn, bucket = _aws(options.sns_endpoint) if options.sns_endpoint else (None, None)
     layout = plan.prepare(options, topic_arn=topic_arn, bucket=bucket)
@@ -93,12 +93,12 @@ def _enlist(log: Log, names: list[str]) -> None:
     from ..words.shape import to_json
 
     requests = [
-        roster.Request(
+        roster.RosterRequest(
             id=f"demo-{name}", verb=roster.Verb.ADD, mirror=name, who=getpass.getuser(), time=time.time(), reason="demo"
         )
         for name in names
     ]
-    log.append([Message(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request)) for request in requests])
+    log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request)) for request in requests])
 
 
 def _aws(endpoint: str) -> tuple[str, str]:
@@ -117,14 +117,14 @@ def _aws(endpoint: str) -> tuple[str, str]:
 def _run(layout: plan.Layout, ready: Path | None, *, stay: bool) -> None:
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    supervisor: Supervisor | None = None
+    supervisor: DemoSupervisor | None = None
 
     def changed() -> None:
         if supervisor is not None and started:
             _tell(ready, layout, supervisor.pids())
 
     started = False
-    supervisor = Supervisor(layout.services, layout.options.folder.resolve(), changed)
+    supervisor = DemoSupervisor(layout.services, layout.options.folder.resolve(), changed)
     begin = time.monotonic()
     try:
         supervisor.start()

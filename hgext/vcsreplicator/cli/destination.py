@@ -31,12 +31,12 @@ def command() -> None:
 def list_(config: Config, as_json: bool) -> None:
     """List the destinations as their notifier last told."""
     from notifier.settings import read
-    from notifier.state import State
+    from notifier.state import StateDatabase
 
     settings = read(config.tables, config.file)
     known = {}
     if Path(settings.state).exists():
-        with closing(State(settings.state)) as state:
+        with closing(StateDatabase(settings.state)) as state:
             known = state.conditions()
     rows = {name: known.get(name) for name in settings.destinations}
     if as_json:
@@ -92,11 +92,11 @@ def skip(config: Config, name: str, message: str | None, yes: bool, wait: float)
 def requests(config: Config, last: int) -> None:
     """Show who asked for what, and what became of it."""
     from notifier.settings import read
-    from notifier.state import State
+    from notifier.state import StateDatabase
 
     path, found = read(config.tables, config.file).state, []
     if Path(path).exists():
-        with closing(State(path)) as state:
+        with closing(StateDatabase(path)) as state:
             found = state.requests(last)
     rows = [
         (when(each.asked_at), each.who, each.destination, each.kind.value, each.result or "waiting") for each in found

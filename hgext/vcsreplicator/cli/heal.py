@@ -13,7 +13,7 @@ from ..log.opening import open_log
 from ..mirror.notes import Notes
 from ..status import Follower, Picture
 from ..words.errors import Refused
-from ..words.levels import State
+from ..words.levels import RepositoryState
 from .options import with_config
 
 
@@ -58,7 +58,7 @@ def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool)
         click.echo(f"nothing is detached on {name}")
 
 
-def _states(picture: Picture, named: Sequence[str]) -> list[State]:
+def _states(picture: Picture, named: Sequence[str]) -> list[RepositoryState]:
     found = []
     for name in named:
         living = [s for s in picture.states.values() if not s.deleted and name.strip("/") in (s.path, s.repository)]

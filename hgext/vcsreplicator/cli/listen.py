@@ -49,7 +49,7 @@ def command(
     A message is acknowledged once it is printed, or its command exited with 0; else it comes again. One that is no JSON is
     printed as a string.
     """
-    from notifier.pulse.listener import Arrival, listen
+    from notifier.pulse.listener import ReceivedMessage, listen
 
     check_exposures({"URL": url}, insecure)
     configure_logging("listen")
@@ -58,7 +58,7 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
 
-    def show(arrival: Arrival) -> bool:
+    def show(arrival: ReceivedMessage) -> bool:
         content = _content(arrival.text)
         if whole:
             content = {
@@ -72,7 +72,7 @@ def command(
         sys.stdout.flush()
         return True
 
-    def execute(arrival: Arrival) -> bool:
+    def execute(arrival: ReceivedMessage) -> bool:
         environment = {**os.environ, "ROUTING_KEY": arrival.routing_key, "MESSAGE_ID": _text(arrival, "message_id")}
         try:
             ended = subprocess.run(words, input=arrival.text.encode(), env=environment, check=False)

@@ -29,13 +29,13 @@ def when(time_: float | None) -> str:
 def ask(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
     """Records the request, waits for the notifier to carry it out, prints its answer."""
     from notifier.settings import read
-    from notifier.state import Kind, State
+    from notifier.state import Kind, StateDatabase
 
     settings = read(config.tables, config.file)
     if destination not in settings.destinations:
         known = ", ".join(settings.destinations) or "none"
         raise Refused(f"there is no destination {destination!r} in {config.file}, but: {known}")
-    with closing(State(settings.state)) as state:
+    with closing(StateDatabase(settings.state)) as state:
         number = state.ask(destination, Kind(kind), argument, who=who(), now=time.time())
         end = time.monotonic() + wait
         while (request := state.request(number)).done_at is None:

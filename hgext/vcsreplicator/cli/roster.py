@@ -17,12 +17,12 @@ import click
 from rich.table import Table
 
 from ..config import Config
-from ..log import ROSTER, ROSTER_REQUESTS, Log, Message
+from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..status import Follower, Picture
 from ..words import roster as rosters
 from ..words.errors import Refused
-from ..words.levels import State
-from ..words.roster import Decision, Mirror, Request, Role, Roster, Verb
+from ..words.levels import RepositoryState
+from ..words.roster import Decision, Mirror, MirrorRole, Roster, RosterRequest, Verb
 from ..words.rules import Rules
 from ..words.shape import from_json, plain, to_json
 from .display import console, table
@@ -100,17 +100,19 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
 @click.option("--inactive", is_flag=True, help="Only make it known: it gates from `join` on.")
 @_with_rules
 @_asking
-def add(picture: Picture, reason: str, name: str, backup: bool, inactive: bool, include: Any, exclude: Any) -> Request:
+def add(
+    picture: Picture, reason: str, name: str, backup: bool, inactive: bool, include: Any, exclude: Any
+) -> RosterRequest:
     """Add a mirror: it joins, so whatever is pushed from now on waits for it."""
     rules = Rules(include=include, exclude=exclude)
-    role = Role.BACKUP if backup else Role.SERVING
+    role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
     return _request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules)
 
 
 @command.command()
 @click.argument("name")
 @_asking
-def join(picture: Picture, reason: str, name: str) -> Request:
+def join(picture: Picture, reason: str, name: str) -> RosterRequest:
     """Let an inactive mirror gate what is pushed from now on; it is active once it serves all the rest."""
     return _request(Verb.JOIN, reason, mirror=name)
 
@@ -119,7 +121,7 @@ def join(picture: Picture, reason: str, name: str) -> Request:
 @click.argument("name")
 @click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only.")
 @_asking
-def activate(picture: Picture, reason: str, name: str, repository: str | None) -> Request:
+def activate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
     """Make a mirror active at once: everything not yet announced waits for it."""
     return _request(Verb.ACTIVATE, reason, mirror=name, repository=_repository(picture, repository))
 
@@ -129,7 +131,7 @@ def activate(picture: Picture, reason: str, name: str, repository: str | None) -
 @click.option("--repository", metavar="PATH|ID", help="Only for this repository.")
 @_with_yes
 @_asking
-def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> Request:
+def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
     """Let nothing wait for a mirror any more, or nothing of one repository."""
     return _request(Verb.DEACTIVATE, reason, mirror=name, repository=_repository(picture, repository))
 
@@ -138,7 +140,7 @@ def deactivate(picture: Picture, reason: str, name: str, repository: str | None)
 @click.argument("name")
 @_with_yes
 @_asking
-def remove(picture: Picture, reason: str, name: str) -> Request:
+def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
     """Remove an inactive mirror for good; its levels are forgotten."""
     return _request(Verb.REMOVE, reason, mirror=name)
 
@@ -148,7 +150,7 @@ def remove(picture: Picture, reason: str, name: str) -> Request:
 @_with_rules
 @_with_yes
 @_asking
-def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> Request:
+def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> RosterRequest:
     """Set which repositories a mirror carries; without rules all of them."""
     return _request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
 
@@ -157,13 +159,13 @@ def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) 
 @click.argument("answer", type=click.Choice(["yes", "no"]))
 @_with_yes
 @_asking
-def allow_empty(picture: Picture, reason: str, answer: str) -> Request:
+def allow_empty(picture: Picture, reason: str, answer: str) -> RosterRequest:
     """Whether notices go out where no mirror gates."""
     return _request(Verb.ALLOW_EMPTY, reason, allow=answer == "yes")
 
 
-def _request(verb: Verb, reason: str, **members: Any) -> Request:
-    return Request(id=secrets.token_hex(8), verb=verb, who=who(), time=time.time(), reason=reason, **members)
+def _request(verb: Verb, reason: str, **members: Any) -> RosterRequest:
+    return RosterRequest(id=secrets.token_hex(8), verb=verb, who=who(), time=time.time(), reason=reason, **members)
 
 
 def _picture(log: Log) -> Picture:
@@ -184,14 +186,14 @@ def _repository(picture: Picture, named: str | None) -> str | None:
     return max(found, key=lambda state: (not state.deleted, state.generation)).repository
 
 
-def _check(picture: Picture, request: Request) -> None:
+def _check(picture: Picture, request: RosterRequest) -> None:
     """Raises Refused if the aggregator would refuse this as things stand now."""
     decided = rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
     if isinstance(decided, rosters.Refusal):
         raise Refused(decided.reason)
 
 
-def _effect(picture: Picture, request: Request) -> str:
+def _effect(picture: Picture, request: RosterRequest) -> str:
     """What the request would do, in words, with the number of notices it concerns."""
     if request.verb is Verb.ALLOW_EMPTY:
         return f"without a gating mirror notices would {'go out' if request.allow else 'be held'}"
@@ -213,17 +215,17 @@ def _carried(picture: Picture, wanted: Rules) -> str:
     return f"{sum(wanted.carries(state.path) for state in present)} of {len(present)} repositories"
 
 
-def _gates(picture: Picture, name: str | None, state: State) -> bool:
+def _gates(picture: Picture, name: str | None, state: RepositoryState) -> bool:
     mirror = picture.roster.mirror(name) if picture.roster else None
     return mirror is not None and mirror.gates(state.repository, state.path)
 
 
-def _serving(picture: Picture, name: str | None, state: State) -> int:
+def _serving(picture: Picture, name: str | None, state: RepositoryState) -> int:
     ack = picture.acks.get((name or "", state.repository))
     return ack.serving if ack and ack.incarnation == state.incarnation else 0
 
 
-def _offline(config: Config, log: Log, request: Request) -> tuple[Decision, Roster]:
+def _offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
     from ..aggregator.loop import AggregatorSettings
     from ..aggregator.offline_roster import check_silence, decide_offline
 
@@ -231,11 +233,13 @@ def _offline(config: Config, log: Log, request: Request) -> tuple[Decision, Rost
     return decide_offline(log, request)
 
 
-def ask(log: Log, request: Request, patience: float, stop: threading.Event | None = None) -> tuple[Decision, Roster]:
+def ask(
+    log: Log, request: RosterRequest, patience: float, stop: threading.Event | None = None
+) -> tuple[Decision, Roster]:
     """The aggregator's decision; raises Refused if it does not come in time, or before `stop` is set."""
     reader = log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})
     try:
-        log.append([Message(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+        log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
         end = time.monotonic() + patience
         while (left := end - time.monotonic()) > 0 and not (stop and stop.is_set()):
             for record in reader.poll(min(left, TURN)):

@@ -13,7 +13,7 @@ from ..status import Follower, Picture
 from ..words import wire
 from ..words.errors import Refused, Rejected
 from ..words.event import Event
-from ..words.levels import Notice, State
+from ..words.levels import Notice, RepositoryState
 from ..words.shape import from_json
 from .display import console, table, visible
 from .options import log_of, with_config
@@ -38,14 +38,14 @@ def command(config: Config, repository: str, push: int | None, seq: int | None) 
     _show(picture, state, event, record, notice)
 
 
-def _state(picture: Picture, path: str) -> State:
+def _state(picture: Picture, path: str) -> RepositoryState:
     known = [state for state in picture.states.values() if state.path == path]
     if not known:
         raise Refused(f"no repository {path!r} in the log; expected a path as `vcsreplicator status --json` lists them")
     return max(known, key=lambda state: state.generation)
 
 
-def _event(log: Log, state: State, push: int | None, seq: int | None) -> tuple[Event, Record]:
+def _event(log: Log, state: RepositoryState, push: int | None, seq: int | None) -> tuple[Event, Record]:
     found: tuple[Event, Record] | None = None
     partition = partition_of(state.repository, log.partitions(EVENTS))
     for record in _records(log, EVENTS, partition, state.repository):
@@ -63,7 +63,7 @@ def _event(log: Log, state: State, push: int | None, seq: int | None) -> tuple[E
     return found
 
 
-def _notice(log: Log, state: State, event: Event) -> tuple[Notice, Record] | None:
+def _notice(log: Log, state: RepositoryState, event: Event) -> tuple[Notice, Record] | None:
     if event.incarnation == state.incarnation and state.noticed < event.seq:
         return None
     for record in _records(log, NOTICES, 0, state.repository):
@@ -84,7 +84,9 @@ def _records(log: Log, topic: str, partition: int, key: str) -> Iterator[Record]
         reader.close()
 
 
-def _show(picture: Picture, state: State, event: Event, record: Record, notice: tuple[Notice, Record] | None) -> None:
+def _show(
+    picture: Picture, state: RepositoryState, event: Event, record: Record, notice: tuple[Notice, Record] | None
+) -> None:
     lines: list[tuple[float | None, str]] = []
 
     def line(at: float | None, what: str) -> None:

@@ -15,7 +15,7 @@ from ..config import Config
 from ..log import Log
 from ..log.opening import open_log
 from ..mirror import MirrorSettings
-from ..mirror.comparison import Outcome, Verdict
+from ..mirror.comparison import ComparisonOutcome, Verdict
 from ..mirror.jobs import verify
 from ..service import configure_logging, serve
 from ..words.errors import BadConfig
@@ -23,8 +23,8 @@ from ..words.shape import plain
 from .display import console, visible
 from .options import SECONDS, with_config
 
-ALARMS = (Outcome.DIFFERS, Outcome.AHEAD, Outcome.MISSING)
-STYLES = {Outcome.EQUAL: "green", Outcome.BEHIND: "yellow", Outcome.UNREACHABLE: "yellow"}
+ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
+STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", ComparisonOutcome.UNREACHABLE: "yellow"}
 
 
 @click.command()
@@ -72,7 +72,7 @@ def _local(config: Config) -> list[str]:
 def _once(
     mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings, paths: tuple[str, ...], *, as_json: bool
 ) -> int:
-    stop, seen, output = threading.Event(), dict.fromkeys(Outcome, 0), console()
+    stop, seen, output = threading.Event(), dict.fromkeys(ComparisonOutcome, 0), console()
     unknown = dict.fromkeys(paths)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -82,7 +82,7 @@ def _once(
         unknown.pop(verdict.path, None)
         if as_json:
             click.echo(json.dumps(plain(verdict)))
-        elif verdict.outcome is not Outcome.EQUAL:
+        elif verdict.outcome is not ComparisonOutcome.EQUAL:
             where, style = f"{verdict.mirror} {visible(verdict.path)}: ", STYLES.get(verdict.outcome, "red")
             output.print(Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}"))
 
@@ -96,7 +96,7 @@ def _once(
             click.echo(f"{visible(path)}: nothing that a mirror named here must have", err=True)
     if any(seen[outcome] for outcome in ALARMS):
         return 2
-    return 1 if stop.is_set() or unknown or sum(seen.values()) > seen[Outcome.EQUAL] else 0
+    return 1 if stop.is_set() or unknown or sum(seen.values()) > seen[ComparisonOutcome.EQUAL] else 0
 
 
 def _serve(config: Config, mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings) -> int:

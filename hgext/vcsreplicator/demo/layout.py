@@ -23,7 +23,7 @@ PUBLIC_URL = "https://hg.example/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DemoOptions:
     """What the caller chose; URLs as the command line takes them, None where absent."""
 
     folder: Path
@@ -48,7 +48,7 @@ class Service:
 class Layout:
     """A prepared cluster: paths, addresses and services, in the order they start."""
 
-    options: Options
+    options: DemoOptions
     log: str
     config: Path
     master_root: Path
@@ -68,7 +68,7 @@ def mirror_names(count: int) -> list[str]:
     return [NAMES[index] if index < len(NAMES) else f"mirror{index + 1}" for index in range(count)]
 
 
-def prepare(options: Options, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
+def prepare(options: DemoOptions, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
     """Writes every file of the cluster and returns its layout; starts nothing, an existing log and repositories stay."""
     folder = options.folder.resolve()
     names = mirror_names(options.mirrors)

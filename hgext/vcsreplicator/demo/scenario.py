@@ -16,7 +16,7 @@ from pathlib import Path
 from ..log import ACKS, EVENTS, NOTICES, STATE, Log, Record
 from ..words import wire
 from ..words.errors import ReplicationError, Unavailable
-from ..words.levels import Ack, Notice, State
+from ..words.levels import Ack, Notice, RepositoryState
 from ..words.shape import from_json
 from .layout import Layout
 
@@ -95,7 +95,7 @@ class Watcher:
             self._reach(ack.repository, f"applied on {ack.mirror}", ack.applied, ack.applied_at)
             self._reach(ack.repository, f"served by {ack.mirror}", ack.serving, ack.served_at)
         elif topic == STATE and key != "aggregator":
-            state = from_json(State, value)
+            state = from_json(RepositoryState, value)
             self._reach(state.repository, "released", state.released, at)
         elif topic == NOTICES:
             notice = from_json(Notice, value)

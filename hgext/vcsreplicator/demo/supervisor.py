@@ -43,7 +43,7 @@ class _Child:
     restart_at: float = field(default=0.0)
 
 
-class Supervisor:
+class DemoSupervisor:
     """Starts, watches and stops; its methods belong to one thread, `stop` may be called from any."""
 
     def __init__(self, services: Sequence[Service], folder: Path, changed: Callable[[], None] = lambda: None) -> None:

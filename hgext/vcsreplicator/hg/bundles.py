@@ -16,7 +16,7 @@ from mercurial import ui as uimod
 from mercurial.repo import factory
 
 from ..outbox import Entry
-from ..relay.sending import Bundle, Gone
+from ..relay.sending import Bundle, ChangesetsGone
 from ..words.digest import node_set
 from . import requirement
 
@@ -77,7 +77,7 @@ class OfFolders:
         try:
             return entry_chunks(self.open(folder), entry)
         except (error.RepoError, OSError) as problem:
-            raise Gone(f"{folder}: cannot be opened: {problem}") from problem
+            raise ChangesetsGone(f"{folder}: cannot be opened: {problem}") from problem
 
     def open(self, folder: str) -> Any:
         """The repository, unfiltered, as it is on disk now."""
@@ -89,9 +89,9 @@ def entry_chunks(repo: Any, entry: Entry) -> Bundle:
     last = entry.event.after.length
     changelog = repo.unfiltered().changelog
     if last > len(changelog):
-        raise Gone(f"{entry.event.path}: {len(changelog)} changesets, event {entry.event.seq} needs {last}")
+        raise ChangesetsGone(f"{entry.event.path}: {len(changelog)} changesets, event {entry.event.seq} needs {last}")
     if node_set([changelog.node(rev) for rev in range(entry.first, last)]) != entry.event.changes.added:
-        raise Gone(f"{entry.event.path}: the changesets of event {entry.event.seq} are not where they were")
+        raise ChangesetsGone(f"{entry.event.path}: the changesets of event {entry.event.seq} are not where they were")
     return chunks(repo, entry.first, last, [base64.b64decode(marker) for marker in entry.markers])
 
 

@@ -98,7 +98,7 @@ def sendheartbeat(ui: Any) -> None:
 
     Needs [vcsreplicator] log. Tells whether the log takes records, without touching a repository.
     """
-    from ..log import EVENTS, Message
+    from ..log import EVENTS, NewRecord
     from ..log.opening import open_log
     from ..words.wire import encode_heartbeat
 
@@ -111,7 +111,7 @@ def sendheartbeat(ui: Any) -> None:
             value = encode_heartbeat(Heartbeat(time=time.time(), sender=configuration.source))
             for partition in range(count):
                 ui.status(b"sending heartbeat to partition %d\n" % partition)
-                log.append([Message(topic=EVENTS, key=None, value=value, partition=partition)], timeout=10)
+                log.append([NewRecord(topic=EVENTS, key=None, value=value, partition=partition)], timeout=10)
     except ReplicationError as problem:
         raise error.Abort(f"error sending heartbeat: {problem}".encode()) from problem
     ui.status(b"wrote heartbeat message into %d partitions\n" % count)

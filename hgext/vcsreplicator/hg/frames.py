@@ -37,7 +37,7 @@ def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
     return answer({"error": kind.__name__, "message": message})
 
 
-class Answer:
+class StreamAnswer:
     """An answer as it arrives from `stream`; a file of its body. Raises what a refusal says, Unavailable for a broken answer.
 
     What was read is good once the end was read too (`frames` to the end, or `finish`): the hash stands there.

@@ -95,7 +95,7 @@ def reposetup(ui: Any, repo: Any) -> None:
         return
     _setup.check(repo)
     _check_pushlog(repo.ui)
-    if settings.role(repo.ui) is settings.Role.MIRROR:
+    if settings.role(repo.ui) is settings.MachineRole.MIRROR:
         from .serving import guards, views
 
         _setup.run(guards.install_views)

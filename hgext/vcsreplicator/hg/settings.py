@@ -19,7 +19,7 @@ SECTION = b"vcsreplicator"
 ROOTS = b"vcsreplicator-roots"
 
 
-class Role(enum.StrEnum):
+class MachineRole(enum.StrEnum):
     """What this machine is for its repositories."""
 
     MASTER = "master"
@@ -40,13 +40,13 @@ class Acknowledge(enum.StrEnum):
     OUTBOX = "outbox"
 
 
-class Settings(Value):
+class ExtensionSettings(Value):
     """`roots` maps real folders to wire prefixes; `patience` is how many seconds a pusher waits for the log at most.
 
     `lock` keeps a Mercurial without this extension out of the repositories.
     """
 
-    role: Role
+    role: MachineRole
     roots: Mapping[str, str]
     relay: str | None
     log: str | None
@@ -68,7 +68,7 @@ class Settings(Value):
             raise error.ConfigError(f"{problem}; rename the repository".encode()) from problem
 
 
-def root_of(settings: Settings, folder: str) -> str:
+def root_of(settings: ExtensionSettings, folder: str) -> str:
     """The root that `folder` is below: the longest."""
     real = os.path.realpath(folder)
     return max((root for root in settings.roots if (real + "/").startswith(root.rstrip("/") + "/")), key=len)
@@ -90,17 +90,17 @@ KEYS = (
 )
 
 
-def role(ui: Any) -> Role:
+def role(ui: Any) -> MachineRole:
     """The role alone; raises ConfigError without one, and for a key that is none of ours."""
     for key, value in ui.configitems(SECTION, ignoresub=True):
         if key not in KEYS:
             raise _wrong(key, f"one of {', '.join(known.decode() for known in KEYS)}", os.fsdecode(value))
-    return _choice(ui, b"role", Role, None)
+    return _choice(ui, b"role", MachineRole, None)
 
 
-def read(ui: Any) -> Settings:
+def read(ui: Any) -> ExtensionSettings:
     """All settings of a master; raises ConfigError naming the key."""
-    settings = Settings(
+    settings = ExtensionSettings(
         role=role(ui),
         roots=_roots(ui),
         relay=_beginning(ui, b"relay", "an absolute path", "/"),
@@ -112,7 +112,7 @@ def read(ui: Any) -> Settings:
         patience=_seconds(ui, b"acknowledge-timeout", 5.0),
         lock=_switch(ui, b"lock"),
     )
-    if settings.role is Role.MASTER and not settings.relay and not settings.log:
+    if settings.role is MachineRole.MASTER and not settings.relay and not settings.log:
         raise _wrong(
             b"relay", "the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay)", None
         )

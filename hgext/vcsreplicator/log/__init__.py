@@ -72,7 +72,7 @@ def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class NewRecord:
     """What is appended: without `partition` the key decides (see `partition_of`); a value of None is a tombstone."""
 
     topic: str
@@ -86,7 +86,7 @@ LARGEST = 8 * 1024 * 1024 - 64 * 1024
 """Bytes of key, headers and value together that a message may have in any adapter."""
 
 
-def check_message(message: Message) -> None:
+def check_message(message: NewRecord) -> None:
     """Raise Rejected if no adapter can ever take this message."""
     if message.key is None and message.value is None:
         raise Rejected(f"topic {message.topic}: expected a key or a value")
@@ -146,7 +146,7 @@ class Transactor(Protocol):
 
     def commit(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[NewRecord],
         *,
         group: str | None = None,
         positions: Mapping[tuple[str, int], int] | None = None,
@@ -169,7 +169,7 @@ class Log(Protocol):
     def partitions(self, topic: str) -> int:
         """The number of partitions; raises BadConfig for an unknown topic."""
 
-    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         """Durable on return: (partition, offset) of each message. Raises Unavailable, Rejected if one is too large."""
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> Reader:

@@ -13,7 +13,7 @@ import structlog
 from ..log import EVENTS, partition_of
 from ..words.errors import Rejected, Unavailable
 from ..words.event import Event
-from ..words.levels import Reason, State
+from ..words.levels import Reason, RepositoryState
 from ..words.retry import Backoff
 from . import metrics
 from .books import Books
@@ -27,7 +27,7 @@ RELEASE_AGAIN = 1.0
 """Seconds after which a release is tried again that another process was in the way of, where nothing else is tried."""
 
 _PASSING = Backoff(first=0.02, longest=1.0)
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Apart(Books):
@@ -85,11 +85,11 @@ class Apart(Books):
         try:
             self._notes.detach(written)
         except Unavailable as error:
-            log.error("note not written", repository=following.id, reason=str(error))
+            logger.error("note not written", repository=following.id, reason=str(error))
             following.unwritten = written
             self._rest(following, 1.0)
             return
-        log.warning(
+        logger.warning(
             "detached", repository=following.id, path=following.path, reason=written.reason.value, note=written.note
         )
         metrics.DETACHED_TOTAL.labels(written.reason.value).inc()
@@ -140,7 +140,7 @@ class Apart(Books):
         try:
             self._notes.detach(note)
         except Unavailable as error:
-            log.error("note not written", repository=following.id, reason=str(error))
+            logger.error("note not written", repository=following.id, reason=str(error))
         if repair(note) is None:
             self._catch_up(following)
         else:
@@ -156,7 +156,7 @@ class Apart(Books):
         """
         following = self._all.get(repository)
         if following is None:
-            log.warning("nothing to heal: no such repository on this mirror", repository=repository)
+            logger.warning("nothing to heal: no such repository on this mirror", repository=repository)
         elif following.unwritten is not None or (following.phase is Phase.WAITING and following.running):
             return  # it is not its turn yet
         elif following.phase is Phase.WAITING:
@@ -166,7 +166,7 @@ class Apart(Books):
             if following.unwritten is not None:
                 return
         else:
-            log.info("is being healed already", repository=repository, path=following.path)
+            logger.info("is being healed already", repository=repository, path=following.path)
         self._write(lambda: self._notes.granted(repository))
 
     def _catch_up(self, following: Following) -> None:
@@ -220,10 +220,10 @@ class Apart(Books):
         try:
             self._notes.rejoin(following.id)
         except Unavailable as error:
-            log.error("note not removed", repository=following.id, reason=str(error))
+            logger.error("note not removed", repository=following.id, reason=str(error))
             self._rest(following, 1.0)
             return
-        log.info("rejoined", repository=following.id, path=following.path)
+        logger.info("rejoined", repository=following.id, path=following.path)
         following.phase, following.note = Phase.STREAM, None
         self._ack(following)
         self._abandon_if_over(following)
@@ -263,7 +263,7 @@ class Apart(Books):
         due = (is_lost or bool(path and not self._carries(path))) and not self._is_backup
         if not due or following.running or following.phase is Phase.LEAVING:
             return following.phase is Phase.LEAVING
-        log.info("leaves", repository=following.id, path=following.path, deleted=following.deletion is not None)
+        logger.info("leaves", repository=following.id, path=following.path, deleted=following.deletion is not None)
         self._stop_catching_up(following)
         self._backlog.drop(following.id)  # killed now, it is found on disk and leaves again
         following.dropped += 1
@@ -283,7 +283,7 @@ class Apart(Books):
         else:
             self._detach(following, Reason.GAP, "it was set aside when it was not carried", offset=0)
 
-    def _forget(self, state: State) -> None:
+    def _forget(self, state: RepositoryState) -> None:
         """A deleted repository of which everything is told: its ack goes."""
         self._over.add(state.repository)
         following = self._all.get(state.repository)

@@ -4,7 +4,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from .task import Item
+from .task import ReadEvent
 
 
 class Backlog:
@@ -17,14 +17,14 @@ class Backlog:
         self.bytes = self.tracked_bytes = 0
         self._next = dict(positions)
         self._open: dict[int, dict[int, None]] = {partition: {} for partition in positions}
-        self._queues: dict[str, deque[tuple[Item, bool]]] = {}
+        self._queues: dict[str, deque[tuple[ReadEvent, bool]]] = {}
         self._sizes: dict[str, int] = {}
 
     def read(self, partition: int, offset: int) -> None:
         """A record was read that needs no work; unless `add` says otherwise its position is passed."""
         self._next[partition] = offset + 1
 
-    def add(self, repository: str, item: Item, *, tracked: bool = True) -> None:
+    def add(self, repository: str, item: ReadEvent, *, tracked: bool = True) -> None:
         """Queues an event; a tracked one holds its partition's position until it is finished or dropped."""
         if tracked:
             self._next[item.partition] = item.offset + 1
@@ -46,9 +46,9 @@ class Backlog:
             if any(tracked and item.partition == partition and item.offset >= offset for item, tracked in queue)
         ]
 
-    def peek(self, repository: str, *, events: int, size: int) -> tuple[Item, ...]:
+    def peek(self, repository: str, *, events: int, size: int) -> tuple[ReadEvent, ...]:
         """The oldest queued events of a repository: at least one if there is any, then as many as fit."""
-        taken: list[Item] = []
+        taken: list[ReadEvent] = []
         total = 0
         for item, _ in self._queues.get(repository, ()):
             total += item.size
@@ -100,9 +100,9 @@ class Backlog:
         return {partition: next(iter(self._open[partition]), following) for partition, following in self._next.items()}
 
 
-def consecutive(items: Sequence[Item]) -> Iterable[tuple[Item, ...]]:
+def consecutive(items: Sequence[ReadEvent]) -> Iterable[tuple[ReadEvent, ...]]:
     """Runs of items whose sequences follow each other."""
-    run: list[Item] = []
+    run: list[ReadEvent] = []
     for item in items:
         if run and item.event.seq != run[-1].event.seq + 1:
             yield tuple(run)

@@ -12,35 +12,27 @@ import structlog
 
 from ..log import Log, Record, partition_of
 from ..words.clock import Clock
-from ..words.errors import MalformedEvent, Rejected, Unavailable
+from ..words.errors import MalformedEvent, Unavailable
 from ..words.event import Event
-from ..words.levels import Ack, AggregatorBeat, Reason, State
+from ..words.levels import Ack, AggregatorBeat, Reason, RepositoryState
 from ..words.path import twin
 from ..words.retry import Backoff
-from ..words.roster import Mirror, Role, Roster
+from ..words.roster import Mirror, MirrorRole, Roster
 from ..words.shape import to_json
-from ..words.unforeseen import Fault, fault
+from ..words.unexpected import UnexpectedError, fault
 from ..words.wire import decode
 from .backlog import Backlog
+from .checkpoint import Checkpoint, before_first
 from .following import Following, Phase
-from .level import Level, before_first
-from .notes import Gone, Notes
-from .pool import Lane, Pool
+from .notes import DeletedRepository, Notes
+from .pool import Lane, WorkerPool
 from .settings import MirrorSettings
-from .sources import Sender, Source
-from .task import Item
+from .sources import AckWriter, Source
+from .task import ReadEvent
 
 T = TypeVar("T")
 
-log = structlog.get_logger()
-
-
-class Unforeseen(Rejected):
-    """A record that cannot be handled, for a reason that nobody thought of."""
-
-    def __init__(self, found: Fault) -> None:
-        super().__init__(found.reason)
-        self.traceback = found.traceback
+logger = structlog.get_logger()
 
 
 class Books:
@@ -55,8 +47,8 @@ class Books:
         positions: Mapping[int, int],
     ) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.sender = Sender(events, settings.group, self.inbox.put)
-        self.pool = Pool(settings, self.inbox.put)
+        self.sender = AckWriter(events, settings.group, self.inbox.put)
+        self.pool = WorkerPool(settings, self.inbox.put)
         self.reader: Source | None = None
         self.instance = ""
         self._aggregator_beat: AggregatorBeat | None = None
@@ -77,8 +69,8 @@ class Books:
         self._beaten = self._ticked = float("-inf")
         self._over: set[str] = set()
         self._acked_gone: set[str] = set()
-        self._states: dict[str, State] = {}
-        self._aside: dict[str, Level] = {}
+        self._states: dict[str, RepositoryState] = {}
+        self._aside: dict[str, Checkpoint] = {}
         self._unchecked: list[str] = []
         self._undecided: set[str] = set()
         self._cold: dict[str, None] = {}
@@ -92,16 +84,16 @@ class Books:
             following = self._all[repository] = Following(id=repository, path=path)
         return following
 
-    def _item(self, record: Record) -> Item | None:
+    def _item(self, record: Record) -> ReadEvent | None:
         """The checked event of a record, None for a heartbeat. Raises Rejected, also for what nobody foresaw."""
         try:
             return self._read_item(record)
         except Exception as error:
             if (found := fault(error)) is None:
                 raise
-            raise Unforeseen(found) from error
+            raise UnexpectedError(found) from error
 
-    def _read_item(self, record: Record) -> Item | None:
+    def _read_item(self, record: Record) -> ReadEvent | None:
         if record.value is None:
             raise MalformedEvent("record: a value is missing")
         frame = decode(record.value)
@@ -110,9 +102,9 @@ class Books:
         event = frame.event
         if record.key != event.repository or record.partition != partition_of(event.repository, self._partitions):
             raise MalformedEvent(f"record: key {str(record.key)[:40]!r} is not the repository {event.repository}")
-        return Item(frame=frame, partition=record.partition, offset=record.offset, size=len(record.value))
+        return ReadEvent(frame=frame, partition=record.partition, offset=record.offset, size=len(record.value))
 
-    def _is_repeat(self, following: Following, item: Item) -> bool:
+    def _is_repeat(self, following: Following, item: ReadEvent) -> bool:
         level, event = following.level, item.event
         return level is not None and (level.id, level.incarnation) == (event.id, event.incarnation)
 
@@ -148,7 +140,7 @@ class Books:
     @property
     def _is_backup(self) -> bool:
         """Whether nothing that is here may go: the roster says so, or the configuration does."""
-        return self._settings.backup or (self._member is not None and self._member.role is Role.BACKUP)
+        return self._settings.backup or (self._member is not None and self._member.role is MirrorRole.BACKUP)
 
     def _carries(self, path: str) -> bool:
         return self._member is None or self._member.rules.carries(path)
@@ -179,7 +171,7 @@ class Books:
         try:
             return change()
         except Unavailable as error:
-            log.error("note not written", reason=str(error))
+            logger.error("note not written", reason=str(error))
             return None
 
     def _ack(self, following: Following) -> None:
@@ -205,8 +197,8 @@ class Books:
             following.sent = ack
             self.sender.ack(f"{self._settings.name}/{following.id}", to_json(ack))
 
-    def _note_gone(self, level: Level) -> None:
-        gone = Gone(
+    def _note_gone(self, level: Checkpoint) -> None:
+        gone = DeletedRepository(
             repository=level.repository,
             path=level.path,
             incarnation=level.incarnation,
@@ -216,20 +208,20 @@ class Books:
         self._gone[level.repository] = gone
         self._write(lambda: self._notes.let_go(gone))  # what is set aside on disk says it too
 
-    def _let_go(self, following: Following, level: Level) -> None:
+    def _let_go(self, following: Following, level: Checkpoint) -> None:
         self._note_gone(level)
         self._vacate(following)
         following.level, following.serving, following.served_at = level, level.seq, self._clock.now()
 
-    def _tell_gone(self, level: Level) -> None:
+    def _tell_gone(self, level: Checkpoint) -> None:
         """A deletion from before a kill that came before its ack."""
         following = self._following(level.repository, level.path)
         following.level, following.serving, following.served_at = level, level.seq, self._clock.now()
         self._ack(following)
 
 
-def deletion(of: Event | State, now: float) -> Level:
+def deletion(of: Event | RepositoryState, now: float) -> Checkpoint:
     """The level of a repository that is not here any more, after the event that deleted it."""
     first = before_first(of.repository, of.incarnation, of.path, of.generation)
-    last = of.event if isinstance(of, State) else of.id
+    last = of.event if isinstance(of, RepositoryState) else of.id
     return replace(first, seq=of.seq, id=last, digest=of.digest, time=now, deleted=True)

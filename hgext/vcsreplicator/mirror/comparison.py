@@ -32,7 +32,7 @@ PARTS = ("id", "digest", "length", "changesets", "heads", "phases", "bookmarks",
 """The members that must be equal at equal sequence."""
 
 
-class Outcome(enum.StrEnum):
+class ComparisonOutcome(enum.StrEnum):
     """What a comparison found."""
 
     EQUAL = "equal"
@@ -50,7 +50,7 @@ class Verdict:
     mirror: str
     repository: str
     path: str
-    outcome: Outcome
+    outcome: ComparisonOutcome
     seq: int = 0
     note: str = ""
 
@@ -60,16 +60,23 @@ def differences(one: Fingerprint, other: Fingerprint) -> tuple[str, ...]:
     return tuple(name for name in PARTS if getattr(one, name) != getattr(other, name))
 
 
-def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[Outcome, str]:
+def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[ComparisonOutcome, str]:
     """The outcome of one look at the mirror (None: it has no such repository) and at the master, and a note."""
     if here is None:
-        return Outcome.MISSING, f"the master has {there.length} changesets, this mirror nothing"
+        return ComparisonOutcome.MISSING, f"the master has {there.length} changesets, this mirror nothing"
     if here.repository != there.repository:
-        return Outcome.DIFFERS, f"another repository lives here: {here.repository}, on the master {there.repository}"
+        return (
+            ComparisonOutcome.DIFFERS,
+            f"another repository lives here: {here.repository}, on the master {there.repository}",
+        )
     if here.incarnation != there.incarnation:
-        return Outcome.BEHIND, f"incarnation {here.incarnation}, on the master {there.incarnation}"
+        return ComparisonOutcome.BEHIND, f"incarnation {here.incarnation}, on the master {there.incarnation}"
     if here.seq != there.seq:
         note = f"at event {here.seq}, the master at {there.seq}"
-        return (Outcome.BEHIND if here.seq < there.seq else Outcome.AHEAD), note
+        return (ComparisonOutcome.BEHIND if here.seq < there.seq else ComparisonOutcome.AHEAD), note
     found = differences(here, there)
-    return (Outcome.DIFFERS, f"at event {here.seq}: {', '.join(found)}") if found else (Outcome.EQUAL, "")
+    return (
+        (ComparisonOutcome.DIFFERS, f"at event {here.seq}: {', '.join(found)}")
+        if found
+        else (ComparisonOutcome.EQUAL, "")
+    )

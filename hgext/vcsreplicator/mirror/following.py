@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..words.levels import Ack, Reason
 from ..words.retry import Backoff
-from .level import Level
+from .checkpoint import Checkpoint
 from .notes import Detached
 
 
@@ -57,7 +57,7 @@ class Following:
     path: str
     there: str = ""
     folder: str | None = None
-    level: Level | None = None
+    level: Checkpoint | None = None
     serving: int = 0
     floor: int = 0
     is_stuck: bool = False
@@ -66,7 +66,7 @@ class Following:
     incarnation: str | None = None
     told: tuple[int, str, str] | None = None
     expected: int = 0
-    deletion: Level | None = None
+    deletion: Checkpoint | None = None
     phase: Phase = Phase.STREAM
     note: Detached | None = None
     running: bool = False

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import structlog
 
-from ..log import ERRORS, EVENTS, Message, Record
+from ..log import ERRORS, EVENTS, NewRecord, Record
 from ..words.errors import MalformedEvent, Rejected, UnknownEvent
 from ..words.event import check_place
-from ..words.levels import KEY_KEPT, AggregatorBeat, ErrorRecord, Reason, State
+from ..words.levels import KEY_KEPT, AggregatorBeat, ErrorRecord, Reason, RepositoryState
 from ..words.roster import KEY as ROSTER_KEY
 from ..words.roster import Roster
 from ..words.rules import refused
 from ..words.shape import from_json, to_json
-from ..words.unforeseen import fault
+from ..words.unexpected import UnexpectedError, fault
 from . import metrics
 from .apart import Apart
-from .books import Unforeseen, deletion
-from .task import Item
+from .books import deletion
+from .task import ReadEvent
 
 FRESH = "fresh"
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Intake(Apart):
@@ -45,8 +45,8 @@ class Intake(Apart):
         except Exception as error:
             if (found := fault(error)) is None:
                 raise
-            log.exception("unforeseen", topic=record.topic, partition=record.partition, offset=record.offset)
-            self._reject(record, Unforeseen(found))
+            logger.exception("unexpected", topic=record.topic, partition=record.partition, offset=record.offset)
+            self._reject(record, UnexpectedError(found))
 
     def _event(self, record: Record) -> None:
         self._backlog.read(record.partition, record.offset)
@@ -68,7 +68,7 @@ class Intake(Apart):
         else:
             self._queue(following)
 
-    def _wanted(self, item: Item) -> bool:
+    def _wanted(self, item: ReadEvent) -> bool:
         """Whether this mirror carries the repository, and has not let it go."""
         event = item.event
         gone = self._gone.get(event.repository)
@@ -86,7 +86,7 @@ class Intake(Apart):
         """Kept in `errors`; a repository that it names as its key is followed apart, because its next event is missing."""
         reason = Reason.UNKNOWN_VERSION if isinstance(error, UnknownEvent) else Reason.GAP
         known = self._all.get(record.key or "")
-        log.error(
+        logger.error(
             "record rejected", topic=record.topic, partition=record.partition, offset=record.offset, reason=str(error)
         )
         metrics.REJECTED.inc()
@@ -101,9 +101,9 @@ class Intake(Apart):
             key=key,
             value=b64encode((record.value or b"")[: 48 * 1024]).decode(),
             repository=known.id if known else None,
-            traceback=error.traceback if isinstance(error, Unforeseen) else None,
+            traceback=error.traceback if isinstance(error, UnexpectedError) else None,
         )
-        self.sender.append(Message(topic=ERRORS, key=key, value=to_json(told)))
+        self.sender.append(NewRecord(topic=ERRORS, key=key, value=to_json(told)))
         if record.topic == EVENTS and known is not None and known.follows_stream:
             self._detach(known, reason, str(error), offset=record.offset)
 
@@ -120,7 +120,7 @@ class Intake(Apart):
         except Exception as error:
             if not isinstance(error, Rejected) and fault(error) is None:
                 raise
-            log.error("record not understood", topic=topic, key=key, reason=str(error)[:300])
+            logger.error("record not understood", topic=topic, key=key, reason=str(error)[:300])
 
     def _state(self, key: str | None, value: bytes | None, *, is_new: bool = True) -> None:
         """What the aggregator holds true of a repository, or its sign of life. Raises MalformedEvent."""
@@ -132,7 +132,7 @@ class Intake(Apart):
                 self._renew()
             self._aggregator_beat = beat
             return
-        state = from_json(State, value)
+        state = from_json(RepositoryState, value)
         check_place(state.repository, state.path)
         if state.repository != key:
             raise MalformedEvent(f"state: its key is not the repository {state.repository}")
@@ -146,9 +146,9 @@ class Intake(Apart):
             file.touch()
             os.utime(file, (now, now))
         except OSError as error:
-            log.error("file not renewed", file=str(file), reason=error.strerror)
+            logger.error("file not renewed", file=str(file), reason=error.strerror)
 
-    def _learn(self, state: State) -> None:
+    def _learn(self, state: RepositoryState) -> None:
         self._states[state.repository] = state
         is_over = state.deleted and state.noticed >= state.seq
         if is_over:
@@ -199,7 +199,7 @@ class Intake(Apart):
             return
         if before is None or before.rules != now.rules:
             for rule, problem in refused((*now.rules.include, *now.rules.exclude)).items():
-                log.error("rule refused, leaves nothing out", rule=rule[:200], reason=problem)
+                logger.error("rule refused, leaves nothing out", rule=rule[:200], reason=problem)
         if before is None or (before.rules, before.role) != (now.rules, now.role):
             for state in [*self._states.values()]:  # what this mirror shall have now, or not any more
                 self._learn(state)

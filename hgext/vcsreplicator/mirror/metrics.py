@@ -3,7 +3,7 @@
 
 from prometheus_client import Counter, Gauge
 
-from .level import Level
+from .checkpoint import Checkpoint
 
 APPLIED = Counter("vcsreplicator_mirror_applied_events", "Events applied")
 REJECTED = Counter("vcsreplicator_mirror_rejected_records", "Records that can never work")
@@ -20,7 +20,7 @@ AGGREGATOR_BEAT = Gauge(
 )
 
 
-def applied(before: Level | None, after: Level | None) -> None:
+def applied(before: Checkpoint | None, after: Checkpoint | None) -> None:
     """Counts what a task moved a repository on."""
     if after is not None:
         APPLIED.inc(max(0, after.seq - (before.seq if before is not None else 0)))

@@ -25,7 +25,7 @@ from .sources import Broken
 
 _PATIENCE = 3  # beats
 _LOOK = 1.0  # seconds
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def instance_of(folder: Path) -> str:
@@ -58,7 +58,7 @@ class Namesakes:
         former = self._other(last)
         if former is None:
             return
-        log.warning("waits for a mirror of the same name to be silent", instance=former.instance)
+        logger.warning("waits for a mirror of the same name to be silent", instance=former.instance)
         other, is_known = None, False
         while not is_known and not stop.is_set():
             stop.wait(_PATIENCE * self._settings.beat_interval)
@@ -82,7 +82,7 @@ class Namesakes:
 
     def _skip(self, error: Expired) -> None:
         """Goes on at the end: who lives gives another beat, and an older one may be that of who does not."""
-        log.warning("beats lost", reason=str(error))
+        logger.warning("beats lost", reason=str(error))
         self._position = self._log.ends(ACKS)[0]
 
     def watch(self, arrived: Callable[[object], None]) -> None:
@@ -119,7 +119,7 @@ class Namesakes:
                 arrived(Broken(error=self._refusal(other)))
                 break
             if other is not None:
-                log.error("another mirror has this name", instance=other.instance)
+                logger.error("another mirror has this name", instance=other.instance)
         _closed(reader)
 
     def _newest(self, reader: Reader) -> Beat | None:

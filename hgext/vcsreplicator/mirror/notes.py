@@ -51,7 +51,7 @@ class Detached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class DeletedRepository:
     """A repository deleted here by event `seq`; older events of it mean nothing any more."""
 
     repository: str
@@ -78,11 +78,11 @@ class Notes:
         with _translated():
             return [_detached(row) for row in self._database.execute(_DETACHED)]
 
-    def gone(self) -> list[Gone]:
+    def gone(self) -> list[DeletedRepository]:
         """All repositories deleted here that the log may still name."""
         with _translated():
             rows = self._database.execute(_GONE).fetchall()
-        return [Gone(repository=r, path=p, incarnation=i, seq=s, since=t) for r, p, i, s, t in rows]
+        return [DeletedRepository(repository=r, path=p, incarnation=i, seq=s, since=t) for r, p, i, s, t in rows]
 
     def detach(self, note: Detached) -> None:
         """From now on the repository is followed apart; replaces an older note."""
@@ -95,7 +95,7 @@ class Notes:
         with _translated():
             self._database.execute(_REJOIN, (repository,))
 
-    def let_go(self, gone: Gone) -> None:
+    def let_go(self, gone: DeletedRepository) -> None:
         """The repository is deleted here."""
         values = (gone.repository, gone.path, gone.incarnation, gone.seq, gone.since)
         with _translated():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..words.event import Event, Type
 from ..words.levels import Reason
-from .level import Level
+from .checkpoint import Checkpoint
 
 
 class Act(enum.StrEnum):
@@ -39,7 +39,7 @@ APPLY = Step(act=Act.APPLY)
 CREATE = Step(act=Act.CREATE)
 
 
-def plan(event: Event, level: Level | None) -> Step:
+def plan(event: Event, level: Checkpoint | None) -> Step:
     """The step for `event`, given the level of its repository.
 
     Repeats and events of former incarnations are skipped; nothing is applied but the direct successor of what the level names, by
@@ -66,7 +66,7 @@ def _first(event: Event) -> Step:
     return trouble(Reason.GAP, f"seq {event.seq} follows, this mirror has nothing of the repository")
 
 
-def claim(path: str, generation: int, occupant: Level, *, is_leaving: bool) -> Claim:
+def claim(path: str, generation: int, occupant: Checkpoint, *, is_leaving: bool) -> Claim:
     """Who of two repositories gets a folder: the one that is released at `path` with `generation`, or the one that is there.
 
     The highest generation wins. One that was renamed away or deleted by an event that is applied `is_leaving`. Generations of two
@@ -79,13 +79,13 @@ def claim(path: str, generation: int, occupant: Level, *, is_leaving: bool) -> C
     return Claim.DISPLACE if generation > occupant.generation else Claim.WAIT
 
 
-def _other_incarnation(event: Event, level: Level) -> Step:
+def _other_incarnation(event: Event, level: Checkpoint) -> Step:
     if event.incarnation in level.former:
         return skip("belongs to a former incarnation")
     return trouble(Reason.DIVERGED, f"the master goes on as incarnation {event.incarnation}")
 
 
-def _fork(event: Event, level: Level) -> Step:
+def _fork(event: Event, level: Checkpoint) -> Step:
     told = (
         f"event {event.id} with seq {event.seq} follows {event.previous}, this mirror has {level.id} with {level.seq}"
     )

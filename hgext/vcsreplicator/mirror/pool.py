@@ -88,7 +88,7 @@ class Worker:
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
-class Pool:
+class WorkerPool:
     """The workers of one mirror; used by the supervisor's thread alone."""
 
     def __init__(self, settings: MirrorSettings, arrived: Callable[[Answered], None]) -> None:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 TURN = 0.1
 DRAIN = 6.0
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def follow(
@@ -127,7 +127,7 @@ def _own_acks(settings: MirrorSettings, newest: Mapping[str, bytes]) -> dict[str
             try:
                 acks[key.removeprefix(prefix)] = from_json(Ack, value)
             except Exception as error:  # what it says is found out again
-                log.error("ack not understood", key=key, reason=str(error)[:300])
+                logger.error("ack not understood", key=key, reason=str(error)[:300])
     return acks
 
 
@@ -149,7 +149,7 @@ def _scan(supervisor: Supervisor, acks: dict[str, Ack], stop: threading.Event) -
             return True
         if answered.worker.process.wait() >= 0:
             raise BadConfig("mirror: its workers cannot start; their output says why")
-        log.warning("worker died", repository=None, path=None)
+        logger.warning("worker died", repository=None, path=None)
         supervisor.pool.give(supervisor.pool.start(Lane.LIGHT), Scan())
     return False
 
@@ -162,6 +162,6 @@ def _patiently(stop: threading.Event, ask: Callable[[], T]) -> T | None:
             return ask()
         except (Unavailable, Expired) as error:
             attempt += 1
-            log.warning("log unavailable", reason=str(error), attempt=attempt)
+            logger.warning("log unavailable", reason=str(error), attempt=attempt)
             stop.wait(RECONNECT.delay(attempt, random.random()))
     return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The threads between the log and the supervisor: they read and write, it decides.
 
-Each reader puts what it read into the supervisor's inbox and waits where the supervisor says it may not go on; `Sender` writes the
-newest levels and positions, as many as have come together at a time. All of them outlast an outage of the log.
+Each reader puts records into the inbox of the supervisor and pauses where the supervisor says so; `AckWriter` writes
+the newest levels and positions, as many as have come together at a time. All of them outlast an outage of the log.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ..log import ACKS, EVENTS, Log, Message, Positions, Reader, Record
+from ..log import ACKS, EVENTS, Log, NewRecord, Positions, Reader, Record
 from ..words.errors import Expired, Rewound, Unavailable
 from ..words.retry import RECONNECT
 
 POLL = 0.2
 AHEAD = 2
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Source:
                 expired = error
             except Unavailable as error:
                 attempt += 1
-                log.warning("log unavailable", reason=str(error), attempt=attempt)
+                logger.warning("log unavailable", reason=str(error), attempt=attempt)
                 self._stop.wait(RECONNECT.delay(attempt, random.random()))
             except Exception as error:
                 self._arrived(Broken(error=error))
@@ -159,7 +159,7 @@ class Source:
 
     def _skip_expired(self, error: Expired) -> None:
         """What expired is missing in its repositories, where it shows as a gap. A log that lost records is read whole again."""
-        log.error("positions expired", reason=str(error))
+        logger.error("positions expired", reason=str(error))
         is_rewound = isinstance(error, Rewound)
         skipped: dict[tuple[str, int], int] = {}
         for topic in {topic for topic, _ in self._positions}:
@@ -172,12 +172,12 @@ class Source:
 
 @dataclass(slots=True)
 class _Outgoing:
-    messages: dict[str, Message] = field(default_factory=dict)
-    others: list[Message] = field(default_factory=list)
+    messages: dict[str, NewRecord] = field(default_factory=dict)
+    others: list[NewRecord] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
 
 
-class Sender:
+class AckWriter:
     """Writes acks (only the newest of each key), other messages and positions; a failure is tried again for ever."""
 
     def __init__(self, sink: Log, group: str, arrived: Callable[[object], None]) -> None:
@@ -188,7 +188,7 @@ class Sender:
         self._stopping = False
         self._thread = threading.Thread(target=self._send, name="sender", daemon=True)
 
-    def start(self) -> "Sender":
+    def start(self) -> "AckWriter":
         """Begins to write."""
         self._thread.start()
         return self
@@ -196,10 +196,10 @@ class Sender:
     def ack(self, key: str, value: bytes | None) -> None:
         """The newest value of a key of `acks`."""
         with self._condition:
-            self._out.messages[key] = Message(topic=ACKS, key=key, value=value)
+            self._out.messages[key] = NewRecord(topic=ACKS, key=key, value=value)
             self._condition.notify()
 
-    def append(self, message: Message) -> None:
+    def append(self, message: NewRecord) -> None:
         """Any other message."""
         with self._condition:
             self._out.others.append(message)
@@ -240,7 +240,7 @@ class Sender:
                 attempt = 0
             except Unavailable as error:
                 attempt += 1
-                log.warning("levels not written", reason=str(error), attempt=attempt)
+                logger.warning("levels not written", reason=str(error), attempt=attempt)
                 self._put_back(out)
                 threading.Event().wait(RECONNECT.delay(attempt, random.random()))
             except Exception as error:

@@ -22,16 +22,16 @@ import structlog
 from ..words.event import Type
 from ..words.levels import MIRROR_FORMAT, Ack, Beat, Reason
 from ..words.shape import to_json
-from ..words.unforeseen import fault
+from ..words.unexpected import fault
 from ..words.version import VERSION
 from . import metrics
 from .books import deletion
+from .checkpoint import Checkpoint
 from .following import Following, Phase
 from .intake import Intake
-from .level import Level
 from .pool import Answered, Lane, Worker
 from .sources import Broken, Ends, Lost, Read, Skipped
-from .task import READY, Check, Checked, Found, Outcome, Sweep, Task, Trouble, Warm
+from .task import READY, Check, Checked, FoundRepository, Sweep, Task, TaskOutcome, Trouble, Warm
 
 TICK = 0.2
 APART_LIMITS = {Lane.LIGHT: 8, Lane.HEAVY: 6, Lane.REPAIR: 0, Lane.CHECK: 0}
@@ -45,7 +45,7 @@ START_SLOW, START_LIMIT = 5.0, 60.0
 # Seconds after which positions that did not move are stored again: Kafka forgets what nobody stores for a week.
 RENEW_INTERVAL = 3600.0
 SWEEP_INTERVAL = 3600.0
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Supervisor(Intake):
@@ -110,7 +110,7 @@ class Supervisor(Intake):
             found, following = fault(error), self._all.get(repository or "")
             if found is None or following is None:
                 raise
-            log.exception("unforeseen", repository=following.id, path=following.path)
+            logger.exception("unexpected", repository=following.id, path=following.path)
             self._detach(following, Reason.CRASHED, found.reason)
 
     def _dispatch(self) -> None:
@@ -150,7 +150,7 @@ class Supervisor(Intake):
                 worker.is_apart = sum(each.is_apart for each in self.pool.workers) < APART_LIMITS[worker.lane]
             if not worker.is_killed and self._hangs(worker, now):
                 seconds, repository = round(now - worker.since), following.id if following else None
-                log.error("worker hung", lane=worker.lane.value, seconds=seconds, repository=repository)
+                logger.error("worker hung", lane=worker.lane.value, seconds=seconds, repository=repository)
                 metrics.HUNG.inc()
                 worker.is_apart = True
                 self.pool.kill(worker)
@@ -215,12 +215,12 @@ class Supervisor(Intake):
         following.running = False
         if answer is None:
             self._died(following, task, "its worker hung" if answered.worker.is_killed else "its worker died")
-        elif isinstance(answer, Outcome):
+        elif isinstance(answer, TaskOutcome):
             self._achieved(following, task, answer)
 
     def _checked(self, checked: Checked) -> None:
         if checked.is_undecided and checked.problem is not None:
-            log.error("not read through", repository=checked.repository, reason=checked.problem)
+            logger.error("not read through", repository=checked.repository, reason=checked.problem)
             return
         if checked.is_undecided and checked.repository not in self._undecided:
             self._undecided.add(checked.repository)
@@ -251,11 +251,11 @@ class Supervisor(Intake):
             self._give(worker, Check(repository=following.id, folder=following.folder, seq=seq))
 
     def _died(self, following: Following, task: Task, note: str) -> None:
-        log.warning("worker died", repository=following.id, path=following.path)
+        logger.warning("worker died", repository=following.id, path=following.path)
         metrics.DIED.inc()
         self._troubled(following, task, Trouble(reason=Reason.CRASHED, note=note, passing=True), done=0)
 
-    def _achieved(self, following: Following, task: Task, outcome: Outcome) -> None:
+    def _achieved(self, following: Following, task: Task, outcome: TaskOutcome) -> None:
         before = following.level
         following.level, following.folder = outcome.level, outcome.folder
         if outcome.level is not None:
@@ -297,7 +297,7 @@ class Supervisor(Intake):
         note = following.note
         match following.phase:
             case Phase.HEALING:
-                log.info("healed", repository=following.id, path=following.path)
+                logger.info("healed", repository=following.id, path=following.path)
                 assert note is not None
                 if note.reason is Reason.EXPIRED:
                     following.note = replace(note, offset=following.behind)
@@ -366,11 +366,11 @@ class Supervisor(Intake):
         if any(f.expected > (f.level.seq if f.level else 0) for f in self._all.values()):
             self.sender.ask_ends()
 
-    def adopt(self, found: Found, acked: Ack | None) -> None:
+    def adopt(self, found: FoundRepository, acked: Ack | None) -> None:
         """A repository found on disk at the start, and what was last said of it."""
         level = found.level
         if level is None:
-            log.error("repository damaged", folder=found.folder, reason=found.problem)
+            logger.error("repository damaged", folder=found.folder, reason=found.problem)
             return
         if level.deleted and found.is_aside:
             if level.repository not in self._gone:
@@ -442,13 +442,13 @@ class Supervisor(Intake):
         self.sender.close(2.0)
 
 
-def _is_lower(found: Level | None, following: Following) -> bool:
+def _is_lower(found: Checkpoint | None, following: Following) -> bool:
     """Whether a level that was read in the store is lower than what is known; what was applied meanwhile says otherwise."""
     known = following.level
     return found is not None and known is not None and found.repository == following.id and found.seq < known.seq
 
 
-def _absent(task: Task, outcome: Outcome, now: float) -> Level | None:
+def _absent(task: Task, outcome: TaskOutcome, now: float) -> Checkpoint | None:
     """The level after the deletion of a repository that never was here: it is deleted here too, and its notice waits for that."""
     last = task.items[outcome.done - 1].event if outcome.done and outcome.level is None else None
     return deletion(last, now) if last is not None and last.type is Type.DELETED else None

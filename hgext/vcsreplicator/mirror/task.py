@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from ..words.event import Event
 from ..words.levels import Reason
 from ..words.wire import Frame, Where
+from .checkpoint import Checkpoint
 from .comparison import Fingerprint
-from .level import Level
 
 READY = "ready"
 """A worker's first word, before it was asked anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class ReadEvent:
     """One event as it was read, and where."""
 
     frame: Frame
@@ -55,7 +55,7 @@ class Task:
     repository: str
     path: str
     folder: str | None
-    items: tuple[Item, ...] = ()
+    items: tuple[ReadEvent, ...] = ()
     incarnation: str | None = None
     released: int = 0
     told: tuple[int, str, str] | None = None
@@ -66,12 +66,12 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundRepository:
     """A repository on the mirror's disk: its level (None: damaged, see `problem`) and the sequence it shows. `is_aside`: it was
     deleted, and is only kept. `is_locked` against a Mercurial without the extension; known only where all are looked for."""
 
     folder: str
-    level: Level | None
+    level: Checkpoint | None
     serving: int
     problem: str | None = None
     is_aside: bool = False
@@ -80,7 +80,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """Asks for every repository below the root; answered by a tuple of `Found`."""
+    """Asks for every repository below the root; answered by a tuple of `FoundRepository`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Checked:
 
     repository: str
     problem: str | None
-    lower: Level | None = None
+    lower: Checkpoint | None = None
     is_undecided: bool = False
     is_spent: bool = False
 
@@ -136,7 +136,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """What a task achieved: the first `done` items need no more work.
 
     `level` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it shows since `served_at`.
@@ -146,12 +146,12 @@ class Outcome:
 
     repository: str
     done: int
-    level: Level | None
+    level: Checkpoint | None
     folder: str | None
     serving: int
     served_at: float = 0.0
     trouble: Trouble | None = None
-    gone: Level | None = None
+    gone: Checkpoint | None = None
     is_spent: bool = False
     floor: int = 0
 

@@ -2,7 +2,7 @@
 """The outbox: the events of one repository, in its store, from the commit of their transaction until the log has them.
 
 `.hg/store/outbox.NNNN.log`   segments of framed records (`pushlog.store.appendfile`), a JSON `Entry` each, oldest segment first
-`.hg/store/outbox.sent`       JSON `Sent`: the newest event that the log acknowledged, where its record ends, and where the log
+`.hg/store/outbox.sent`       JSON `SentMark`: the newest event that the log acknowledged, where its record ends, and where the log
                               took it: if that is not there any more, the log has lost records (`losses`)
 `.hg/store/outbox.lock`       held (flock) by whoever sends; one sender at a time, so the log sees events in order
 `.hg/store/outbox-ID.log`     the bundle of an unsent event, kept because its changesets were about to go; beside it, in
@@ -27,7 +27,7 @@ from pushlog.store.appendfile import AppendFile, TornRecord
 
 from ..words import digest
 from ..words.errors import MalformedEvent
-from ..words.event import Changes, Event, Settings, Tip, Type
+from ..words.event import Changes, Event, MasterSettings, Tip, Type
 from ..words.shape import from_json, to_json
 from ..words.value import Value
 
@@ -60,7 +60,7 @@ class Store:
         return os.path.join(os.fsencode(self.folder), name)
 
 
-class Bundle(Protocol):
+class BundleStream(Protocol):
     """A bundle in the making; `unpacked` are the bytes so far before their compression."""
 
     unpacked: int
@@ -88,7 +88,7 @@ class Entry(Value):
     markers: tuple[str, ...] = ()
 
 
-class Level(Value):
+class NewestEvent(Value):
     """Where a repository stands: its identity and its newest event."""
 
     repository: str
@@ -103,12 +103,12 @@ class Level(Value):
 class End(Value):
     """What a push needs to know of the newest entry; `kind` is the event's type."""
 
-    level: Level
+    level: NewestEvent
     kind: str
     after: Tip
 
 
-class Sent(Value):
+class SentMark(Value):
     """The newest event that the log has, and the byte of the segment where its record ends.
 
     `partition` and `offset` are where the log took it; None if that is not known (an older release, an adoption).
@@ -129,9 +129,9 @@ class Place(Value):
     segment: int
     end: int
 
-    def sent(self) -> Sent:
+    def sent(self) -> SentMark:
         """The marker that says: up to here."""
-        return Sent(seq=self.entry.event.seq, id=self.entry.event.id, segment=self.segment, end=self.end)
+        return SentMark(seq=self.entry.event.seq, id=self.entry.event.id, segment=self.segment, end=self.end)
 
 
 def new_id() -> str:
@@ -139,9 +139,9 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-def first_level(path: str, generation: int) -> Level:
+def first_level(path: str, generation: int) -> NewestEvent:
     """The level of a repository that has no event yet: a new identity."""
-    return Level(
+    return NewestEvent(
         repository=new_id(),
         incarnation=new_id(),
         path=path,
@@ -152,9 +152,9 @@ def first_level(path: str, generation: int) -> Level:
     )
 
 
-def level_of(event: Event) -> Level:
+def level_of(event: Event) -> NewestEvent:
     """The level after this event."""
-    return Level(
+    return NewestEvent(
         repository=event.repository,
         incarnation=event.incarnation,
         path=event.path,
@@ -166,14 +166,14 @@ def level_of(event: Event) -> Level:
 
 
 def next_event(
-    level: Level,
+    level: NewestEvent,
     kind: Type,
     *,
     time: float,
     source: str,
     changes: Changes,
     after: Tip,
-    settings: Settings,
+    settings: MasterSettings,
     hgrc: Any = None,
     detail: Any = None,
 ) -> Event:
@@ -226,12 +226,12 @@ class Outbox:
             return None
         try:
             event = json.loads(payload)["event"]
-            level = Level(**{name: event[name] for name in _LEVEL})
+            level = NewestEvent(**{name: event[name] for name in _LEVEL})
             return End(level=level, kind=event["type"], after=Tip(**event["after"]))
         except (ValueError, KeyError, TypeError) as error:
             raise MalformedEvent(f"outbox: its newest entry cannot be read: {error}") from error
 
-    def level(self, tr: Any = None) -> Level | None:
+    def level(self, tr: Any = None) -> NewestEvent | None:
         """The level of the newest entry."""
         end = self.end(tr)
         return None if end is None else end.level
@@ -290,15 +290,15 @@ class Outbox:
             self._segment(n).tail() > (sent.end if n == sent.segment else 0) for n in numbers if n >= sent.segment
         )
 
-    def sent(self) -> Sent | None:
+    def sent(self) -> SentMark | None:
         """The marker; None if there is none, or none that can be read."""
         try:
             with open(self._folder.join(SENT), "rb") as file:
-                return from_json(Sent, file.read())
+                return from_json(SentMark, file.read())
         except (FileNotFoundError, MalformedEvent):
             return None
 
-    def fits(self, sent: Sent) -> bool:
+    def fits(self, sent: SentMark) -> bool:
         """Whether the event of a marker stands where that says, as far as damage lets one see; holding the sending lock."""
         segment = self._segment(sent.segment)
         if segment.tail() < sent.end:
@@ -311,12 +311,12 @@ class Outbox:
                 return any(record.end == sent.end for record in segment.records())
             return True
 
-    def mark_sent(self, sent: Sent) -> None:
+    def mark_sent(self, sent: SentMark) -> None:
         """Moves the marker; the caller holds the sending lock. Lost with the power it is only moved again."""
         self.prepare_sent(sent)
         self.move_sent(sent)
 
-    def prepare_sent(self, sent: Sent) -> None:
+    def prepare_sent(self, sent: SentMark) -> None:
         """Writes the marker that `move_sent` puts in place: a full or read-only disk is noticed before there is something to mark.
 
         Who found out afterwards would send the same again and again.
@@ -324,7 +324,7 @@ class Outbox:
         with self._made(self._folder.join(SENT) + b".new") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
 
-    def move_sent(self, sent: Sent) -> None:
+    def move_sent(self, sent: SentMark) -> None:
         """Moves the marker to what was prepared, by now with the place where the log took the event."""
         prepared = self._folder.join(SENT) + b".new"
         with open(prepared, "r+b") as file:
@@ -386,7 +386,7 @@ class Outbox:
         """Whether the bundle of an event is stored."""
         return os.path.exists(self._folder.join(_bundle_name(event)))
 
-    def keep_bundle(self, event: str, bundle: Bundle) -> None:
+    def keep_bundle(self, event: str, bundle: BundleStream) -> None:
         """Stores the bundle of an event until it is sent, and the number of bytes that it unpacks to."""
         path = self._folder.join(_bundle_name(event))
         with self._made(path + b".new") as file:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ..log import STATE, Log
 from ..words.event import Event
-from ..words.levels import State
+from ..words.levels import RepositoryState
 from ..words.shape import from_json
 from . import Outbox
 
@@ -28,7 +28,7 @@ class Newest(Protocol):
     def event(self) -> str: ...
 
 
-def known_state(log: Log, repository: str) -> State | None:
+def known_state(log: Log, repository: str) -> RepositoryState | None:
     """What the aggregator last said of a repository; reads the whole topic. Raises Unavailable, MalformedEvent."""
     end, found = log.ends(STATE)[0], None
     reader = log.reader({(STATE, 0): log.beginnings(STATE)[0]})
@@ -39,7 +39,7 @@ def known_state(log: Log, repository: str) -> State | None:
                     found = record.value
     finally:
         reader.close()
-    return None if found is None else from_json(State, found)
+    return None if found is None else from_json(RepositoryState, found)
 
 
 def fork_between(known: Newest, box: Outbox) -> str | None:

@@ -12,14 +12,14 @@ from typing import Protocol
 
 from ..log import EVENTS, Log
 from ..words.errors import Expired, Unavailable
-from ..words.levels import State
+from ..words.levels import RepositoryState
 from ..words.wire import ID
-from . import Outbox, Sent
+from . import Outbox, SentMark
 
 PATIENCE = 20.0  # seconds that the log gets to show records that it says it has
 
 
-class Standing(Protocol):
+class EventPlace(Protocol):
     """The id of an event, and the offset at which the log took it."""
 
     @property
@@ -29,7 +29,7 @@ class Standing(Protocol):
     def offset(self) -> int | None: ...
 
 
-def standing(log: Log, wanted: Mapping[int, Standing]) -> set[int]:
+def standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
     """The partitions of `events` in which the wanted event stands where the log took it.
 
     What retention removed counts as standing. Raises Unavailable if the log cannot tell.
@@ -61,7 +61,7 @@ def standing(log: Log, wanted: Mapping[int, Standing]) -> set[int]:
     return found
 
 
-def has_lost(log: Log, box: Outbox, state: State | None) -> bool:
+def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
     """Whether the log lacks the newest event that was sent of this outbox; `state` is what the aggregator saw of it.
 
     A marker that says no place, of an older release, counts as lost unless the aggregator saw its event.
@@ -74,7 +74,7 @@ def has_lost(log: Log, box: Outbox, state: State | None) -> bool:
     return sent.partition not in standing(log, {sent.partition: sent})
 
 
-def has_seen(state: State | None, box: Outbox, sent: Sent) -> bool:
+def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
     """Whether the aggregator saw the event of this marker in the log."""
     level = box.level()
     if state is None or level is None or state.incarnation != level.incarnation:
@@ -82,7 +82,7 @@ def has_seen(state: State | None, box: Outbox, sent: Sent) -> bool:
     return state.event == sent.id if state.seq == sent.seq else state.seq > sent.seq
 
 
-def send_again(box: Outbox, state: State | None) -> tuple[int, int] | None:
+def send_again(box: Outbox, state: RepositoryState | None) -> tuple[int, int] | None:
     """Moves the marker back, so that all that is kept is sent again; the caller holds the sending lock.
 
     Returns the sequences, first and last, that the aggregator never saw and the outbox keeps no more; None if there are none.

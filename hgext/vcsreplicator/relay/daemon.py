@@ -27,11 +27,11 @@ from ..words.shape import within
 from .fork import StateWatch
 from .loss import LossWatch
 from .scan import find_repositories
-from .sending import Bundles, Sender
+from .sending import Bundles, EventSender
 from .server import Server
 from .work import Work
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 DRAIN = 8.0  # seconds that running work gets at the end
 ANNOUNCE_AFTER = 10.0  # seconds that `hg init` gets to announce its repository itself
@@ -68,7 +68,7 @@ class RelaySettings:
         within(self, workers=(1, 1000), scan=(0.01, DAY), blob_age=(0.01, 36_500))
 
 
-class Repositories(Bundles, Protocol):
+class RelayedRepositories(Bundles, Protocol):
     """What the relay needs of Mercurial; implemented at the border (`hg.master.relaying`)."""
 
     def recover(self, folder: str) -> bool:
@@ -93,7 +93,7 @@ def run(
     clock = clock or SystemClock()
     repositories = _repositories(settings)
     blobs = _blobs(settings)
-    sender = Sender(log=log, source=settings.source, bundles=repositories, blobs=blobs)
+    sender = EventSender(log=log, source=settings.source, bundles=repositories, blobs=blobs)
     watch = StateWatch(log, stop)
     losses = LossWatch(log, watch.state)
     work = Work(sender, repositories, watch, losses, workers=settings.workers, stop=stop, clock=clock)
@@ -121,15 +121,17 @@ def look_at_log(losses: LossWatch) -> None:
     try:
         losses.look()
     except ReplicationError as error:
-        log.warning("log not readable", reason=str(error))
+        logger.warning("log not readable", reason=str(error))
 
 
-def look_through(settings: RelaySettings, repositories: Repositories, work: Work, losses: LossWatch, now: float) -> int:
+def look_through(
+    settings: RelaySettings, repositories: RelayedRepositories, work: Work, losses: LossWatch, now: float
+) -> int:
     """Finds everything there is to do, in every repository below the roots; the number of repositories."""
     count = 0
     for root in settings.roots:
         for problem in repositories.finish(root):
-            log.error("interrupted act not finished", reason=problem)
+            logger.error("interrupted act not finished", reason=problem)
         for folder in find_repositories(root):
             count += 1
             look_at(folder, work, losses, now)
@@ -143,7 +145,7 @@ def remove_old(blobs: BlobStore, before: float) -> None:
     try:
         blobs.remove_older(before)
     except Unavailable as error:
-        log.warning("old blobs not removed", reason=str(error))
+        logger.warning("old blobs not removed", reason=str(error))
 
 
 def look_at_deleted(folder: str, work: Work) -> None:
@@ -156,7 +158,7 @@ def look_at_deleted(folder: str, work: Work) -> None:
     except FileNotFoundError:  # somebody else removes it
         return
     except OSError as error:
-        log.warning("repository not readable", folder=folder, reason=str(error))
+        logger.warning("repository not readable", folder=folder, reason=str(error))
         return
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -168,7 +170,7 @@ def _deleted(folder: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        log.warning("repository not readable", folder=folder, reason=str(error))
+        logger.warning("repository not readable", folder=folder, reason=str(error))
         return []
 
 
@@ -185,13 +187,13 @@ def look_at(folder: str, work: Work, losses: LossWatch, now: float) -> None:
         elif not losses.is_sure(folder) or "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
             work.poke(folder)
     except OSError as error:
-        log.warning("repository not readable", folder=folder, reason=str(error))
+        logger.warning("repository not readable", folder=folder, reason=str(error))
 
 
-def _repositories(settings: RelaySettings) -> Repositories:
+def _repositories(settings: RelaySettings) -> RelayedRepositories:
     """The border, loaded by name: a stage imports no Mercurial."""
     border: Any = importlib.import_module("hgext.vcsreplicator.hg.master.relaying")
-    made: Repositories = border.Repositories(settings.roots, settings.source)
+    made: RelayedRepositories = border.Repositories(settings.roots, settings.source)
     return made
 
 

@@ -10,16 +10,16 @@ from ..outbox import Outbox
 from ..outbox.forks import Newest, fork_between
 from ..words.errors import MalformedEvent, ReplicationError, Unavailable
 from ..words.event import Event
-from ..words.levels import State
+from ..words.levels import RepositoryState
 from ..words.shape import from_json
 from ..words.value import Value
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 FIRST_LOOK = 3.0  # seconds to wait for the topic to be read once
 
 
-class Sent(Value):
+class SentEvent(Value):
     """The newest event of a repository that this relay sent."""
 
     incarnation: str
@@ -32,7 +32,7 @@ class StateWatch:
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
         self._log, self._stop = log, stop
-        self._states: dict[str, State] = {}
+        self._states: dict[str, RepositoryState] = {}
         self._sent: dict[str, Newest] = {}
         self._read_once = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
@@ -63,26 +63,26 @@ class StateWatch:
                 return reason
         return None
 
-    def state(self, repository: str) -> State | None:
+    def state(self, repository: str) -> RepositoryState | None:
         """What the aggregator last said of a repository, as far as that was read."""
         return self._states.get(repository)
 
     def sent(self, event: Event) -> None:
         """The log has this event from us."""
-        self._sent[event.repository] = Sent(incarnation=event.incarnation, seq=event.seq, event=event.id)
+        self._sent[event.repository] = SentEvent(incarnation=event.incarnation, seq=event.seq, event=event.id)
 
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
                 self._read()
             except ReplicationError as error:
-                log.warning("state not readable", reason=str(error))
+                logger.warning("state not readable", reason=str(error))
                 self._stop.wait(1.0)
 
     def _read(self) -> None:
         end = self._log.ends(STATE)[0]
         reader = self._log.reader({(STATE, 0): self._log.beginnings(STATE)[0]})
-        states: dict[str, State] = {}  # a log that came back may know less than it did
+        states: dict[str, RepositoryState] = {}  # a log that came back may know less than it did
         try:
             while not self._stop.is_set():
                 if reader.positions()[STATE, 0] >= end:
@@ -94,10 +94,12 @@ class StateWatch:
             reader.close()
 
 
-def _take(record: Record, states: dict[str, State]) -> None:
+def _take(record: Record, states: dict[str, RepositoryState]) -> None:
     if record.key is None or record.key == "aggregator" or record.value is None:
         return
     try:
-        states[record.key] = from_json(State, record.value)
+        states[record.key] = from_json(RepositoryState, record.value)
     except MalformedEvent as error:
-        log.error("state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error))
+        logger.error(
+            "state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error)
+        )

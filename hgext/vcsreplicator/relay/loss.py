@@ -17,13 +17,13 @@ import prometheus_client
 import structlog
 
 from ..log import EVENTS, Log, partition_of
-from ..outbox import Outbox, Sent
+from ..outbox import Outbox, SentMark
 from ..outbox.losses import has_lost, has_seen, send_again, standing
 from ..words.errors import ReplicationError, Unavailable
-from ..words.levels import State
+from ..words.levels import RepositoryState
 from ..words.value import Value
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 LOSSES = prometheus_client.Counter(
     "vcsreplicator_relay_log_losses_total",
@@ -50,7 +50,7 @@ class Known(Value):
 class LossWatch:
     """What the log is known to have. May be used from any thread; `state` gives what the aggregator says of a repository."""
 
-    def __init__(self, log: Log, state: Callable[[str], State | None]) -> None:
+    def __init__(self, log: Log, state: Callable[[str], RepositoryState | None]) -> None:
         self._log, self._state = log, state
         self._lock, self._looking = threading.Lock(), threading.Lock()
         self._eras = Counter[int]()
@@ -112,7 +112,7 @@ class LossWatch:
             self._lost(partition, known)
             raise Unavailable("the log lost records while this was sent: it is sent again")
 
-    def sent(self, folder: str, repository: str, sent: Sent) -> None:
+    def sent(self, folder: str, repository: str, sent: SentMark) -> None:
         """The log took the event of this marker from us."""
         self._remember(sent)
         if sent.partition is not None:
@@ -130,10 +130,10 @@ class LossWatch:
             self._lost(partition, known)
         level = box.level()
         assert level is not None
-        log.warning("the log lost events: they are sent again", folder=folder, path=level.path)
+        logger.warning("the log lost events: they are sent again", folder=folder, path=level.path)
         missing = send_again(box, self._state(level.repository))
         if missing is not None:
-            log.error(
+            logger.error(
                 "the log lost events that the outbox keeps no more",
                 folder=folder,
                 path=level.path,
@@ -149,9 +149,9 @@ class LossWatch:
             self._newest.pop(partition, None)
             self._eras[partition] += 1
         LOSSES.inc()
-        log.warning("the log lost its newest records", partition=partition, known=known and known.offset)
+        logger.warning("the log lost its newest records", partition=partition, known=known and known.offset)
 
-    def _remember(self, sent: Sent) -> None:
+    def _remember(self, sent: SentMark) -> None:
         if sent.partition is None or sent.offset is None:
             return
         with self._lock:

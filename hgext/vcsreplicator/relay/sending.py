@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..log import EVENTS, Log, Message
-from ..outbox import Entry, Needs, Outbox, Place, Sent
+from ..log import EVENTS, Log, NewRecord
+from ..outbox import Entry, Needs, Outbox, Place, SentMark
 from ..words import wire
 from ..words.errors import Rejected, ReplicationError
 from ..words.wire import Attachment, Where
@@ -48,12 +48,12 @@ class Blobs(Protocol):
         """Stores the bundle durably and says where; raises Unavailable."""
 
 
-class Gone(ReplicationError):
+class ChangesetsGone(ReplicationError):
     """The changesets of an event are not in the repository any more; a mirror must look at the master."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class EventSender:
     """Everything sending needs; `timeout` in seconds for one append.
 
     `on_appended` hears where the log took the newest record, before the marker moves: if it raises, the marker stays. `on_sent`
@@ -67,7 +67,7 @@ class Sender:
     timeout: float = 30.0
     on_appended: Callable[[int, int], None] | None = None
     on_sent: Callable[[Entry], None] | None = None
-    on_marked: Callable[[Sent], None] | None = None
+    on_marked: Callable[[SentMark], None] | None = None
 
     def send(self, folder: str, box: Outbox) -> int:
         """Sends what is unsent; the number of entries. The caller holds the sending lock.
@@ -111,11 +111,11 @@ class Sender:
                 taken = self.log.append([self.message(folder, place.entry, box, room=0)], timeout=self.timeout)
         return taken[-1]
 
-    def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> Message:
+    def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> NewRecord:
         """The record of `events` for an entry, of up to `room` bytes with a bundle inside."""
         event = entry.event
         attachment, body = self._attachment(folder, entry, box, room)
-        return Message(
+        return NewRecord(
             topic=EVENTS,
             key=event.repository,
             value=wire.encode(event, attachment, body),
@@ -134,7 +134,7 @@ class Sender:
             bundle = Bundle(iter(lambda: kept.read(PIECE), b""))
             bundle.unpacked = box.kept_unpacked(entry.event.id)
             return self._placed(entry, bundle, room)
-        except Gone:
+        except ChangesetsGone:
             return Attachment(where=Where.MASTER), b""
         finally:
             if kept is not None:

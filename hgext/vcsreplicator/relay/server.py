@@ -22,7 +22,7 @@ import structlog
 
 from ..words.errors import BadConfig
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 LINE_LIMIT = 8192
 FULL_PAUSE = 1.0  # seconds between two attempts to take a connection where there is no room for one
@@ -146,7 +146,7 @@ class Server:
                 elif key.data is not None:
                     self._hear(key.data)
             except Exception:
-                log.exception("conversation failed")
+                logger.exception("conversation failed")
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -156,14 +156,14 @@ class Server:
             return
         except OSError as error:
             if not self._is_full:
-                log.error("no connection can be taken, pushes go on without the relay's word", reason=str(error))
+                logger.error("no connection can be taken, pushes go on without the relay's word", reason=str(error))
             self._is_full = True
             return
         if self._is_full:
-            log.info("connections are taken again")
+            logger.info("connections are taken again")
         self._is_full = False
         if not self._admits(connection):
-            log.warning("peer refused")
+            logger.warning("peer refused")
             connection.close()
             return
         connection.setblocking(False)
@@ -193,7 +193,7 @@ class Server:
         *lines, peer.received = peer.received.split(b"\n")
         for line in lines:
             if not self._understand(peer, line):
-                log.warning("peer not understood", line=repr(line[:200]))
+                logger.warning("peer not understood", line=repr(line[:200]))
                 self._forget(peer)
                 return
 

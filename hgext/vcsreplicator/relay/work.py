@@ -13,16 +13,16 @@ from typing import Protocol
 import prometheus_client
 import structlog
 
-from ..outbox import Entry, Outbox, Sent, Store
+from ..outbox import Entry, Outbox, SentMark, Store
 from ..outbox.forks import fork_behind
 from ..words.clock import Clock
 from ..words.errors import Refused, Unavailable
 from ..words.retry import RECONNECT
 from .fork import StateWatch
 from .loss import LossWatch
-from .sending import Sender
+from .sending import EventSender
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 SENT = prometheus_client.Counter("vcsreplicator_relay_sent_events_total", "Events that the log acknowledged")
 FAILURES = prometheus_client.Counter("vcsreplicator_relay_failures_total", "Attempts that failed and are repeated")
@@ -68,7 +68,7 @@ class Work:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: EventSender,
         recovering: Recovering,
         watch: StateWatch,
         losses: LossWatch,
@@ -132,16 +132,16 @@ class Work:
                 try:
                     getattr(self, f"_{job}")(folder)
                 except _Busy as reason:
-                    log.debug("busy", job=job, folder=folder, reason=str(reason))
+                    logger.debug("busy", job=job, folder=folder, reason=str(reason))
                     if job != "recover" or task.failures < LOOKS:
                         again.add(job)
                 except Refused as error:
-                    log.error("refused", job=job, folder=folder, reason=str(error))
+                    logger.error("refused", job=job, folder=folder, reason=str(error))
                 except Exception as error:
                     if not os.path.isdir(
                         os.path.join(folder, ".hg")
                     ):  # deleted or renamed: it is found at its new place
-                        log.info("repository gone", job=job, folder=folder)
+                        logger.info("repository gone", job=job, folder=folder)
                         break
                     self._failed(folder, job, task, error)
                     again = jobs
@@ -163,7 +163,7 @@ class Work:
 
     def _failed(self, folder: str, job: str, task: _Task, error: Exception) -> None:
         FAILURES.inc()
-        say = log.warning if isinstance(error, Unavailable) or task.failures < 3 else log.error
+        say = logger.warning if isinstance(error, Unavailable) or task.failures < 3 else logger.error
         say(
             "will try again",
             job=job,
@@ -182,7 +182,7 @@ class Work:
             if reason is not None:
                 if box.fork() is None:
                     FORKS.inc()
-                    log.error("fork: nothing is sent, pushes are refused", folder=folder, reason=reason)
+                    logger.error("fork: nothing is sent, pushes are refused", folder=folder, reason=reason)
                     box.set_fork(reason)
                 return
             if box.fork() is not None:
@@ -209,7 +209,7 @@ class Work:
         def on_appended(partition: int, offset: int) -> None:
             self._losses.appended(partition, offset, before)
 
-        def on_marked(sent: Sent) -> None:
+        def on_marked(sent: SentMark) -> None:
             level = box.level()
             if level is not None:
                 self._losses.sent(folder, level.repository, sent)
@@ -222,7 +222,7 @@ class Work:
         if not os.path.exists(journal):
             return
         if self._recovering.recover(folder):
-            log.warning("abandoned transaction rolled back", folder=folder)
+            logger.warning("abandoned transaction rolled back", folder=folder)
         elif os.path.exists(journal):
             raise _Busy(
                 "somebody holds the lock: a transaction that runs, or a killed process whose parent has not noticed"
@@ -231,7 +231,7 @@ class Work:
     def _announce(self, folder: str) -> None:
         if not self._recovering.announce(folder):
             raise _Busy("somebody holds the lock")
-        log.info("repository announced", folder=folder)
+        logger.info("repository announced", folder=folder)
         self._send(folder)
 
     def _repeat(self) -> None:

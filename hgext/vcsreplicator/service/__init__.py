@@ -36,7 +36,7 @@ Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
 Stage = Callable[[threading.Event, Callable[[], None]], None]
 """A stage bound to its settings and its log: runs until the event is set, calls the function once when it works."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def configure_logging(role: str) -> None:
@@ -74,7 +74,7 @@ def serve(
     def ready() -> None:
         is_ready.set()
         notify("READY=1")
-        log.info("ready")
+        logger.info("ready")
 
     try:
         server = _answer(listen, {"/health": health or (lambda: {"ready": is_ready.is_set()}), **(pages or {})})
@@ -83,31 +83,31 @@ def serve(
     try:
         stage(stop, ready)
     except Fenced as error:
-        log.error("fenced", reason=str(error))
+        logger.error("fenced", reason=str(error))
         return EXIT_FENCED
     except BadConfig as error:
         return _refused(error)
     except ReplicationError as error:
-        log.error("stopped", reason=str(error), kind=type(error).__name__)
+        logger.error("stopped", reason=str(error), kind=type(error).__name__)
         return 1
     except Exception as error:
         if is_passing(error):
-            log.error("stopped", reason=str(error), kind=type(error).__name__)
+            logger.error("stopped", reason=str(error), kind=type(error).__name__)
         else:
-            log.exception("crashed")
+            logger.exception("crashed")
         return 1
     finally:
         if server is not None:
             server.close()
-    log.info("stopped as asked")
+    logger.info("stopped as asked")
     return 0
 
 
 def _refused(error: BadConfig) -> int:
     if is_passing(error):
-        log.error("stopped", reason=str(error), kind=type(error).__name__)
+        logger.error("stopped", reason=str(error), kind=type(error).__name__)
         return 1
-    log.error("configuration refused", reason=str(error))
+    logger.error("configuration refused", reason=str(error))
     return EXIT_CONFIG
 
 
@@ -122,7 +122,7 @@ def notify(text: str) -> None:
         try:
             sender.sendto(text.encode(), where)
         except OSError as error:
-            log.warning("supervisor not told", reason=str(error))
+            logger.warning("supervisor not told", reason=str(error))
 
 
 def _answer(listen: tuple[str, int] | None, pages: Pages) -> Any:

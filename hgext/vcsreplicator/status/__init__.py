@@ -14,7 +14,7 @@ from ..log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Record
 from ..words import roster as rosters
 from ..words.clock import Clock, SystemClock
 from ..words.errors import MalformedEvent
-from ..words.levels import Ack, AggregatorBeat, Beat, State
+from ..words.levels import Ack, AggregatorBeat, Beat, RepositoryState
 from ..words.rules import refused
 from ..words.shape import from_json, plain
 
@@ -45,7 +45,7 @@ class Picture:
     """
 
     roster: rosters.Roster | None = None
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, RepositoryState] = field(default_factory=dict)
     acks: dict[tuple[str, str], Ack] = field(default_factory=dict)
     beats: dict[str, Beat] = field(default_factory=dict)
     aggregator: AggregatorBeat | None = None
@@ -80,7 +80,7 @@ class Picture:
         elif topic == STATE and key == AGGREGATOR:
             self.aggregator = from_json(AggregatorBeat, value) if value else None
         elif topic == STATE:
-            _put(self.states, key, from_json(State, value) if value else None)
+            _put(self.states, key, from_json(RepositoryState, value) if value else None)
         elif topic == ACKS and "/" in key:
             mirror, _, repository = key.partition("/")
             _put(self.acks, (mirror, repository), from_json(Ack, value) if value else None)
@@ -91,7 +91,7 @@ class Picture:
         """What mirrors follow apart from the stream, sorted by mirror."""
         return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))
 
-    def waiting(self) -> list[State]:
+    def waiting(self) -> list[RepositoryState]:
         """Repositories with events that have no notice yet, the longest queue first."""
         late = [state for state in self.states.values() if state.noticed < state.seq]
         return sorted(late, key=lambda state: state.noticed - state.seq)
@@ -100,7 +100,7 @@ class Picture:
         """Events that this mirror has not applied, over what it has acked and what it must have."""
         return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._concerns(mirror))
 
-    def late(self, mirror: str, now: float) -> list[State]:
+    def late(self, mirror: str, now: float) -> list[RepositoryState]:
         """What this mirror has not applied or does not serve though nothing is new for SILENT seconds; by path.
 
         What it holds detached is told apart.
@@ -113,7 +113,7 @@ class Picture:
                 found.append(state)
         return sorted(found, key=lambda state: state.path)
 
-    def holding(self, state: State) -> list[str]:
+    def holding(self, state: RepositoryState) -> list[str]:
         """Names of the mirrors that gate the repository and have not applied all of it, or do not serve what is released."""
         found = []
         for mirror in self.roster.mirrors if self.roster else ():
@@ -123,21 +123,21 @@ class Picture:
                 found.append(mirror.name)
         return sorted(found)
 
-    def rests(self, state: State, now: float) -> bool:
+    def rests(self, state: RepositoryState, now: float) -> bool:
         """Whether the aggregator wrote nothing of this repository for SILENT seconds."""
         return now - self.moved.get(state.repository, now) > SILENT
 
-    def applied(self, mirror: str, state: State) -> int:
+    def applied(self, mirror: str, state: RepositoryState) -> int:
         """How far this mirror is in the present incarnation; 0 where it never said."""
         ack = self._ack(mirror, state)
         return ack.applied if ack else 0
 
-    def _ack(self, mirror: str, state: State) -> Ack | None:
+    def _ack(self, mirror: str, state: RepositoryState) -> Ack | None:
         """The mirror's level, if it speaks of the present incarnation."""
         ack = self.acks.get((mirror, state.repository))
         return ack if ack and ack.incarnation == state.incarnation else None
 
-    def _concerns(self, mirror: str) -> list[State]:
+    def _concerns(self, mirror: str) -> list[RepositoryState]:
         """What the mirror has acked or must have, but for what it is deactivated for."""
         known = self.roster.mirror(mirror) if self.roster else None
         return [
@@ -295,7 +295,7 @@ def findings(
 def _silent(picture: Picture, name: str) -> Finding:
     """What it holds back are the notices of what it gates; of a backup nothing waits."""
     mirror = picture.roster.mirror(name) if picture.roster else None
-    if mirror is None or mirror.role is rosters.Role.BACKUP:
+    if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
         return Finding(level=1, text=f"mirror {name} is silent; it is a backup, so no notice waits for it")
     gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
     held = sum(state.seq - state.noticed for state in gated)
@@ -367,7 +367,7 @@ def _destinations(
     return found
 
 
-def _paths(states: list[State]) -> str:
+def _paths(states: list[RepositoryState]) -> str:
     more = f" and {len(states) - NAMED} more" if len(states) > NAMED else ""
     return ", ".join(state.path for state in states[:NAMED]) + more
 

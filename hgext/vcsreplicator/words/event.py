@@ -116,7 +116,7 @@ class Changes(Value):
     push: PushEntry | None = None
 
 
-class Settings(Value):
+class MasterSettings(Value):
     """What of the master's configuration decides what a repository means: the mirror must interpret it the same way."""
 
     requirements: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class Event(Value):
     source: str
     changes: Changes
     after: Tip
-    settings: Settings
+    settings: MasterSettings
     hgrc: Mapping[str, Mapping[str, str]] | None = None
     detail: Mapping[str, str] | None = None
 

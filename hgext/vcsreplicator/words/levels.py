@@ -96,7 +96,7 @@ class Stay:
 
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class RepositoryState:
     """What the aggregator holds true of one repository. Topic `state`, key REPOSITORY; written with each release and notice.
 
     `seq`, `event` and `digest` are the newest event seen in the log; `released` what mirrors may serve; `noticed` the newest

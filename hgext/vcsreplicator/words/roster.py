@@ -60,7 +60,7 @@ class MirrorState(enum.StrEnum):
     REMOVED = "removed"
 
 
-class Role(enum.StrEnum):
+class MirrorRole(enum.StrEnum):
     """A backup applies everything but deletions, and nothing waits for it."""
 
     SERVING = "serving"
@@ -76,7 +76,7 @@ class Mirror:
 
     name: str
     state: MirrorState
-    role: Role = Role.SERVING
+    role: MirrorRole = MirrorRole.SERVING
     rules: Rules = field(default_factory=Rules)
     deactivated: tuple[str, ...] = ()
     joined: Mapping[str, Count] | None = None
@@ -93,7 +93,7 @@ class Mirror:
         """
         return (
             self.state in (MirrorState.ACTIVE, MirrorState.JOINING)
-            and self.role is not Role.BACKUP
+            and self.role is not MirrorRole.BACKUP
             and repository not in self.deactivated
             and (path is None or self.rules.carries(path))
         )
@@ -104,7 +104,7 @@ class Mirror:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RosterRequest:
     """What an operator asks for; `who` and `reason` are kept with the decision. Topic `roster-requests`, key `id`.
 
     `repository` (activate, deactivate) is an id: this repository only. `role` and `inactive` belong to add: an inactive mirror
@@ -118,7 +118,7 @@ class Request:
     reason: str
     mirror: str | None = None
     repository: str | None = None
-    role: Role | None = None
+    role: MirrorRole | None = None
     inactive: bool = False
     rules: Rules | None = None
     allow: bool | None = None
@@ -128,7 +128,7 @@ class Request:
 class Decision:
     """What became of a request: done at `version`, or refused with a reason (and the version stayed)."""
 
-    request: Request
+    request: RosterRequest
     version: Count
     time: Time
     refusal: str | None = None
@@ -164,7 +164,7 @@ def gating(roster: Roster, repository: str, path: str) -> tuple[str, ...]:
     return tuple(mirror.name for mirror in roster.mirrors if mirror.gates(repository, path))
 
 
-def decide(roster: Roster, request: Request, *, positions: Mapping[int, int], now: float) -> Roster | Refusal:
+def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, int], now: float) -> Roster | Refusal:
     """The roster after the request, one version on, or why not.
 
     `positions` are the aggregator's in `events`, the joining point of a mirror that joins now. The decision itself is not yet
@@ -188,7 +188,7 @@ def with_mirror(roster: Roster, changed: Mirror) -> Roster:
     return replace(roster, version=roster.version + 1, mirrors=mirrors)
 
 
-def remember(roster: Roster, request: Request, *, now: float, refusal: Refusal | None = None) -> Roster:
+def remember(roster: Roster, request: RosterRequest, *, now: float, refusal: Refusal | None = None) -> Roster:
     """The roster with the decision about this request, at the roster's version, as the newest."""
     reason = refusal.reason if refusal else None
     decision = Decision(request=request, version=roster.version, time=now, refusal=reason)
@@ -200,7 +200,7 @@ def promoted(roster: Roster, name: str, *, now: float) -> Roster:
     mirror = roster.mirror(name)
     assert mirror is not None
     reason = "serves all that was released"
-    request = Request(
+    request = RosterRequest(
         id=f"level-{name}-{roster.version}", verb=Verb.ACTIVATE, mirror=name, who="aggregator", time=now, reason=reason
     )
     active = replace(mirror, state=MirrorState.ACTIVE, joined=None, since=now)
@@ -223,7 +223,7 @@ _TO: Mapping[Verb, MirrorState] = {
 }
 
 
-def _problem(request: Request) -> str | None:
+def _problem(request: RosterRequest) -> str | None:
     """What is wrong with the request in itself."""
     if not request.id or len(request.id) > 100 or not request.who.strip():
         return "a request needs an id of at most 100 characters, and who asks"
@@ -247,7 +247,7 @@ def _problem(request: Request) -> str | None:
     return None
 
 
-def _out_of_place(mirror: Mirror | None, request: Request) -> str | None:
+def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
     """Why the request does not fit where the mirror stands."""
     if request.verb is Verb.ALLOW_EMPTY:
         return None
@@ -262,7 +262,7 @@ def _out_of_place(mirror: Mirror | None, request: Request) -> str | None:
     return f"{request.verb.value}: mirror {mirror.name} is {mirror.state.value}, expected {expected}{hint}"
 
 
-def _repository_out_of_place(mirror: Mirror, request: Request) -> str | None:
+def _repository_out_of_place(mirror: Mirror, request: RosterRequest) -> str | None:
     if mirror.state is MirrorState.REMOVED:
         return f"{request.verb.value}: mirror {mirror.name} is removed"
     already = request.repository in mirror.deactivated
@@ -273,13 +273,13 @@ def _repository_out_of_place(mirror: Mirror, request: Request) -> str | None:
     return None
 
 
-def _changed(mirror: Mirror | None, request: Request, positions: Mapping[int, int], now: float) -> Mirror:
+def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[int, int], now: float) -> Mirror:
     """The mirror after a request that fits."""
     if request.verb is Verb.ADD:
         fresh = Mirror(
             name=request.mirror or "",
             state=MirrorState.INACTIVE,
-            role=request.role or Role.SERVING,
+            role=request.role or MirrorRole.SERVING,
             rules=request.rules or Rules(),
         )
         return _moved(fresh, MirrorState.INACTIVE if request.inactive else MirrorState.JOINING, positions, now)

@@ -29,7 +29,7 @@ from mercurial import ui as uimod
 from mercurial.node import hex
 
 from hgext.vcsreplicator.hg import observe
-from hgext.vcsreplicator.hg.master.relaying import Repositories
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.log import EVENTS, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.relay.scan import find_repositories
@@ -200,7 +200,7 @@ def looks(site):
     extensions.loadall(ui)
     found = {}
     for folder in sorted(find_repositories(str(site.work / "repos"))):
-        repo = Repositories({str(site.work / "repos"): ""}, "hg://x").open(folder)
+        repo = MasterRepositories({str(site.work / "repos"): ""}, "hg://x").open(folder)
         assert hg.verify(repo) == 0
         changelog = repo.changelog
         found[Path(folder).name] = (

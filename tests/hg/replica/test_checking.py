@@ -13,10 +13,10 @@ from mercurial.node import nullid
 
 from hgext.vcsreplicator.hg.replica import checking
 from hgext.vcsreplicator.hg.replica.checking import check
-from hgext.vcsreplicator.hg.replica.repository import Repositories, locked, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
 from hgext.vcsreplicator.hg.replica.work import Hands
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
-from hgext.vcsreplicator.mirror.task import Check, Checked, Item, Task
+from hgext.vcsreplicator.mirror.task import Check, Checked, ReadEvent, Task
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.wire import decode
 from testing.builders.mirroring import Bench
@@ -45,14 +45,14 @@ class One:
         for number in range(3):
             self.author.push(files(number))
         self.folder = bench.home(self.author)
-        self.hands = Hands(settings, Repositories(prepare(), 4), SystemClock())
-        self.repositories = Repositories(self.hands.repositories.ui, 4)  # the check's own, as in its process
+        self.hands = Hands(settings, OpenRepositories(prepare(), 4), SystemClock())
+        self.repositories = OpenRepositories(self.hands.repositories.ui, 4)  # the check's own, as in its process
         for number in range(3):
             self.apply(number)
 
     def apply(self, number: int) -> None:
         frame = self.author.frames[number][1]
-        item = Item(frame=decode(frame), partition=0, offset=number, size=len(frame))
+        item = ReadEvent(frame=decode(frame), partition=0, offset=number, size=len(frame))
         task = Task(
             repository=self.author.repository,
             path="repo",

@@ -7,10 +7,10 @@ import pytest
 
 from hgext.vcsreplicator.hg.replica import replicated
 from hgext.vcsreplicator.hg.replica.checking import check
-from hgext.vcsreplicator.hg.replica.repository import Repositories, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.replica.work import Hands
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
-from hgext.vcsreplicator.mirror.task import Check, Item, Outcome, Task
+from hgext.vcsreplicator.mirror.task import Check, ReadEvent, Task, TaskOutcome
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.wire import decode
 from testing.builders.author import Author
@@ -25,10 +25,10 @@ class OneRepository:
     def __init__(self, bench: Bench, hands: Hands, author: Author) -> None:
         self.bench, self.hands, self.author, self.next = bench, hands, author, 0
 
-    def apply(self, *, released: int) -> Outcome:
+    def apply(self, *, released: int) -> TaskOutcome:
         """The author's next event, and the release of an earlier one."""
         frame = self.author.frames[self.next][1]
-        item = Item(frame=decode(frame), partition=0, offset=self.next, size=len(frame))
+        item = ReadEvent(frame=decode(frame), partition=0, offset=self.next, size=len(frame))
         self.next += 1
         outcome = self.hands.perform(
             Task(
@@ -59,7 +59,7 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneRepository:
         author = bench.author("repo")
         for _ in range(40):
             author.push()
-        return OneRepository(bench, Hands(bench.settings(), Repositories(prepare(), 4), SystemClock()), author)
+        return OneRepository(bench, Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock()), author)
 
 
 def test_levels_before_the_release_are_cut_away(one: OneRepository) -> None:

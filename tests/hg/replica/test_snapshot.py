@@ -16,7 +16,7 @@ from mercurial import ui as uimod
 from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg.fingerprint import fingerprint
-from hgext.vcsreplicator.hg.frames import Answer
+from hgext.vcsreplicator.hg.frames import StreamAnswer
 from hgext.vcsreplicator.hg.master import offer
 from hgext.vcsreplicator.hg.replica import replicated, snapshot
 from hgext.vcsreplicator.mirror.comparison import differences
@@ -242,7 +242,7 @@ def test_a_master_that_is_locked_says_so_soon(author: Author, tmp_path: Path, mo
     os.symlink("elsewhere.example:1", author.folder / ".hg/store/lock")
     answer = offer._guarded(offer._state)(author.repo, None, b"")
     with pytest.raises(Unavailable, match="locked"):
-        Answer(io.BytesIO(b"".join(answer.gen)))
+        StreamAnswer(io.BytesIO(b"".join(answer.gen)))
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import STATE, Message
+from hgext.vcsreplicator.log import STATE, NewRecord
 from hgext.vcsreplicator.words.levels import AggregatorBeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.author import Author
@@ -185,7 +185,7 @@ def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregato
 
     def beat(age: float) -> None:
         said = AggregatorBeat(time=time.time() - age, roster=1, held=0)
-        bench.log.append([Message(topic=STATE, key="aggregator", value=to_json(said))])
+        bench.log.append([NewRecord(topic=STATE, key="aggregator", value=to_json(said))])
 
     def status(url: str) -> int:
         try:

@@ -19,7 +19,7 @@ from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffset
 from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
-from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, Message, Reader, topics
+from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, NewRecord, Reader, topics
 from hgext.vcsreplicator.log.kafka import broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.clients import wait
@@ -98,7 +98,7 @@ def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_
     with open_log(f"{kafka.guarded_url}&sasl_plain_password_file={password}") as log:
         log.create(topics())
         transactor = log.transactor("single")
-        transactor.commit([Message(topic=NOTICES, key="x", value=b"1")], group="group", positions={(NOTICES, 0): 1})
+        transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"1")], group="group", positions={(NOTICES, 0): 1})
         transactor.close()
         reader = log.reader({(NOTICES, 0): 0})
         assert [record.value for record in reader.poll(30)] == [b"1"]
@@ -122,7 +122,7 @@ def test_installations_with_different_prefixes_do_not_meet(kafka: Kafka, log: Lo
         other.create(topics(partitions=2))
         assert other.stored("group", NOTICES) == {}
         one, two = log.transactor("single"), other.transactor("single")
-        one.commit([Message(topic=NOTICES, key="x", value=b"not fenced")])
+        one.commit([NewRecord(topic=NOTICES, key="x", value=b"not fenced")])
         one.close()
         two.close()
 
@@ -150,7 +150,7 @@ def test_stock_clients_see_the_positions_of_a_group(kafka: Kafka, log: Log, uniq
 def test_a_running_reader_notices_that_a_topic_was_made_anew(
     log: Log, admin: KafkaAdminClient, unique_name: str, new: int
 ) -> None:
-    log.append([Message(topic=NOTICES, key="x", value=b"old")])
+    log.append([NewRecord(topic=NOTICES, key="x", value=b"old")])
     reader = log.reader({(NOTICES, 0): 0})
     while not reader.poll(1):
         pass
@@ -166,7 +166,7 @@ def test_a_running_reader_notices_that_a_topic_was_made_anew(
 
 def appended(log: Log, value: bytes) -> bool:
     try:
-        return bool(log.append([Message(topic=NOTICES, key="x", value=value)]))
+        return bool(log.append([NewRecord(topic=NOTICES, key="x", value=value)]))
     except Unavailable:
         return False
 
@@ -269,7 +269,7 @@ def attempts(url: str) -> Iterator[Callable[[], object]]:
     log.broker._partitions.update({EVENTS: 1, NOTICES: 1})
     reader = log.reader({(EVENTS, 0): 0})
     yield lambda: reader.poll(0.01)
-    yield lambda: log.append([Message(topic=NOTICES, key="x", value=b"1")])
+    yield lambda: log.append([NewRecord(topic=NOTICES, key="x", value=b"1")])
     yield lambda: log.broker.new_producer(transactional_id="single")
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, Message, topics
+from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.kafka import connections as connections
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
@@ -97,7 +97,7 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
             attempt()
         with closing(log.reader({(NOTICES, 0): 0})) as reader:
             for number in range(3):
-                log.append([Message(topic=NOTICES, key="x", value=b"%d" % number)])
+                log.append([NewRecord(topic=NOTICES, key="x", value=b"%d" % number)])
                 assert [record.value for record in reader.poll(30)] == [b"%d" % number]
         assert len(mute.accepted) - before <= 6, "only who asks after it connects"
 
@@ -135,7 +135,7 @@ def test_a_broker_that_hangs_is_away_within_five_seconds_and_asked_again_when_it
                 with pytest.raises(Unavailable):
                     log.ends(NOTICES)
                 kafka.resume()
-                patiently(lambda: log.append([Message(topic=NOTICES, key="x", value=value)]))
+                patiently(lambda: log.append([NewRecord(topic=NOTICES, key="x", value=value)]))
                 while not (records := patiently(lambda: reader.poll(1))):
                     pass
                 assert [record.value for record in records] == [value]
@@ -158,7 +158,7 @@ def test_a_coordinator_of_positions_that_cannot_be_reached_is_looked_up_again_wi
                 assert transactor._producer is not None
                 # As if the broker that coordinates them had been another one, which hangs.
                 transactor._producer._transaction_manager._consumer_group_coordinator = 99
-                message = Message(topic=STATE, key="x", value=b"%d" % number)
+                message = NewRecord(topic=STATE, key="x", value=b"%d" % number)
                 transactor.commit([message], group="g", positions={(EVENTS, 0): number})
                 assert log.stored("g", EVENTS) == {0: number}
 
@@ -172,7 +172,7 @@ def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
         with closing(log.reader({(NOTICES, 0): 0})) as reader:
             probed = unknown._probed
             eventually(lambda: reader.poll(0.2) == [] and bool(probed), "probed")
-            log.append([Message(topic=NOTICES, key="x", value=b"1")])
+            log.append([NewRecord(topic=NOTICES, key="x", value=b"1")])
             assert [record.value for record in reader.poll(30)] == [b"1"]
     assert not unknown._until
 
@@ -195,7 +195,7 @@ def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: conn
 
             def commit() -> None:
                 transactor.renew()
-                transactor.commit([Message(topic=STATE, key="x", value=b"1")], group="g", positions={(EVENTS, 0): 1})
+                transactor.commit([NewRecord(topic=STATE, key="x", value=b"1")], group="g", positions={(EVENTS, 0): 1})
 
             patiently(commit)
             assert patiently(lambda: log.stored("g", EVENTS)) == {0: 1}
@@ -210,7 +210,7 @@ def write(log: Log, partitions: list[int], value: bytes) -> None:
     """One record into each, each by itself: those of healthy brokers first."""
     for partition in reversed(partitions):
         patiently(
-            lambda partition=partition: log.append([Message(topic=EVENTS, key="x", value=value, partition=partition)])
+            lambda partition=partition: log.append([NewRecord(topic=EVENTS, key="x", value=value, partition=partition)])
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, LATEST, NOTICES, STATE, Message, Record, Topic
+from hgext.vcsreplicator.log import EVENTS, LATEST, NOTICES, STATE, NewRecord, Record, Topic
 from hgext.vcsreplicator.log.sqlite import doorbell as bells
 from hgext.vcsreplicator.log.sqlite.adapter import STEP, TOMBSTONES_KEPT, SqliteLog
 from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
@@ -60,8 +60,8 @@ def log(path: Path, clock: HandClock) -> Iterator[SqliteLog]:
         yield log
 
 
-def message(value: bytes | None, *, topic: str = NOTICES, key: str = "x") -> Message:
-    return Message(topic=topic, key=key, value=value)
+def message(value: bytes | None, *, topic: str = NOTICES, key: str = "x") -> NewRecord:
+    return NewRecord(topic=topic, key=key, value=value)
 
 
 def everything(log: SqliteLog, topic: str) -> list[Record]:
@@ -521,7 +521,7 @@ def test_a_reader_with_much_to_read_takes_it_in_bites_of_bounded_size(
 
 def test_no_partition_starves_another(log: SqliteLog) -> None:
     log.create([Topic(name="wide", partitions=3)])
-    log.append([Message(topic="wide", key="x", value=b"", partition=part) for part in range(3) for _ in range(50)])
+    log.append([NewRecord(topic="wide", key="x", value=b"", partition=part) for part in range(3) for _ in range(50)])
     reader = log.reader({("wide", part): 0 for part in range(3)})
     bites = [{record.partition for record in reader.poll(0, limit=10)} for _ in range(3)]
     assert set().union(*bites) == {0, 1, 2}

@@ -20,8 +20,8 @@ from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
 from hgext.vcsreplicator.cli.bootstrap import _ask
 from hgext.vcsreplicator.log import ROSTER_REQUESTS
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.comparison import Outcome, Verdict
-from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, Progress, Trouble, bootstrap
+from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
+from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, CopyFailed, Progress, bootstrap
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
 from hgext.vcsreplicator.status import Follower
 from hgext.vcsreplicator.words.errors import Refused
@@ -52,12 +52,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def fill(
-    bench: Bench, rules: Rules | None = None, *, tell: Callable[[Progress | Trouble], None] = lambda event: None
-) -> list[Progress | Trouble]:
+    bench: Bench, rules: Rules | None = None, *, tell: Callable[[Progress | CopyFailed], None] = lambda event: None
+) -> list[Progress | CopyFailed]:
     """What a bootstrap in this process told."""
-    told: list[Progress | Trouble] = []
+    told: list[Progress | CopyFailed] = []
 
-    def keep(event: Progress | Trouble) -> None:
+    def keep(event: Progress | CopyFailed) -> None:
         told.append(event)
         tell(event)
 
@@ -80,7 +80,7 @@ def repositories(bench: Bench, count: int) -> list[Author]:
     return authors
 
 
-def outcomes(bench: Bench) -> set[Outcome]:
+def outcomes(bench: Bench) -> set[ComparisonOutcome]:
     told: list[Verdict] = []
     options = VerifySettings(pace=0.0, patience=PATIENCE, again=0.1)
     compare(bench.settings(), bench.log, options, told=told.append, stop=threading.Event())
@@ -132,13 +132,13 @@ def test_every_repository_is_copied_whole_and_the_mirror_joins_and_goes_on(bench
     assert (last.total, last.present, last.failed) == (4, 4, 0)
     assert last.bytes > 0
     assert state_of(bench) in (MirrorState.JOINING, MirrorState.ACTIVE)
-    assert outcomes(bench) == {Outcome.EQUAL}
+    assert outcomes(bench) == {ComparisonOutcome.EQUAL}
     with bench.mirror():
         for author in authors:
             author.push()
         bench.send(*authors)
         bench.wait_served(*authors)
-    assert outcomes(bench) == {Outcome.EQUAL}
+    assert outcomes(bench) == {ComparisonOutcome.EQUAL}
     assert bench.notes() == []
 
 
@@ -152,7 +152,7 @@ def test_pushes_and_new_repositories_meanwhile_are_there_in_the_end(bench: Bench
     bench.send(authors[-1])
     with bench.mirror():
         bench.wait_served(*authors)
-    assert outcomes(bench) == {Outcome.EQUAL}
+    assert outcomes(bench) == {ComparisonOutcome.EQUAL}
 
 
 def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:
@@ -173,7 +173,7 @@ def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(be
     assert [found.level.path for found in bench.found().values() if found.level] == ["folder/0"]
     (bench.root / "folder" / "1").unlink()
     fill(bench)
-    assert outcomes(bench) == {Outcome.EQUAL}
+    assert outcomes(bench) == {ComparisonOutcome.EQUAL}
 
 
 def test_a_repository_that_is_deleted_meanwhile_is_not_waited_for(bench: Bench) -> None:
@@ -181,16 +181,16 @@ def test_a_repository_that_is_deleted_meanwhile_is_not_waited_for(bench: Bench) 
     wait_known(bench, [kept, doomed])
     doomed.event(Type.DELETED)
     shutil.rmtree(doomed.folder)
-    told: list[Progress | Trouble] = []
+    told: list[Progress | CopyFailed] = []
 
-    def tell(event: Progress | Trouble) -> None:
-        if isinstance(event, Trouble) and not any(isinstance(before, Trouble) for before in told):
+    def tell(event: Progress | CopyFailed) -> None:
+        if isinstance(event, CopyFailed) and not any(isinstance(before, CopyFailed) for before in told):
             bench.send(doomed)
         told.append(event)
 
     fill(bench, tell=tell)
     assert told[-1] == Progress(total=1, present=1, failed=0, bytes=told[-1].bytes)  # type: ignore[union-attr]
-    assert outcomes(bench) == {Outcome.EQUAL}
+    assert outcomes(bench) == {ComparisonOutcome.EQUAL}
 
 
 def test_it_can_be_interrupted_while_it_waits_for_the_aggregator(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench) -> None:
     kills, positions = fill_killed(bench, 3)
     assert kills
     assert all(each == positions[0] for each in positions)
-    assert outcomes(bench) == {Outcome.EQUAL}
+    assert outcomes(bench) == {ComparisonOutcome.EQUAL}
     with bench.mirror():
         bench.wait_served(*authors)
 
@@ -263,7 +263,7 @@ def fill_many(bench: Bench, count: int) -> str:
         bench.wait_served(*authors)
     assert kills == 1
     assert bench.notes() == []
-    assert outcomes(bench) == {Outcome.EQUAL}
+    assert outcomes(bench) == {ComparisonOutcome.EQUAL}
     pushed = sum(author.seq for author in authors) - 4 * count
     return f"{count} repositories in {seconds:.0f} s, killed once, {pushed} pushes meanwhile"
 

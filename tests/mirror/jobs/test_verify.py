@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import ROSTER, STATE, Message, topics
+from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.mirror import MirrorSettings
-from hgext.vcsreplicator.mirror.comparison import Fingerprint, Outcome, Verdict
+from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Fingerprint, Verdict
 from hgext.vcsreplicator.mirror.jobs import verify
 from hgext.vcsreplicator.mirror.task import Looked
-from hgext.vcsreplicator.words.levels import State
+from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -36,7 +36,7 @@ SAME = Fingerprint(
     markers="",
     pushlog="",
 )
-STATE_OF_IT = State(
+STATE_OF_IT = RepositoryState(
     repository=SAME.repository,
     incarnation=SAME.incarnation,
     path="one",
@@ -68,13 +68,13 @@ class Round:
         self.told: list[Verdict] = []
         self._monkeypatch = monkeypatch
 
-    def state(self, state: State) -> None:
-        self.log.append([Message(topic=STATE, key=state.repository, value=to_json(state))])
+    def state(self, state: RepositoryState) -> None:
+        self.log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
 
     def roster(self, mirror: Mirror) -> None:
-        self.log.append([Message(topic=ROSTER, key=KEY, value=to_json(Roster(mirrors=(mirror,))))])
+        self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(mirrors=(mirror,))))])
 
-    def runs(self, *steps: Step) -> list[Outcome]:
+    def runs(self, *steps: Step) -> list[ComparisonOutcome]:
         """What is told; every look but the last asks for another."""
         left = iter(steps)
 
@@ -108,15 +108,15 @@ def round_(monkeypatch: pytest.MonkeyPatch) -> Round:
 
 
 def test_equal_is_told_at_once(round_: Round) -> None:
-    assert round_.runs(EQUAL) == [Outcome.EQUAL]
+    assert round_.runs(EQUAL) == [ComparisonOutcome.EQUAL]
 
 
 def test_a_difference_is_told_when_found_twice(round_: Round) -> None:
-    assert round_.runs(CHANGED, CHANGED) == [Outcome.DIFFERS]
+    assert round_.runs(CHANGED, CHANGED) == [ComparisonOutcome.DIFFERS]
 
 
 def test_a_difference_that_passes_is_not_told(round_: Round) -> None:
-    assert round_.runs(CHANGED, EQUAL) == [Outcome.EQUAL]
+    assert round_.runs(CHANGED, EQUAL) == [ComparisonOutcome.EQUAL]
 
 
 def test_a_repository_deleted_meanwhile_is_no_alarm(round_: Round) -> None:
@@ -125,15 +125,17 @@ def test_a_repository_deleted_meanwhile_is_no_alarm(round_: Round) -> None:
 
 def test_a_repository_deleted_and_created_again_is_no_alarm_before_the_mirror_had_time(round_: Round) -> None:
     new = replace(SAME, repository="9" * 32)
-    assert round_.runs(RECREATED, RECREATED, RECREATED, Looked(here=new, there=new)) == [Outcome.EQUAL]
+    assert round_.runs(RECREATED, RECREATED, RECREATED, Looked(here=new, there=new)) == [ComparisonOutcome.EQUAL]
 
 
 def test_another_repository_that_stays_is_told(round_: Round) -> None:
-    assert round_.runs(RECREATED, round_.wait, RECREATED) == [Outcome.DIFFERS]
+    assert round_.runs(RECREATED, round_.wait, RECREATED) == [ComparisonOutcome.DIFFERS]
 
 
 def test_a_repository_renamed_meanwhile_is_looked_at_where_it_is(round_: Round) -> None:
-    assert round_.runs(GONE, lambda: round_.state(replace(STATE_OF_IT, path="two")), GONE, EQUAL) == [Outcome.EQUAL]
+    assert round_.runs(GONE, lambda: round_.state(replace(STATE_OF_IT, path="two")), GONE, EQUAL) == [
+        ComparisonOutcome.EQUAL
+    ]
     assert round_.told[0].path == "two"
 
 
@@ -145,7 +147,7 @@ def test_a_repository_no_longer_carried_is_no_alarm(round_: Round) -> None:
 
 def test_without_patience_it_is_looked_at_twice_all_the_same(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "OPTIONS", replace(OPTIONS, patience=0.0))
-    assert round_.runs(MISSING, EQUAL) == [Outcome.EQUAL]
+    assert round_.runs(MISSING, EQUAL) == [ComparisonOutcome.EQUAL]
 
 
 def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.mirror.comparison import Outcome, Verdict
+from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
 from testing.builders.author import Author
 from testing.builders.mirroring import NAME, Bench
@@ -51,8 +51,8 @@ def test_equal_repositories_are_found_equal(bench: Bench) -> None:
     with bench.mirror():
         bench.wait_applied(*authors)
     assert {path: verdict.outcome for path, verdict in verdicts(bench).items()} == {
-        "one": Outcome.EQUAL,
-        "folder/two": Outcome.EQUAL,
+        "one": ComparisonOutcome.EQUAL,
+        "folder/two": ComparisonOutcome.EQUAL,
     }
 
 
@@ -70,7 +70,7 @@ def test_what_was_changed_by_hand_is_found_and_named(bench: Bench, arguments: tu
         bench.wait_applied(one, two)
     bench.hg(one, *arguments)
     found = verdicts(bench)
-    assert (found["one"].outcome, found["two"].outcome) == (Outcome.DIFFERS, Outcome.EQUAL)
+    assert (found["one"].outcome, found["two"].outcome) == (ComparisonOutcome.DIFFERS, ComparisonOutcome.EQUAL)
     assert found["one"].note == f"at event {one.seq}: {part}"
 
 
@@ -79,12 +79,12 @@ def test_what_differs_is_healed_by_an_operators_wish(bench: Bench) -> None:
     with bench.mirror():
         bench.wait_served(one, two)
         bench.hg(one, "phase", "--force", "--draft", "tip")
-        assert verdicts(bench)["one"].outcome is Outcome.DIFFERS
+        assert verdicts(bench)["one"].outcome is ComparisonOutcome.DIFFERS
         bench.wish(one)
         bench.wait_detached(one, "diverged")
         bench.wait_applied(one)  # it said so again, in the stream: it is repaired
         bench.wait_served(one, two)
-        assert {verdict.outcome for verdict in verdicts(bench).values()} == {Outcome.EQUAL}
+        assert {verdict.outcome for verdict in verdicts(bench).values()} == {ComparisonOutcome.EQUAL}
 
 
 def test_a_lost_pushlog_row_is_found(bench: Bench) -> None:
@@ -101,13 +101,13 @@ def test_a_mirror_that_lags_is_behind_and_does_not_differ(bench: Bench) -> None:
     with bench.mirror():
         bench.wait_applied(one)
     one.push()
-    assert verdicts(bench)["one"].outcome is Outcome.BEHIND
+    assert verdicts(bench)["one"].outcome is ComparisonOutcome.BEHIND
 
 
 def test_a_repository_that_the_mirror_lacks_is_missing(bench: Bench) -> None:
     (one,) = filled(bench, "one")
     found = verdicts(bench)["one"]
-    assert (found.outcome, one.path) == (Outcome.MISSING, "one")
+    assert (found.outcome, one.path) == (ComparisonOutcome.MISSING, "one")
 
 
 def test_without_the_master_nothing_is_said_to_differ(bench: Bench) -> None:
@@ -116,7 +116,7 @@ def test_without_the_master_nothing_is_said_to_differ(bench: Bench) -> None:
         bench.wait_applied(one)
     assert bench._web is not None
     bench._web.kill()
-    assert verdicts(bench)["one"].outcome is Outcome.UNREACHABLE
+    assert verdicts(bench)["one"].outcome is ComparisonOutcome.UNREACHABLE
 
 
 def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
@@ -141,9 +141,9 @@ def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
         finally:
             over.set()
             pushing.join()
-    assert {verdict.outcome for verdict in told} <= {Outcome.EQUAL, Outcome.BEHIND}
+    assert {verdict.outcome for verdict in told} <= {ComparisonOutcome.EQUAL, ComparisonOutcome.BEHIND}
     assert len(told) == 10
-    assert Outcome.EQUAL in {verdict.outcome for verdict in told}
+    assert ComparisonOutcome.EQUAL in {verdict.outcome for verdict in told}
 
 
 def test_a_path_that_nobody_has_is_not_told_as_equal(bench: Bench) -> None:

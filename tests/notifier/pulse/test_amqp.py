@@ -13,7 +13,7 @@ import pytest
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
 from notifier.delivery import Delivery
-from notifier.destination import Destination, Outcome
+from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import messages
 from notifier.pulse import amqp
 from notifier.pulse.destination import PulseSettings
@@ -73,7 +73,7 @@ def test_broker_that_stops_before_it_confirms_costs_the_connection(trouble: Trou
         destination = publisher(broker.url)
         [message] = messages(a_notice(an_event("x", 1)), 0, PUBLIC)
         destination.submit(Delivery(number=7, message=message, attempt=1))
-        outcomes: list[Outcome] = []
+        outcomes: list[DeliveryOutcome] = []
         eventually(lambda: outcomes.extend(destination.outcomes(0.02)) or outcomes)
         destination.close()
     assert [(each.number, type(each.error)) for each in outcomes] == [(7, Unavailable)]
@@ -95,7 +95,7 @@ def test_nack_of_a_broker_that_then_breaks_counts_for_nothing(trouble: Trouble) 
         destination = publisher(broker.url, confirm_timeout=60)
         [message] = messages(a_notice(an_event("x", 1)), 0, PUBLIC)
         destination.submit(Delivery(number=7, message=message, attempt=1))
-        outcomes: list[Outcome] = []
+        outcomes: list[DeliveryOutcome] = []
         eventually(lambda: outcomes.extend(destination.outcomes(0.02)) or outcomes)
         destination.close()
     assert [(each.number, type(each.error)) for each in outcomes] == [(7, Unavailable)]

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from notifier.delivery import Delivery
-from notifier.destination import Destination, Outcome
+from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from notifier.pulse.destination import REFUSED, PulseSettings
@@ -44,11 +44,11 @@ def pulse(rabbitmq: Any) -> Iterator[PulseReceiver]:
     receiver.close()
 
 
-def send(destination: Destination, *what: Message, patience: float = 20.0) -> list[Outcome]:
+def send(destination: Destination, *what: Message, patience: float = 20.0) -> list[DeliveryOutcome]:
     """Submits all and waits for all outcomes."""
     for number, message in enumerate(what):
         destination.submit(Delivery(number=number, message=message, attempt=1))
-    found: list[Outcome] = []
+    found: list[DeliveryOutcome] = []
 
     def collected() -> bool:
         found.extend(destination.outcomes(0.05))
@@ -112,7 +112,7 @@ def test_missing_secret_is_named_when_it_is_needed() -> None:
 def test_message_is_durable_json_with_its_id_and_the_one_before(pulse: PulseReceiver) -> None:
     destination = opened(pulse.settings())
     message = a_message()
-    assert send(destination, message) == [Outcome(number=0)]
+    assert send(destination, message) == [DeliveryOutcome(number=0)]
     eventually(pulse.told)
     [arrived], [content] = pulse.messages, pulse.bodies
     assert arrived.properties["message_id"] == message.id
@@ -144,7 +144,7 @@ def test_copies_go_to_the_configured_keys(pulse: PulseReceiver) -> None:
         bound = queue(connection.channel())
         bound.declare()
         destination = opened(settings)
-        assert send(destination, a_message()) == [Outcome(number=0)]
+        assert send(destination, a_message()) == [DeliveryOutcome(number=0)]
         assert eventually(bound.get) is not None
         destination.close()
 
@@ -152,7 +152,7 @@ def test_copies_go_to_the_configured_keys(pulse: PulseReceiver) -> None:
 def test_mandatory_refuses_what_no_queue_gets(rabbitmq: Any, unique_name: str) -> None:
     settings = PulseSettings(url=rabbitmq.vhost(), exchange=f"exchange/guest/{unique_name}", patience=FAST)
     silent, mandatory = opened(settings), opened(replace(settings, mandatory=True))
-    assert send(silent, a_message()) == [Outcome(number=0)]
+    assert send(silent, a_message()) == [DeliveryOutcome(number=0)]
     [outcome] = send(mandatory, a_message())
     assert isinstance(outcome.error, Rejected)
     assert "no queue is bound" in str(outcome.error)
@@ -207,7 +207,7 @@ def test_message_that_every_queue_must_have_is_sent_until_the_full_one_takes_it(
         assert isinstance(outcomes[1], Unavailable)
         assert "nack" in str(outcomes[1])
         eventually(lambda: queue.get(no_ack=True))
-        assert send(destination, a_message(seq=2)) == [Outcome(number=0)]
+        assert send(destination, a_message(seq=2)) == [DeliveryOutcome(number=0)]
         destination.close()
 
 
@@ -216,7 +216,7 @@ def test_large_message_is_shortened_on_request(pulse: PulseReceiver) -> None:
     heads = tuple(f"{number:040x}" for number in range(500))
     [message] = messages(a_notice(replace(event, changes=replace(event.changes, heads_added=heads))), 0, PUBLIC)
     destination = opened(replace(pulse.settings(), shorten=True))
-    assert send(destination, message) == [Outcome(number=0)]
+    assert send(destination, message) == [DeliveryOutcome(number=0)]
     eventually(pulse.told)
     data = pulse.bodies[0]["payload"]["data"]
     assert (data["heads"], data["shortened"]) == ([], True)

@@ -19,7 +19,7 @@ from notifier.public import PublicSettings
 from notifier.sns.destination import SnsSettings
 from notifier.sns.message import (
     MOST_BYTES,
-    Entry,
+    BatchEntry,
     attributes,
     attributes_size,
     object_body,
@@ -332,9 +332,9 @@ def test_what_failed_in_an_answer_is_sent_again_and_what_is_wrong_is_kept(
     assert "InvalidParameter" in kept.reason
 
 
-def an_entry(size: int) -> Entry:
+def an_entry(size: int) -> BatchEntry:
     beside = attributes(a_message())
-    return Entry(number=1, text="x" * (size - attributes_size(beside)), attributes=beside, written=0.0)
+    return BatchEntry(number=1, text="x" * (size - attributes_size(beside)), attributes=beside, written=0.0)
 
 
 def test_request_carries_the_bytes_that_sns_allows_and_not_one_more() -> None:
@@ -357,7 +357,7 @@ def test_bytes_of_a_request_are_those_that_go_out(cloud: SnsReceiver) -> None:
     sent = sum(len(value.encode()) for name, value in form(request).items() if name.endswith(counted))
     url = next(json.loads(value)["data_url"] for name, value in form(request).items() if name.endswith(".Message"))
     parts = [topic_parts(each, url, settings.limit) for each in big[:2]]
-    assert sent == sum(Entry(number=0, text=t, attributes=a, written=0.0).size for t, a in parts)
+    assert sent == sum(BatchEntry(number=0, text=t, attributes=a, written=0.0).size for t, a in parts)
 
 
 def test_text_leaves_room_for_the_attributes() -> None:

@@ -397,4 +397,4 @@ def test_hostile_text_of_one_message_costs_no_other_of_its_batch(settings: Webho
         hooks.close()
     assert (outcomes[1], outcomes[3]) == (None, None)
     assert isinstance(outcomes[2], Rejected)
-    assert "unforeseen UnicodeEncodeError" in str(outcomes[2])
+    assert "unexpected UnicodeEncodeError" in str(outcomes[2])

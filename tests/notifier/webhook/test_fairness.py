@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from notifier.webhook.fairness import FIRST, REPEAT, Item, Member, Queues
+from notifier.webhook.fairness import FIRST, REPEAT, Member, Queues, WaitingDelivery
 
 
 def queues(*members: Member, workers: int = 10) -> Queues:
@@ -20,11 +20,13 @@ def strict() -> Member:
     return Member(concurrency=10, strict=True)
 
 
-def item(number: int, subscription: int = 1, repository: str = "x", attempt: int = 0, mature_at: float = 0.0) -> Item:
-    return Item(mature_at, number, subscription, tuple(repository.split()), attempt)
+def item(
+    number: int, subscription: int = 1, repository: str = "x", attempt: int = 0, mature_at: float = 0.0
+) -> WaitingDelivery:
+    return WaitingDelivery(mature_at, number, subscription, tuple(repository.split()), attempt)
 
 
-def ids(items: list[Item]) -> list[int]:
+def ids(items: list[WaitingDelivery]) -> list[int]:
     return [each.id for each in items]
 
 

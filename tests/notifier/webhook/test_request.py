@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from notifier.webhook.deliveries import Outgoing
+from notifier.webhook.deliveries import DeliveryAttempt
 from notifier.webhook.request import (
-    Answer,
+    AttemptResult,
+    DeliveryVerdict,
     Forbidden,
-    Sender,
-    Verdict,
+    RequestSender,
     allowed,
     headers,
     judge,
@@ -34,7 +34,7 @@ from testing.faults.broker import FakeBroker
 pytestmark = pytest.mark.processes
 
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
-OUTGOING = Outgoing(
+OUTGOING = DeliveryAttempt(
     id=1,
     subscription=1,
     attempt=0,
@@ -49,7 +49,7 @@ OUTGOING = Outgoing(
 
 def test_signature_is_that_of_standard_webhooks() -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    outgoing = Outgoing(
+    outgoing = DeliveryAttempt(
         id=1, subscription=1, attempt=0, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", replay="", repository="",
         previous=None, sequence=1, body='{"test": 2432232314}',
     )  # fmt: skip
@@ -71,7 +71,7 @@ def test_every_secret_signs_so_that_keys_can_be_changed() -> None:
 def test_id_stays_the_same_over_attempts_and_the_attempt_is_named() -> None:
     subscription = Subscription(url="https://example.org/hook", headers={"x-team": "build"})
     first = headers(OUTGOING, subscription, [], 1.0)
-    second = headers(Outgoing(**{**_members(OUTGOING), "attempt": 1}), subscription, [], 2.0)
+    second = headers(DeliveryAttempt(**{**_members(OUTGOING), "attempt": 1}), subscription, [], 2.0)
     assert first["webhook-id"] == second["webhook-id"]
     assert (first["vcsreplicator-attempt"], second["vcsreplicator-attempt"]) == ("1", "2")
     assert first["vcsreplicator-previous"] == "aaa.newrepo.1"
@@ -164,8 +164,8 @@ def test_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.Mon
     with Endpoint() as endpoint:
         asked = names(monkeypatch, ["127.0.0.1"], ["127.0.0.2"])  # a name that changes its mind
         url = endpoint.url.replace("127.0.0.1", "hook.example")
-        sender = Sender(networks=LOOPBACK, allow_http=True)
-        assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is Verdict.DELIVERED
+        sender = RequestSender(networks=LOOPBACK, allow_http=True)
+        assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is DeliveryVerdict.DELIVERED
         sender.close()
         [request] = endpoint.requests
     assert asked.count("hook.example") == 1
@@ -175,13 +175,13 @@ def test_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        *((status, Verdict.DELIVERED) for status in (200, 201, 204)),
-        *((status, Verdict.AGAIN) for status in (401, 403, 404, 408, 425, 429, 500, 502, 503, 504)),
-        *((status, Verdict.WRONG) for status in (301, 302, 307, 400, 413, 422)),
-        (410, Verdict.GONE),
+        *((status, DeliveryVerdict.DELIVERED) for status in (200, 201, 204)),
+        *((status, DeliveryVerdict.AGAIN) for status in (401, 403, 404, 408, 425, 429, 500, 502, 503, 504)),
+        *((status, DeliveryVerdict.WRONG) for status in (301, 302, 307, 400, 413, 422)),
+        (410, DeliveryVerdict.GONE),
     ],
 )
-def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: Verdict) -> None:
+def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: DeliveryVerdict) -> None:
     assert judge(status, {}, 0.0).verdict is verdict
 
 
@@ -197,8 +197,10 @@ def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: floa
     assert retry_after(value, 0.0) == seconds
 
 
-def send(endpoint: Endpoint, *, timeout: float = 5.0, networks: object = LOOPBACK, method: str = "POST") -> Answer:
-    sender = Sender(networks=networks, allow_http=True)  # type: ignore[arg-type]
+def send(
+    endpoint: Endpoint, *, timeout: float = 5.0, networks: object = LOOPBACK, method: str = "POST"
+) -> AttemptResult:
+    sender = RequestSender(networks=networks, allow_http=True)  # type: ignore[arg-type]
     try:
         return sender.send(OUTGOING, Subscription(url=endpoint.url, timeout=timeout, method=method), ["key"], 1.0)
     finally:
@@ -207,7 +209,7 @@ def send(endpoint: Endpoint, *, timeout: float = 5.0, networks: object = LOOPBAC
 
 def test_request_carries_body_and_headers() -> None:
     with Endpoint() as endpoint:
-        assert send(endpoint, method="PUT").verdict is Verdict.DELIVERED
+        assert send(endpoint, method="PUT").verdict is DeliveryVerdict.DELIVERED
         [request] = endpoint.requests
     assert (request.method, request.path, request.body) == ("PUT", "/hook", {"x": 1})
     assert request.headers["content-type"] == "application/json"
@@ -218,13 +220,13 @@ def test_endpoint_on_a_private_address_gets_nothing() -> None:
     with Endpoint() as endpoint:
         answer = send(endpoint, networks=[])
         assert endpoint.requests == []
-    assert answer.verdict is Verdict.WRONG
+    assert answer.verdict is DeliveryVerdict.WRONG
     assert "127.0.0.1, which is not public" in (answer.error or "")
 
 
 def test_redirect_is_not_followed() -> None:
     with Endpoint() as inner, Endpoint(lambda request: Reply(status=302, headers=(("location", inner.url),))) as outer:
-        assert send(outer).verdict is Verdict.WRONG
+        assert send(outer).verdict is DeliveryVerdict.WRONG
         assert inner.requests == []
 
 
@@ -232,7 +234,7 @@ def test_endpoint_that_does_not_answer_in_time_is_to_be_tried_again() -> None:
     never = threading.Event()
     with Endpoint(lambda request: Reply(hang=never)) as endpoint:
         answer = send(endpoint, timeout=0.2)
-    assert answer.verdict is Verdict.AGAIN
+    assert answer.verdict is DeliveryVerdict.AGAIN
     assert answer.status is None
 
 
@@ -250,17 +252,17 @@ def dripping(first: bytes) -> Callable[[socket.socket, threading.Event], None]:
 @pytest.mark.parametrize(
     ("first", "verdict"),
     [
-        (b"HTTP/1.1 200 OK\r\nx-long: ", Verdict.AGAIN),
-        (b"HTTP/1.1 2", Verdict.AGAIN),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n", Verdict.DELIVERED),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffff\r\n", Verdict.DELIVERED),
-        (b"HTTP/1.1 503 No\r\ncontent-length: 1000000\r\n\r\n", Verdict.AGAIN),
+        (b"HTTP/1.1 200 OK\r\nx-long: ", DeliveryVerdict.AGAIN),
+        (b"HTTP/1.1 2", DeliveryVerdict.AGAIN),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n", DeliveryVerdict.DELIVERED),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffff\r\n", DeliveryVerdict.DELIVERED),
+        (b"HTTP/1.1 503 No\r\ncontent-length: 1000000\r\n\r\n", DeliveryVerdict.AGAIN),
     ],
     ids=["headers", "status", "body", "chunk", "body of an error"],
 )
-def test_answer_that_drips_for_ever_ends_with_the_timeout(first: bytes, verdict: Verdict) -> None:
+def test_answer_that_drips_for_ever_ends_with_the_timeout(first: bytes, verdict: DeliveryVerdict) -> None:
     with FakeBroker(None, dripping(first)) as endpoint:
-        sender = Sender(networks=LOOPBACK, allow_http=True)
+        sender = RequestSender(networks=LOOPBACK, allow_http=True)
         url = endpoint.url.replace("amqp://guest:guest@", "http://")
         assert sender.send(OUTGOING, Subscription(url=url, timeout=0.2), [], 1.0).verdict is verdict
         sender.close()
@@ -273,9 +275,9 @@ def test_endless_answer_is_not_read_to_its_end() -> None:
             connection.sendall(b"x" * 65536)
 
     with FakeBroker(None, flood) as endpoint:
-        sender = Sender(networks=LOOPBACK, allow_http=True)
+        sender = RequestSender(networks=LOOPBACK, allow_http=True)
         url = endpoint.url.replace("amqp://guest:guest@", "http://")
-        assert sender.send(OUTGOING, Subscription(url=url, timeout=60), [], 1.0).verdict is Verdict.DELIVERED
+        assert sender.send(OUTGOING, Subscription(url=url, timeout=60), [], 1.0).verdict is DeliveryVerdict.DELIVERED
         sender.close()
 
 
@@ -295,9 +297,9 @@ def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypa
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-        sender = Sender(networks=LOOPBACK, allow_http=True)
+        sender = RequestSender(networks=LOOPBACK, allow_http=True)
         subscription = Subscription(url=f"http://example.org:{endpoint.port}/hook")
-        assert sender.send(OUTGOING, subscription, [], 1.0).verdict is Verdict.DELIVERED
+        assert sender.send(OUTGOING, subscription, [], 1.0).verdict is DeliveryVerdict.DELIVERED
         answer = sender.send(OUTGOING, subscription, [], 1.0)
         sender.close()
     assert "10.0.0.1, which is not public" in (answer.error or "")
@@ -306,36 +308,38 @@ def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypa
 
 def test_endpoint_that_resets_is_to_be_tried_again() -> None:
     with Endpoint(lambda request: Reply(reset=True)) as endpoint:
-        assert send(endpoint).verdict is Verdict.AGAIN
+        assert send(endpoint).verdict is DeliveryVerdict.AGAIN
 
 
 def test_nobody_listening_is_to_be_tried_again() -> None:
     with Endpoint() as endpoint:
         url = endpoint.url
-    sender = Sender(networks=LOOPBACK, allow_http=True)
-    assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is Verdict.AGAIN
+    sender = RequestSender(networks=LOOPBACK, allow_http=True)
+    assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is DeliveryVerdict.AGAIN
 
 
 def test_https_goes_to_the_checked_address_and_verifies_the_name(tmp_path: Path) -> None:
     good, other = certificate(tmp_path, "good", "DNS:localhost"), certificate(tmp_path, "other", "DNS:elsewhere")
     networks = [*LOOPBACK, ipaddress.ip_network("::1")]
-    for chain, verdict in ((good, Verdict.DELIVERED), (other, Verdict.AGAIN)):
+    for chain, verdict in ((good, DeliveryVerdict.DELIVERED), (other, DeliveryVerdict.AGAIN)):
         with Endpoint(certificate=chain) as endpoint:
-            sender = Sender(networks=networks, allow_http=False, ca_file=str(chain))
+            sender = RequestSender(networks=networks, allow_http=False, ca_file=str(chain))
             answer = sender.send(OUTGOING, Subscription(url=f"https://localhost:{endpoint.port}/hook"), [], 1.0)
             sender.close()
         assert answer.verdict is verdict, answer
         assert [request.headers["host"] for request in endpoint.requests] == (
-            [f"localhost:{endpoint.port}"] if verdict is Verdict.DELIVERED else []
+            [f"localhost:{endpoint.port}"] if verdict is DeliveryVerdict.DELIVERED else []
         )
 
 
 def test_plain_http_is_refused_unless_allowed() -> None:
     with Endpoint() as endpoint:
-        answer = Sender(networks=LOOPBACK, allow_http=False).send(OUTGOING, Subscription(url=endpoint.url), [], 1.0)
+        answer = RequestSender(networks=LOOPBACK, allow_http=False).send(
+            OUTGOING, Subscription(url=endpoint.url), [], 1.0
+        )
         assert endpoint.requests == []
-    assert answer.verdict is Verdict.WRONG
+    assert answer.verdict is DeliveryVerdict.WRONG
 
 
-def _members(outgoing: Outgoing) -> dict[str, object]:
+def _members(outgoing: DeliveryAttempt) -> dict[str, object]:
     return {name: getattr(outgoing, name) for name in outgoing.__slots__}

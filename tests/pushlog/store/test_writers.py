@@ -12,7 +12,7 @@ from mercurial.repo import factory
 
 from pushlog import api, checking, stripping
 from pushlog.store import database, entry
-from pushlog.store.storage import Pushlog, Session
+from pushlog.store.storage import Pushlog, PushlogTransaction
 
 pytestmark = pytest.mark.processes
 
@@ -126,7 +126,7 @@ def test_a_refused_push_after_the_file_was_damaged_loses_no_push(place, server, 
     damage(server, -20)
     place("source").commit(b"d")
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "record", refuse)
+        patch.setattr(PushlogTransaction, "record", refuse)
         with pytest.raises(error.Abort):
             place("source").push_to(server)
     assert server.rows() == before

@@ -108,7 +108,7 @@ users = st.lists(st.sampled_from(["a", "b", "c", "it's <b>", "", "'; drop table 
     pushes=st.none() | st.lists(st.integers(0, 10), max_size=4),
 )  # fmt: skip
 def test_a_window_finds_exactly_its_pushes(connection, after, up_to, since, before, names, limit, pushes):
-    window = query.Window(
+    window = query.ResolvedQuery(
         after_id=after,
         up_to_id=up_to,
         after_date=since,
@@ -139,11 +139,11 @@ def test_a_window_finds_exactly_its_pushes(connection, after, up_to, since, befo
 @pytest.mark.parametrize(
     ("window", "index"),
     [
-        (query.Window(after_id=5, up_to_id=9), "INTEGER PRIMARY KEY"),
-        (query.Window(after_date=5), "pushlog_date"),
-        (query.Window(users=("a",)), "pushlog_user"),
-        (query.Window(users=("a",), after_id=3), "pushlog_user"),
-        (query.Window(pushes=(1, 2)), "INTEGER PRIMARY KEY"),
+        (query.ResolvedQuery(after_id=5, up_to_id=9), "INTEGER PRIMARY KEY"),
+        (query.ResolvedQuery(after_date=5), "pushlog_date"),
+        (query.ResolvedQuery(users=("a",)), "pushlog_user"),
+        (query.ResolvedQuery(users=("a",), after_id=3), "pushlog_user"),
+        (query.ResolvedQuery(pushes=(1, 2)), "INTEGER PRIMARY KEY"),
     ],
 )
 def test_a_window_is_found_by_an_index(connection, window, index):

@@ -8,7 +8,7 @@ from typing import Any
 from mercurial import error
 
 from ... import outbox
-from ...outbox import Level, Needs
+from ...outbox import Needs, NewestEvent
 from ...words.event import Changes, Tip, Type
 from ...words.value import Value
 
@@ -34,7 +34,7 @@ class Announcement(Value):
     first: int = 0
     changes: Changes = NOTHING
     after: Tip | None = None
-    level: Callable[[Level | None], Level] | None = None
+    level: Callable[[NewestEvent | None], NewestEvent] | None = None
     hgrc: Mapping[str, Mapping[str, str]] | None = None
     detail: Mapping[str, str] | None = None
 

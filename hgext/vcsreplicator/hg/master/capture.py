@@ -22,13 +22,13 @@ from mercurial import bookmarks, config, error
 from pushlog.store.appendfile import TornRecord
 
 from ... import outbox
-from ...outbox import End, Entry, Level, Needs, Outbox
+from ...outbox import End, Entry, Needs, NewestEvent, Outbox
 from ...words.errors import MalformedEvent
-from ...words.event import Changes, Event, Settings, Type
+from ...words.event import Changes, Event, MasterSettings, Type
 from .. import observe
 from ..allowed import allowed
 from ..requirement import LOCK
-from ..settings import Settings as Configuration
+from ..settings import ExtensionSettings as Configuration
 from ..text import text, utf8
 from . import durability, outside
 from .announcing import LIFECYCLE, NOTHING, Announcement, created
@@ -89,7 +89,7 @@ class Capture:
             entries.append(self._changed(level, tr, changes))
         return [fitting(entry) for entry in entries]
 
-    def _announced(self, level: Level | None, announced: Announcement) -> Entry:
+    def _announced(self, level: NewestEvent | None, announced: Announcement) -> Entry:
         level = announced.level(level) if announced.level else level
         event = self._event(
             level,
@@ -102,7 +102,7 @@ class Capture:
         )
         return Entry(event=event, needs=announced.needs, first=announced.first)
 
-    def _changed(self, level: Level, tr: Any, changes: Changes) -> Entry:
+    def _changed(self, level: NewestEvent, tr: Any, changes: Changes) -> Entry:
         markers = observe.markers_since(tr, observe.start(tr))
         refuse_odd_markers(markers)
         changes = replace(changes, markers=public_markers(self.repo, markers))
@@ -115,7 +115,7 @@ class Capture:
             markers=tuple(base64.b64encode(marker).decode() for marker in observe.encode_markers(markers)),
         )
 
-    def _event(self, level: Level | None, kind: Type, **members: Any) -> Event:
+    def _event(self, level: NewestEvent | None, kind: Type, **members: Any) -> Event:
         assert level is not None
         return outbox.next_event(level, kind, time=time.time(), settings=settings_of(self.repo), **members)
 
@@ -177,9 +177,9 @@ def has_own_bookmarks(repo: Any) -> bool:
     return b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()
 
 
-def settings_of(repo: Any) -> Settings:
+def settings_of(repo: Any) -> MasterSettings:
     """What of the configuration decides what the repository means."""
-    return Settings(
+    return MasterSettings(
         requirements=tuple(sorted(name.decode("ascii") for name in repo.requirements - {LOCK})),
         evolution=tuple(name.decode("ascii") for name in repo.ui.configlist(b"experimental", b"evolution")),
         publishing=repo.publishing(),

@@ -30,14 +30,14 @@ def note_creation(original: Callable[..., Any], ui: Any, path: bytes, *arguments
     Settings or a name that cannot be right are refused before there is anything on disk.
     """
     configured = settings.role(ui)
-    if configured is settings.Role.MASTER:
+    if configured is settings.MachineRole.MASTER:
         _refuse_name(settings.read(ui), os.fsdecode(os.path.realpath(path)))
     result = original(ui, path, *arguments, **keywords)
     _created.add(os.path.realpath(path))
     return result
 
 
-def _refuse_name(configuration: settings.Settings, folder: str) -> None:
+def _refuse_name(configuration: settings.ExtensionSettings, folder: str) -> None:
     """Raises ConfigError or Abort for a folder that no mirror could have beside what it has."""
     path = configuration.wire_path(folder)
     if path is not None:

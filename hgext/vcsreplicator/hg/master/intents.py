@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from mercurial import error
 
-from ...outbox import Level
+from ...outbox import NewestEvent
 from ...words.errors import MalformedEvent
 from ...words.event import NodeSet, Type
 from ...words.shape import from_json, to_json
@@ -46,7 +46,7 @@ class Intent(Value):
     removed: NodeSet | None = None
     bookmarks: Mapping[str, str] | None = None
 
-    def concerns(self, level: Level | None) -> bool:
+    def concerns(self, level: NewestEvent | None) -> bool:
         """Whether a repository that stands there is the one of this note."""
         return level is not None and level.repository == self.repository
 

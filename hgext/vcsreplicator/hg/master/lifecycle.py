@@ -22,9 +22,9 @@ from mercurial.node import bin, hex
 from pushlog import stripping
 
 from ... import outbox
-from ...outbox import Level, Needs, Outbox, Store
+from ...outbox import Needs, NewestEvent, Outbox, Store
 from ...relay.scan import find_repositories
-from ...relay.sending import Gone
+from ...relay.sending import ChangesetsGone
 from ...words.digest import START, node_set
 from ...words.event import Changes, Type
 from .. import bundles, observe
@@ -154,7 +154,7 @@ def rename(repo: Any, target: str | None, settings: Any) -> str:
     return path
 
 
-def adopt(repo: Any) -> Level:
+def adopt(repo: Any) -> NewestEvent:
     """Takes this repository as it is: a copy gets an identity of its own, any other a new incarnation. Its new level.
 
     What was not sent yet is sent before, where that can follow what the log has.
@@ -219,7 +219,7 @@ def keep_bundles(repo: Any) -> None:
     for place in box.unsent():
         event = place.entry.event.id
         if place.entry.needs is Needs.BUNDLE and not box.keeps_bundle(event):
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(ChangesetsGone):
                 box.keep_bundle(event, bundles.entry_chunks(repo, place.entry))
 
 
@@ -245,7 +245,7 @@ def _adoption(repo: Any, copied: bool) -> Announcement:
         return announcing.created(now, repo.replication_path, generation, "adopted", hgrc=capture.hgrc_of(repo))
     replaced: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
 
-    def level(before: Level | None) -> Level:
+    def level(before: NewestEvent | None) -> NewestEvent:
         assert before is not None
         replaced["replaces"] = before.incarnation
         return replace(before, incarnation=outbox.new_id(), seq=0, id="", digest=START)
@@ -339,7 +339,7 @@ def _announce_rename(repo: Any, intent: Intent) -> None:
     )
 
 
-def _known(level: Level | None) -> Level:
+def _known(level: NewestEvent | None) -> NewestEvent:
     assert level is not None
     return level
 

@@ -9,7 +9,7 @@ from typing import Any
 from mercurial import error, phases
 from mercurial.utils import stringutil
 
-from ...outbox import RECORD_LIMIT, Entry, Level, Outbox
+from ...outbox import RECORD_LIMIT, Entry, NewestEvent, Outbox
 from ...words.event import Changes, MarkerNode
 from ...words.shape import to_json
 from .. import observe
@@ -77,7 +77,7 @@ def refuse_fork(box: Outbox) -> None:
         )
 
 
-def refuse_other_path(level: Level, path: str) -> None:
+def refuse_other_path(level: NewestEvent, path: str) -> None:
     """Raises Abort if the repository's folder was moved or copied behind our back."""
     if level.path != path:
         raise error.Abort(

@@ -13,13 +13,13 @@ from pushlog.store import journal
 from ...outbox import Outbox
 from ...words.errors import MalformedEvent, Refused
 from ..bundles import OfFolders
-from ..settings import Acknowledge, Durability, Role, Settings
+from ..settings import Acknowledge, Durability, ExtensionSettings, MachineRole
 from ..text import text
 from . import intents, lifecycle, transactions
 from .intents import Intent
 
 
-class Repositories(OfFolders):
+class MasterRepositories(OfFolders):
     """Repositories below the relay's roots; opened for one job each, with nobody's configuration."""
 
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
@@ -28,8 +28,8 @@ class Repositories(OfFolders):
         configitems.loadconfigtable(
             self._ui, b"pushlog", pushlog.configtable
         )  # a strip that is finished here concerns it
-        self._settings = Settings(
-            role=Role.MASTER,
+        self._settings = ExtensionSettings(
+            role=MachineRole.MASTER,
             roots={os.path.realpath(folder): prefix for folder, prefix in roots.items()},
             relay=None,
             log=None,

@@ -8,15 +8,15 @@ from typing import Any
 
 from ...log import Log
 from ...outbox import Outbox, Store
-from ...relay.sending import Blobs, Sender
+from ...relay.sending import Blobs, EventSender
 from ..bundles import OfFolders
-from ..settings import Settings, root_of
+from ..settings import ExtensionSettings, root_of
 from . import creation
 
 LOST = b"the replication log lost events %d to %d, which are kept no more: an operator must run 'hg replicatesync'\n"
 
 
-def send_now(repo: Any, folder: str, settings: Settings, *, patience: float) -> bool:
+def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: float) -> bool:
     """Whether everything unsent was sent within `patience` seconds; what was not stays in the outbox.
 
     The work is done by a thread with a repository of its own: if the log hangs, the push goes on without it.
@@ -36,14 +36,14 @@ def send_now(repo: Any, folder: str, settings: Settings, *, patience: float) -> 
     return done == [True]
 
 
-def _send(ui: Any, folder: str, box: Outbox, settings: Settings, patience: float, done: list[bool]) -> None:
+def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patience: float, done: list[bool]) -> None:
     """Sends what this repository has, which goes to `done`, then what deleted ones still have; what raises leaves the rest."""
     from ...log.opening import open_log
 
     assert settings.log is not None
     with open_log(settings.log) as log:
         blobs = _blobs(settings)
-        sender = Sender(
+        sender = EventSender(
             log=log, source=settings.source, bundles=OfFolders(skip_hgrc=False), blobs=blobs, timeout=patience
         )
         with box.sending(wait=True):
@@ -74,7 +74,7 @@ def _forked(ui: Any, log: Log, box: Outbox) -> bool:
     return False
 
 
-def _send_deleted(sender: Sender, root: str) -> None:
+def _send_deleted(sender: EventSender, root: str) -> None:
     """The relay's `look_at_deleted`, by the next push where there is no relay."""
     folder = os.path.join(root, creation.NOTES, creation.DELETED)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -91,7 +91,7 @@ def _send_deleted(sender: Sender, root: str) -> None:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def _blobs(settings: Settings) -> Blobs | None:
+def _blobs(settings: ExtensionSettings) -> Blobs | None:
     if settings.blobs is None:
         return None
     from ...log.blobs import open_blobs

@@ -13,13 +13,13 @@ from ...relay.client import RelayLine
 from ...words.errors import MalformedEvent
 from ...words.event import Type
 from .. import observe, requirement
-from ..settings import Acknowledge, Durability, Settings, root_of
+from ..settings import Acknowledge, Durability, ExtensionSettings, root_of
 from ..text import path as path_text
 from . import announcing, capture, creation, durability, intents, overlay, refusals
 from .capture import Capture
 
 
-def set_up(repo: Any, settings: Settings) -> None:
+def set_up(repo: Any, settings: ExtensionSettings) -> None:
     """Gives a repository below a root its behaviour; others only refuse what clients push to them."""
     folder = os.path.dirname(path_text(repo.sharedpath))
     path = settings.wire_path(folder)
@@ -66,7 +66,7 @@ def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
 
 
-def _with_capture(base: type, folder: str, path: str, settings: Settings) -> type:
+def _with_capture(base: type, folder: str, path: str, settings: ExtensionSettings) -> type:
     class replicatedrepository(base):  # type: ignore[misc, valid-type]
         announces_changes = True
         replication_path = path
@@ -183,7 +183,7 @@ def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
         captured.repo.ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
 
 
-def _finish_interrupted(repo: Any, settings: Settings) -> None:
+def _finish_interrupted(repo: Any, settings: ExtensionSettings) -> None:
     """Ends what a kill interrupted in this repository, before anything else happens in it; the caller holds the lock."""
     root, intent = repo.replication_root, intents.read(repo.replication_root, repo.replication_path)
     if intent is None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from mercurial import error, repair
 
-from ...mirror.level import Level
-from ...mirror.task import Item
+from ...mirror.checkpoint import Checkpoint
+from ...mirror.task import ReadEvent
 from ...words.digest import advance, node_set
 from ...words.errors import Diverged, MalformedEvent
 from ...words.event import Event, Type
@@ -25,7 +25,7 @@ from . import replicated
 from .apply import successor
 
 
-def act(repo: Any, level: Level, item: Item, now: float) -> Level:
+def act(repo: Any, level: Checkpoint, item: ReadEvent, now: float) -> Checkpoint:
     """Carries out the event on an open, locked repository, and writes the level. Raises Diverged if it leads elsewhere."""
     event = item.event
     if advance(level.digest, event.type, event.changes) != event.digest:
@@ -52,7 +52,7 @@ def act(repo: Any, level: Level, item: Item, now: float) -> Level:
     return reached
 
 
-def _strip(repo: Any, level: Level, event: Event) -> None:
+def _strip(repo: Any, level: Checkpoint, event: Event) -> None:
     """Removes what is no ancestor of the heads that the event leaves; nothing is shown meanwhile that will go.
 
     Mercurial removes all changesets from the first one on, and adds again what shall stay, from a file. A kill in between leaves

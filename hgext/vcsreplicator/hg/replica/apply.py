@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from mercurial import bundle2, error, exchange
 
-from ...mirror.level import Level
-from ...mirror.task import Item
+from ...mirror.checkpoint import Checkpoint
+from ...mirror.task import ReadEvent
 from ...words.digest import advance
 from ...words.errors import Diverged, MalformedEvent
 from ...words.event import Changes, Event
@@ -33,8 +33,8 @@ PARTS = frozenset({b"changegroup", b"obsmarkers"})
 
 
 def apply_events(
-    repo: Any, level: Level, items: Sequence[Item], bundles: Sequence[IO[bytes] | None], now: float
-) -> Level:
+    repo: Any, level: Checkpoint, items: Sequence[ReadEvent], bundles: Sequence[IO[bytes] | None], now: float
+) -> Checkpoint:
     """Applies consecutive events to `repo`, which is at `level`, in one transaction; returns the level reached.
 
     The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a bundle that is none.
@@ -48,7 +48,7 @@ def apply_events(
     return level
 
 
-def successor(level: Level, item: Item, length: int, tip: str, now: float) -> Level:
+def successor(level: Checkpoint, item: ReadEvent, length: int, tip: str, now: float) -> Checkpoint:
     """The level after an event that left the changelog like this."""
     event = item.event
     push = event.changes.push
@@ -71,7 +71,7 @@ def successor(level: Level, item: Item, length: int, tip: str, now: float) -> Le
     )
 
 
-def _apply(repo: Any, tr: Any, level: Level, item: Item, bundle: IO[bytes] | None, now: float) -> Level:
+def _apply(repo: Any, tr: Any, level: Checkpoint, item: ReadEvent, bundle: IO[bytes] | None, now: float) -> Checkpoint:
     event = item.event
     since, moved = observe.mark(repo, tr), observe.bookmarks(repo, (each.name for each in event.changes.bookmarks))
     if bundle is not None:
@@ -114,7 +114,7 @@ def unbundle(repo: Any, tr: Any, bundle: Any, limit: int) -> None:
     if not isinstance(unbundler, bundle2.unbundle20):
         raise MalformedEvent("bundle: expected a bundle of version 2")
     _ = unbundler.params  # reading them chooses the engine, whose reader `iterparts` puts in place
-    unbundler._compengine = _Bounded(unbundler._compengine, limit)
+    unbundler._compengine = _BoundedEngine(unbundler._compengine, limit)
     tr.hookargs[b"source"] = b"replicated"
     operation = bundle2.bundleoperation(repo, lambda: tr, source=b"replicated")
     for part in unbundler.iterparts():
@@ -135,11 +135,11 @@ def _told_as_malformed() -> Iterator[None]:
         raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
 
 
-class TooLarge(MalformedEvent):
+class BundleTooLarge(MalformedEvent):
     """What a bundle holds cannot be taken from it: the master is asked for the changesets."""
 
 
-class _Bounded:
+class _BoundedEngine:
     """Mercurial's engine for a kind of compression, whose reader gives up behind `limit` unpacked bytes."""
 
     def __init__(self, engine: Any, limit: int) -> None:
@@ -170,7 +170,7 @@ class Limited:
 
     def read(self, size: int) -> bytes:
         if size > self._left:
-            raise TooLarge("bundle: more bytes than it may unpack to")
+            raise BundleTooLarge("bundle: more bytes than it may unpack to")
         data: bytes = self._file.read(size)
         self._left -= len(data)
         return data

@@ -13,10 +13,10 @@ from ..text import text
 from . import replicated
 from .here import Halted, Here
 from .memory import OUT_OF_MEMORY
-from .repository import Repositories
+from .repository import OpenRepositories
 
 
-def check(repositories: Repositories, settings: MirrorSettings, wanted: Check) -> Checked:
+def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Check) -> Checked:
     """What is wrong with the repository, wherever it is by now; undecided, and nothing else, if it changed while it was read."""
     here = Here(folder=wanted.folder)
     try:
@@ -31,7 +31,7 @@ def check(repositories: Repositories, settings: MirrorSettings, wanted: Check) -
     return _check(repositories, replace(wanted, folder=here.folder))
 
 
-def _check(repositories: Repositories, wanted: Check) -> Checked:
+def _check(repositories: OpenRepositories, wanted: Check) -> Checked:
     lower = problem = None
     is_spent = is_other = False
     before = _moment(wanted.folder)

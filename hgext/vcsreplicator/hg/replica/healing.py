@@ -15,14 +15,14 @@ from typing import Any
 
 from mercurial import vfs
 
+from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import differences
-from ...mirror.level import Level, with_former
 from ...mirror.settings import MirrorSettings
 from ...words.errors import Diverged, Unavailable
 from .. import fingerprint
 from ..serving import watermark
 from . import place, replicated, scan, snapshot
-from .repository import Repositories, locked
+from .repository import OpenRepositories, locked
 
 COMPARE_ATTEMPTS = 3
 _EXCHANGED = "exchanged"
@@ -36,7 +36,7 @@ def url_of(settings: MirrorSettings, path: str) -> str:
     return settings.master.rstrip("/") + "/" + urllib.parse.quote(path.encode("utf-8", "surrogateescape"))
 
 
-def bring_up(repo: Any, url: str, repository: str, settings: MirrorSettings, now: float) -> Level:
+def bring_up(repo: Any, url: str, repository: str, settings: MirrorSettings, now: float) -> Checkpoint:
     """Brings a sound repository to the master's level where it stands; raises Diverged if only a new copy helps."""
     _expect(repository, master_repository(repo.ui, url, settings), url)
     with locked(repo):
@@ -47,8 +47,8 @@ def bring_up(repo: Any, url: str, repository: str, settings: MirrorSettings, now
 
 
 def copy_beside(
-    repositories: Repositories, url: str, repository: str, settings: MirrorSettings, clock: Callable[[], float]
-) -> tuple[str, Level]:
+    repositories: OpenRepositories, url: str, repository: str, settings: MirrorSettings, clock: Callable[[], float]
+) -> tuple[str, Checkpoint]:
     """A whole and compared copy in the staging folder, and its level; goes on with what an earlier attempt left there."""
     made = place.staging_of(settings.folder, repository)
     _keep_aside(repositories, made, settings, repository)
@@ -68,7 +68,7 @@ def copy_beside(
         repositories.close(made)
 
 
-def swap(repositories: Repositories, made: str, folder: str, settings: MirrorSettings, repository: str) -> None:
+def swap(repositories: OpenRepositories, made: str, folder: str, settings: MirrorSettings, repository: str) -> None:
     """Puts the copy in place. What it replaces is kept aside; what that one served goes on being served, if it is still true.
 
     Raises place.Busy if another repository is in the folder by now: the copy took its time, and others went on.
@@ -94,7 +94,7 @@ def swap(repositories: Repositories, made: str, folder: str, settings: MirrorSet
     _keep_aside(repositories, made, settings, repository)
 
 
-def _held_if_there(folder: str) -> contextlib.AbstractContextManager[place.Held | None]:
+def _held_if_there(folder: str) -> contextlib.AbstractContextManager[place.LockedPlace | None]:
     is_there = os.path.lexists(os.path.join(folder, ".hg"))
     return place.hold(folder) if is_there else contextlib.nullcontext()
 
@@ -104,7 +104,7 @@ def master_repository(ui: Any, url: str, settings: MirrorSettings) -> str:
     return snapshot.master_level(ui, url, settings.master_timeout).repository
 
 
-def _keep_aside(repositories: Repositories, made: str, settings: MirrorSettings, repository: str) -> None:
+def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSettings, repository: str) -> None:
     """Keeps what an exchange left where copies are made; no-op before one."""
     if not os.path.lexists(os.path.join(made, _EXCHANGED)):
         return
@@ -115,7 +115,7 @@ def _keep_aside(repositories: Repositories, made: str, settings: MirrorSettings,
     place.empty(made)
 
 
-def _begun(repositories: Repositories, made: str) -> Any:
+def _begun(repositories: OpenRepositories, made: str) -> Any:
     """The copy that an earlier attempt began, or an empty one."""
     try:
         repo = repositories.open(made)
@@ -127,7 +127,9 @@ def _begun(repositories: Repositories, made: str) -> Any:
         return repositories.create(made)
 
 
-def _compared(repo: Any, url: str, level: Level, settings: MirrorSettings, clock: Callable[[], float]) -> Level:
+def _compared(
+    repo: Any, url: str, level: Checkpoint, settings: MirrorSettings, clock: Callable[[], float]
+) -> Checkpoint:
     """The level of a copy that equals the master; raises Diverged if it does not. A master that is never still is believed."""
     for _ in range(COMPARE_ATTEMPTS):
         there = snapshot.master_fingerprint(repo.ui, url, settings.master_timeout)

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...mirror.level import Level
+from ...mirror.checkpoint import Checkpoint
 from ...mirror.settings import MirrorSettings
 from ...words.levels import Reason
 from . import place, scan
@@ -24,10 +24,10 @@ class Here:
     """What the mirror has of the repository, as far as this task knows; `floor` and `gone` as in `Outcome`."""
 
     folder: str | None
-    level: Level | None = None
+    level: Checkpoint | None = None
     serving: int = 0
     served_at: float = 0.0
-    gone: Level | None = None
+    gone: Checkpoint | None = None
     floor: int = 0
 
     def look(self, settings: MirrorSettings, repository: str, target: str | None = None) -> None:
@@ -48,7 +48,7 @@ class Here:
         self._take(None if expected is None else scan.find(settings.root, settings.folder, repository))
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[place.Held]:
+    def held(self) -> Iterator[place.LockedPlace]:
         """The repository where it was found: it stays there, and nobody else writes into it.
 
         Raises place.Busy if it is not there any more, error.LockHeld if another process has it.
@@ -61,6 +61,6 @@ class Here:
                 raise place.Busy(f"{self.folder}: the repository left at the same moment")
             yield held
 
-    def _take(self, found: scan.Found | None) -> None:
+    def _take(self, found: scan.FoundRepository | None) -> None:
         self.folder, self.level = (found.folder, found.level) if found else (None, None)
         self.serving = found.serving if found else 0

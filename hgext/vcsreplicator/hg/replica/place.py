@@ -31,7 +31,7 @@ class Busy(Exception):
     """Another process moved something into a folder, or out of it, a moment ago: look again."""
 
 
-class Held:
+class LockedPlace:
     """A `.hg` whose working-copy lock this process has: no worker writes into it, and no other process moves it."""
 
     def __init__(self, folder: str, wlock: Any) -> None:
@@ -76,14 +76,14 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(folder: str) -> Iterator[Held]:
+def hold(folder: str) -> Iterator[LockedPlace]:
     """The repository in the folder, which nobody else moves or writes into meanwhile; look which one it is.
 
     Does not wait: raises error.LockHeld, or Busy if there is none.
     """
     place = os.path.join(folder, ".hg")
     if os.path.lexists(place) and not os.path.isdir(place):  # damaged
-        yield Held(folder, None)
+        yield LockedPlace(folder, None)
         return
     try:
         held = lock.lock(_vfs(place), b"wlock", timeout=0, desc=os.fsencode(folder))
@@ -92,7 +92,7 @@ def hold(folder: str) -> Iterator[Held]:
             raise Busy(f"{folder}: the repository left at the same moment") from problem
         raise
     with held:
-        yield Held(folder, held)
+        yield LockedPlace(folder, held)
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ def install(made: str, root: str, folder: str) -> None:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def exchange(made: str, root: str, folder: str, held: Held | None) -> None:
+def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> None:
     """Puts the repository made in `made` in the place of the one `held` in `folder`, in one step; the old one is then in `made`.
 
     Without one it is moved there; raises Busy if another is there by now.
@@ -167,7 +167,7 @@ def exchange(made: str, root: str, folder: str, held: Held | None) -> None:
         os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
 
 
-def move(state: str, root: str, held: Held, new: str) -> None:
+def move(state: str, root: str, held: LockedPlace, new: str) -> None:
     """Moves the repository to another folder inside the root."""
     check_inside(root, new)
     old = held.folder
@@ -176,7 +176,7 @@ def move(state: str, root: str, held: Held, new: str) -> None:
     prune(state, root, old)
 
 
-def hide(state: str, root: str, held: Held, repository: str) -> str:
+def hide(state: str, root: str, held: LockedPlace, repository: str) -> str:
     """Takes the repository's URL for the moment; where it waits for another."""
     waiting, old = waiting_of(state, repository), held.folder
     _make(waiting)
@@ -185,7 +185,7 @@ def hide(state: str, root: str, held: Held, repository: str) -> str:
     return waiting
 
 
-def set_aside(state: str, root: str, held: Held, name: str) -> str:
+def set_aside(state: str, root: str, held: LockedPlace, name: str) -> str:
     """Takes the repository away from where it is served, and returns where it is kept."""
     place, old = os.path.join(state, ASIDE, name), held.folder
     count = 0

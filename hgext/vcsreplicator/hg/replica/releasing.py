@@ -12,7 +12,7 @@ may release at one path at the same moment: each writes and moves only what it h
 import os
 from typing import Any
 
-from ...mirror.level import Level
+from ...mirror.checkpoint import Checkpoint
 from ...mirror.plan import Claim, claim
 from ...mirror.settings import MirrorSettings
 from ...words.levels import Reason
@@ -20,11 +20,11 @@ from ..allowed import put
 from ..serving import watermark
 from . import place, replicated, scan
 from .here import Halted, Here
-from .repository import Repositories
+from .repository import OpenRepositories
 
 
 def release(
-    here: Here, repositories: Repositories, settings: MirrorSettings, *, released: int, keep: bool, now: float
+    here: Here, repositories: OpenRepositories, settings: MirrorSettings, *, released: int, keep: bool, now: float
 ) -> None:
     """Shows what is applied and released, if that is more than is shown; with `keep` a deletion takes nothing away."""
     level = here.level
@@ -36,8 +36,8 @@ def release(
 
 def _show(
     here: Here,
-    held: place.Held,
-    repositories: Repositories,
+    held: place.LockedPlace,
+    repositories: OpenRepositories,
     settings: MirrorSettings,
     *,
     released: int,
@@ -69,7 +69,9 @@ def _show(
         here.floor = next(can, level.seq + 1)
 
 
-def go_home(here: Here, held: place.Held, repositories: Repositories, settings: MirrorSettings, shown: Level) -> None:
+def go_home(
+    here: Here, held: place.LockedPlace, repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint
+) -> None:
     """Moves the repository to the path of what is released; raises Halted if an operator must say who lives there.
 
     If a newer repository lives there by now, this one has no URL: it is late, and what is released since leads elsewhere.
@@ -101,7 +103,7 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
         raise _taken(path, occupant)
 
 
-def _make_room(repositories: Repositories, settings: MirrorSettings, shown: Level, target: str) -> bool:
+def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
     """Whether the folder is free now for the repository that is released there.
 
     What is in the way keeps its lock until it is elsewhere: its own worker either has finished before, or finds it moved.
@@ -122,7 +124,7 @@ def _make_room(repositories: Repositories, settings: MirrorSettings, shown: Leve
     return True
 
 
-def _may_displace(settings: MirrorSettings, shown: Level, target: str) -> bool:
+def _may_displace(settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
     """Whether what is in the folder makes room for what is released there, rather than the other way; raises Halted if neither."""
     found = scan.look(target)
     if found is None or (occupant := found.level) is None:
@@ -133,30 +135,30 @@ def _may_displace(settings: MirrorSettings, shown: Level, target: str) -> bool:
     return decision is Claim.DISPLACE
 
 
-def _is_leaving(settings: MirrorSettings, occupant: Level, target: str) -> bool:
+def _is_leaving(settings: MirrorSettings, occupant: Checkpoint, target: str) -> bool:
     return occupant.deleted or settings.local(occupant.path) != target
 
 
-def _taken(path: str, occupant: Level) -> Halted:
+def _taken(path: str, occupant: Checkpoint) -> Halted:
     if path != occupant.path:
         return Halted(Reason.REFUSED, f"the folder of path {path!r} is that of {occupant.path!r}")
     return Halted(Reason.REFUSED, f"path {path!r} is taken by repository {occupant.repository}")
 
 
 def _take_away(
-    here: Here, held: place.Held, repositories: Repositories, settings: MirrorSettings, level: Level
+    here: Here, held: place.LockedPlace, repositories: OpenRepositories, settings: MirrorSettings, level: Checkpoint
 ) -> None:
     repositories.close(held.folder)
     place.set_aside(settings.folder, settings.root, held, f"{level.repository}-deleted")
     here.gone, here.level, here.folder = level, None, None
 
 
-def _can_show(repo: Any, newest: Level, level: Level) -> bool:
+def _can_show(repo: Any, newest: Checkpoint, level: Checkpoint) -> bool:
     """Whether the changelog still begins as the level says: what it would show may be stripped since."""
     return (level.seq == newest.seq and not newest.stripping) or fits(repo, level)
 
 
-def fits(repo: Any, level: Level) -> bool:
+def fits(repo: Any, level: Checkpoint) -> bool:
     """Whether the changelog still begins as the level says."""
     changelog = repo.changelog
     return len(changelog) >= level.length and changelog.node(level.length - 1).hex() == level.tip

@@ -12,19 +12,19 @@ from typing import Any
 
 from pushlog.store.appendfile import AppendFile
 
-from ...mirror.level import FILE, MAGIC, Level, level_of
+from ...mirror.checkpoint import FILE, MAGIC, Checkpoint, checkpoint_of
 from ...words.shape import to_json
 
 TRIM_BYTES = 1 << 20
 
 
-def read(repo: Any, tr: Any = None) -> Level | None:
+def read(repo: Any, tr: Any = None) -> Checkpoint | None:
     """The level of the repository, None if it never was a mirror's; raises appendfile.TornRecord or MalformedEvent if damaged."""
     last = AppendFile(repo.svfs, FILE, MAGIC).last(tr)
-    return None if last is None else level_of(last.payload)
+    return None if last is None else checkpoint_of(last.payload)
 
 
-def find(repo: Any, seq: int) -> tuple[Level, Mapping[str, str | None]] | None:
+def find(repo: Any, seq: int) -> tuple[Checkpoint, Mapping[str, str | None]] | None:
     """The newest kept level that is not above `seq`, and the bookmarks that were moved since, as they were at it.
 
     The level that a strip lowers before it begins shows less than was applied: it is no answer.
@@ -32,7 +32,7 @@ def find(repo: Any, seq: int) -> tuple[Level, Mapping[str, str | None]] | None:
     file = AppendFile(repo.svfs, FILE, MAGIC)
     record, moved = file.last(), {}
     while record is not None:
-        level = level_of(record.payload)
+        level = checkpoint_of(record.payload)
         if level.seq <= seq and not level.stripping:
             return level, moved
         moved = {**moved, **level.moved}
@@ -45,27 +45,27 @@ def hgrc_since(repo: Any, seq: int, released: int) -> Mapping[str, Mapping[str, 
     return next((level.hgrc for level in _back_to(repo, seq) if level.seq <= released and level.hgrc is not None), None)
 
 
-def after(repo: Any, seq: int) -> list[Level]:
+def after(repo: Any, seq: int) -> list[Checkpoint]:
     """The kept levels above `seq` of which a release can be shown, the lowest first."""
     return [level for level in _back_to(repo, seq) if not level.stripping][::-1]
 
 
-def _back_to(repo: Any, seq: int) -> Iterator[Level]:
+def _back_to(repo: Any, seq: int) -> Iterator[Checkpoint]:
     """The kept levels above `seq`, the newest first."""
     file = AppendFile(repo.svfs, FILE, MAGIC)
     record = file.last()
-    while record is not None and (level := level_of(record.payload)).seq > seq:
+    while record is not None and (level := checkpoint_of(record.payload)).seq > seq:
         yield level
         record = file.last(before=record.start) if record.start else None
 
 
-def append(repo: Any, tr: Any, levels: Sequence[Level]) -> None:
+def append(repo: Any, tr: Any, levels: Sequence[Checkpoint]) -> None:
     """Makes these the newest levels once `tr` commits."""
     payloads = [to_json(level) for level in levels]
     tr.addfinalize(b"replicated", lambda tr: AppendFile(repo.svfs, FILE, MAGIC).append(tr, payloads))
 
 
-def record(repo: Any, level: Level) -> None:
+def record(repo: Any, level: Checkpoint) -> None:
     """Makes this the newest level, for work that needs no transaction of its own; the caller holds the lock."""
     with repo.transaction(b"replicated") as tr:
         append(repo, tr, [level])
@@ -79,7 +79,7 @@ def trim(repo: Any, released: int) -> None:
     file = AppendFile(repo.svfs, FILE, MAGIC)
     if file.tail() < TRIM_BYTES:
         return
-    keep = [record for record in file.records() if level_of(record.payload).seq >= released]
+    keep = [record for record in file.records() if checkpoint_of(record.payload).seq >= released]
     if not keep:
         return
     with repo.svfs(FILE) as old:

@@ -54,7 +54,7 @@ def prepare() -> Any:
 _Identity = tuple[int, ...]
 
 
-class Repositories:
+class OpenRepositories:
     """At most `size` repositories kept open, the least recently used one closed first."""
 
     def __init__(self, ui: Any, size: int) -> None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from pushlog.store.appendfile import AppendFile, TornRecord
 
-from ...mirror.level import FILE, MAGIC, level_of
-from ...mirror.task import Found
+from ...mirror.checkpoint import FILE, MAGIC, checkpoint_of
+from ...mirror.task import FoundRepository
 from ...words.errors import MalformedEvent
 from ..requirement import LOCK
 from .place import ASIDE, WAITING
@@ -28,7 +28,7 @@ class _Store:
         return os.path.join(self._folder, name)
 
 
-def scan(root: str, state: str) -> Iterator[Found]:
+def scan(root: str, state: str) -> Iterator[FoundRepository]:
     """Every repository of this mirror below `root`, in no order; what never was a mirror's repository is not told."""
     yield from _deleted(state)
     yield from _waiting(state)
@@ -53,7 +53,7 @@ def is_locked(folder: str) -> bool:
     return False
 
 
-def _deleted(state: str) -> Iterator[Found]:
+def _deleted(state: str) -> Iterator[FoundRepository]:
     """What was deleted and is still kept."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, ASIDE)):
@@ -62,7 +62,7 @@ def _deleted(state: str) -> Iterator[Found]:
                 yield replace(found, is_aside=True)
 
 
-def _waiting(state: str) -> Iterator[Found]:
+def _waiting(state: str) -> Iterator[FoundRepository]:
     """What has no URL yet, or for the moment."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, WAITING)):
@@ -70,20 +70,20 @@ def _waiting(state: str) -> Iterator[Found]:
                 yield found
 
 
-def find(root: str, state: str, repository: str) -> Found | None:
+def find(root: str, state: str, repository: str) -> FoundRepository | None:
     """The repository of this id, wherever it stands; the whole root is looked through."""
     every = (found for found in scan(root, state) if not found.is_aside and found.level is not None)
     return next((found for found in every if found.level and found.level.repository == repository), None)
 
 
-def look(folder: str, name: str = ".hg") -> Found | None:
+def look(folder: str, name: str = ".hg") -> FoundRepository | None:
     """What is in one folder; None if it is no repository of a mirror."""
     try:
         last = AppendFile(_Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
-        level = None if last is None else level_of(last.payload)
+        level = None if last is None else checkpoint_of(last.payload)
     except (TornRecord, MalformedEvent, OSError) as problem:
-        return Found(folder=folder, level=None, serving=0, problem=str(problem))
-    return None if level is None else Found(folder=folder, level=level, serving=serving(folder))
+        return FoundRepository(folder=folder, level=None, serving=0, problem=str(problem))
+    return None if level is None else FoundRepository(folder=folder, level=level, serving=serving(folder))
 
 
 def serving(folder: str) -> int:

@@ -25,14 +25,14 @@ from mercurial.repo import factory
 from mercurial.utils import stringutil
 
 from ... import outbox
+from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import Fingerprint
-from ...mirror.level import Level, with_former
 from ...words.errors import Diverged, MalformedEvent, Unavailable
 from ...words.event import Tip
 from ...words.shape import read
 from ...words.wire import BUNDLE_LIMIT
 from .. import observe
-from ..frames import Answer
+from ..frames import StreamAnswer
 from ..master import offer
 from ..text import local, text
 from . import replicated
@@ -51,7 +51,7 @@ _SPOOLED = 16 * 1024 * 1024
 class _State:
     """The master's answer but for its body."""
 
-    level: outbox.Level
+    level: outbox.NewestEvent
     after: Tip
     phases: Mapping[str, tuple[str, ...]]
     bookmarks: Mapping[str, str]
@@ -62,7 +62,7 @@ class _State:
 
 def take(
     repo: Any, url: str, *, now: float, timeout: float = 60.0, progress: Progress = lambda here, there: None
-) -> Level:
+) -> Checkpoint:
     """Brings `repo` (a mirror's, empty or at any level) to the state of the master's repository at `url`; its level then.
 
     The caller holds both locks. Safe to repeat after a kill or an error, which keep what whole pieces brought. Raises Diverged if
@@ -73,7 +73,7 @@ def take(
         return take_from(repo, peer, now=now, progress=progress)
 
 
-def take_from(repo: Any, peer: Any, *, now: float, progress: Progress = lambda here, there: None) -> Level:
+def take_from(repo: Any, peer: Any, *, now: float, progress: Progress = lambda here, there: None) -> Checkpoint:
     """`take` over an open connection."""
     repo = repo.unfiltered()
     first = _state(peer, b"")
@@ -91,7 +91,7 @@ def take_from(repo: Any, peer: Any, *, now: float, progress: Progress = lambda h
         return _settle(repo, state, body.read(state.markers), body, now)
 
 
-def master_level(ui: Any, url: str, timeout: float = 60.0) -> outbox.Level:
+def master_level(ui: Any, url: str, timeout: float = 60.0) -> outbox.NewestEvent:
     """Which repository the master has at the URL, and how far it is; raises Unavailable."""
     with connected(ui, url, timeout) as peer:
         return _state(peer, b"").level
@@ -155,9 +155,9 @@ def _expect_private(file: bytes) -> None:
         raise Unavailable(f"master-auth: {name} has mode {mode:04o}, expected 0600 or stricter: chmod go= {name}")
 
 
-def _ask(peer: Any, command: bytes, **arguments: bytes) -> Answer:
+def _ask(peer: Any, command: bytes, **arguments: bytes) -> StreamAnswer:
     try:
-        return Answer(peer._callstream(command, **arguments))
+        return StreamAnswer(peer._callstream(command, **arguments))
     except error.Abort as problem:  # as when it is opened; elsewhere an Abort is about what the master sent
         raise Unavailable(f"{text(peer.url())}: {_words(problem)}") from problem
 
@@ -168,7 +168,7 @@ def _state(peer: Any, first_push: bytes) -> _State:
     return _read(answer)
 
 
-def _read(answer: Answer) -> _State:
+def _read(answer: StreamAnswer) -> _State:
     try:
         return read(_State, dict(answer.header), "state")
     except MalformedEvent as problem:
@@ -204,7 +204,7 @@ def _pull(repo: Any, peer: Any, after: Tip, progress: Progress) -> None:
         raise Diverged(f"expected {after.length} changesets up to {after.node}, found {here.length} up to {here.node}")
 
 
-def _settle(repo: Any, state: _State, markers: bytes, rows: Iterable[bytes], now: float) -> Level:
+def _settle(repo: Any, state: _State, markers: bytes, rows: Iterable[bytes], now: float) -> Checkpoint:
     """Everything besides the changesets, and the level, in one transaction; the configuration acts at the level's release."""
     former = replicated.read(repo)
     with repo.transaction(b"replicated") as tr:
@@ -218,9 +218,9 @@ def _settle(repo: Any, state: _State, markers: bytes, rows: Iterable[bytes], now
     return level
 
 
-def _level(state: _State, now: float) -> Level:
+def _level(state: _State, now: float) -> Checkpoint:
     there = state.level
-    return Level(
+    return Checkpoint(
         repository=there.repository,
         incarnation=there.incarnation,
         path=there.path,

@@ -13,10 +13,10 @@ from mercurial import error
 from mercurial.utils import stringutil
 
 from ...log.blobs import open_blobs
-from ...mirror.level import Level, before_first
+from ...mirror.checkpoint import Checkpoint, before_first
 from ...mirror.plan import Act, plan
 from ...mirror.settings import MirrorSettings
-from ...mirror.task import Item, Outcome, Task, Trouble
+from ...mirror.task import ReadEvent, Task, TaskOutcome, Trouble
 from ...words.clock import Clock
 from ...words.errors import Diverged, MalformedEvent, ReplicationError, Unavailable, UnknownEvent
 from ...words.event import Type
@@ -27,11 +27,11 @@ from ..observe import tip
 from ..text import text
 from . import healing, place, replicated, scan
 from .acts import act
-from .apply import TooLarge, apply_events
+from .apply import BundleTooLarge, apply_events
 from .here import Halted, Here
 from .memory import OUT_OF_MEMORY
 from .releasing import fits, refuse_conflict, release
-from .repository import Repositories, locked
+from .repository import OpenRepositories, locked
 
 _DISK = {
     errno.ENOSPC,
@@ -57,12 +57,12 @@ REFUSED_REQUIREMENTS = frozenset({"lfs", "largefiles", "narrowhg-experimental", 
 class Hands:
     """Carries out tasks one after the other, in one process."""
 
-    def __init__(self, settings: MirrorSettings, repositories: Repositories, clock: Clock) -> None:
+    def __init__(self, settings: MirrorSettings, repositories: OpenRepositories, clock: Clock) -> None:
         self.settings = settings
         self.repositories = repositories
         self._clock = clock
 
-    def perform(self, task: Task) -> Outcome:
+    def perform(self, task: Task) -> TaskOutcome:
         """What became of the task; it raises nothing, and what is done stays done."""
         here = Here(folder=task.folder)
         done, looks, trouble, is_spent = 0, 0, None, False
@@ -85,7 +85,7 @@ class Hands:
             trouble, is_spent = replace(self._trouble(here, problem), passing=task.heal is not None), True
         except Exception as problem:
             trouble = self._trouble(here, problem)
-        return Outcome(
+        return TaskOutcome(
             repository=task.repository,
             done=done,
             level=here.level,
@@ -98,7 +98,7 @@ class Hands:
             floor=here.floor,
         )
 
-    def _next(self, here: Here, items: Sequence[Item]) -> int:
+    def _next(self, here: Here, items: Sequence[ReadEvent]) -> int:
         """Works off the first of the items, and those that can share its transaction; 0 to look again."""
         event = items[0].event
         here.look(self.settings, event.repository, self.settings.local(event.path))
@@ -122,7 +122,7 @@ class Hands:
             _check_unchanged(repo, here.level)
             return self._apply(here, repo, items)
 
-    def _apply(self, here: Here, repo: Any, items: Sequence[Item]) -> int:
+    def _apply(self, here: Here, repo: Any, items: Sequence[ReadEvent]) -> int:
         assert here.level is not None
         event = items[0].event
         replicated.trim(repo, here.serving)
@@ -160,14 +160,14 @@ class Hands:
         ours = (each for each in places if _is_of(task.repository, each))
         return next(ours, None) or next(filter(_is_damaged, places), waiting)
 
-    def _must_ask_master(self, repo: Any, item: Item) -> bool:
+    def _must_ask_master(self, repo: Any, item: ReadEvent) -> bool:
         """Whether an event tells of changes without bringing them."""
         if self.settings.master is None:
             return False
         reason = (item.event.detail or {}).get("reason")
         return reason != "requested" or tip(repo) != item.event.after
 
-    def _create(self, here: Here, item: Item) -> int:
+    def _create(self, here: Here, item: ReadEvent) -> int:
         """Makes the repository beside, with its first event applied; it has no URL before its release."""
         event, settings = item.event, self.settings
         if foreign := sorted(REFUSED_REQUIREMENTS & set(event.settings.requirements)):
@@ -206,7 +206,7 @@ class Hands:
         place.empty(begun)
         here.folder = None
 
-    def _bundle(self, item: Item, files: contextlib.ExitStack) -> IO[bytes] | None:
+    def _bundle(self, item: ReadEvent, files: contextlib.ExitStack) -> IO[bytes] | None:
         """The event's bundle, its hash checked; what has to be closed goes to `files`."""
         attachment, event = item.frame.header.attachment, item.event
         if attachment is None:
@@ -240,7 +240,7 @@ def trouble(problem: Exception) -> Trouble:
             return Trouble(reason=Reason.BLOB_MISSING, note=note, passing=True)
         case MemoryError():
             return Trouble(reason=Reason.BLOB_MISSING, note=OUT_OF_MEMORY)
-        case TooLarge():
+        case BundleTooLarge():
             return Trouble(reason=Reason.BLOB_MISSING, note=note)
         case UnknownEvent():
             return Trouble(reason=Reason.UNKNOWN_VERSION, note=note)
@@ -253,7 +253,7 @@ def trouble(problem: Exception) -> Trouble:
     return Trouble(reason=Reason.CORRUPT, note=f"{type(problem).__name__}: {note}")
 
 
-def _is_told_of(level: Level, task: Task) -> bool:
+def _is_told_of(level: Checkpoint, task: Task) -> bool:
     """Whether what is released is of the history that is here: applied events may be others than those the task began with."""
     return level.incarnation == task.incarnation and not level.contradicts(task.told)
 
@@ -270,7 +270,7 @@ def _is_damaged(folder: str) -> bool:
     return os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.level is None)
 
 
-def _check_unchanged(repo: Any, level: Level) -> None:
+def _check_unchanged(repo: Any, level: Checkpoint) -> None:
     """Raises Diverged if the changelog is not as the level left it: somebody else wrote, or the disk lost something."""
     now = tip(repo)
     if (now.length, now.node) != (level.length, level.tip) and not (level.stripping and fits(repo, level)):
@@ -280,7 +280,7 @@ def _check_unchanged(repo: Any, level: Level) -> None:
         raise Diverged(f"changed outside of replication: expected {told}")
 
 
-def _together(items: Sequence[Item]) -> list[Item]:
+def _together(items: Sequence[ReadEvent]) -> list[ReadEvent]:
     """The first items that are direct successors of each other, changes of changesets all of them."""
     taken = [items[0]]
     for item in items[1:]:

@@ -24,13 +24,13 @@ from ..serving import views
 from . import memory, place, replicated
 from .checking import check
 from .looking import look
-from .repository import Repositories, prepare
+from .repository import OpenRepositories, prepare
 from .scan import is_locked, scan
 from .snapshot import MASTER_AUTH
 from .work import Hands
 
 
-def warm(repositories: Repositories, wanted: Warm) -> Warm:
+def warm(repositories: OpenRepositories, wanted: Warm) -> Warm:
     """Does what is asked as far as it works: a cache that is missing is made by its first reader."""
     with contextlib.suppress(Exception):
         repo = repositories.open(wanted.folder)
@@ -64,7 +64,7 @@ def main() -> None:
     if settings.master_auth is not None:
         ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
     ui.setconfig(*requirement.MIRROR_LOCK, b"yes" if settings.lock else b"no", b"mirror")
-    hands = Hands(settings, Repositories(ui, settings.open_repositories), SystemClock())
+    hands = Hands(settings, OpenRepositories(ui, settings.open_repositories), SystemClock())
     answer: object = READY
     while True:
         try:

@@ -98,7 +98,7 @@ def reposetup(ui: Any, repo: Any) -> None:
     """
     if not repo.local() or not is_mirror(repo.ui):
         return
-    from ...mirror.level import FILE  # which no push needs
+    from ...mirror.checkpoint import FILE  # which no push needs
 
     register_views()
     unfiltered = repo.unfiltered()

@@ -18,7 +18,7 @@ from mercurial.hgweb import hgwebdir_mod
 
 from ...words import path as wire
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -57,7 +57,7 @@ def _answered(hgweb: Any, environ: dict[str, Any], start_response: Any) -> Itera
         if isinstance(problem, error.StorageError):
             raise
         kind = type(problem).__name__
-        log.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=_place(problem))
+        logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=_place(problem))
         start_response("400 Bad Request", [("Content-Type", "text/plain; charset=utf-8")], sys.exc_info())
         return [b"Bad Request\n"]
     return _continued(first, body)

@@ -22,10 +22,10 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import ReplicationError
-from .. import Message, Positions, Reader, Topic, Transactor, check_message
+from .. import NewRecord, Positions, Reader, Topic, Transactor, check_message
 from .broker import Broker
 from .clients import close_producer, rim, warm
-from .options import Options
+from .options import KafkaOptions
 from .reader import KafkaReader
 from .transactor import KafkaTransactor
 
@@ -35,7 +35,7 @@ TopicPartitionKey = tuple[str, int]
 class KafkaLog:
     """The log on these brokers. Nothing is contacted before it is needed."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self.broker = Broker(options)
         self._producer: KafkaProducer | None = None
@@ -57,7 +57,7 @@ class KafkaLog:
 
     # Records
 
-    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         for message in messages:
             check_message(message)
         if not messages:

@@ -15,9 +15,9 @@ from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
 from ...words.errors import BadConfig, ReplicationError, Unavailable
-from .. import LARGEST, Message, Topic, partition_of
+from .. import LARGEST, NewRecord, Topic, partition_of
 from .clients import Admin, connect, rim, warm
-from .options import Options
+from .options import KafkaOptions
 
 T = TypeVar("T")
 TopicPartitionKey = tuple[str, int]
@@ -38,7 +38,7 @@ STARTING = (
 class Broker:
     """What the log, its readers and its transactors share. Nothing is contacted before it is needed."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self._admin: KafkaAdminClient | None = None
         self._admin_lock = threading.Lock()
@@ -60,7 +60,7 @@ class Broker:
                 f"topic {self.full(topic)}: no partition {partition}, expected 0 to {self.partitions(topic) - 1}"
             )
 
-    def plan(self, message: Message) -> dict[str, Any]:
+    def plan(self, message: NewRecord) -> dict[str, Any]:
         """The arguments of `send`."""
         partition = message.partition
         if partition is None:

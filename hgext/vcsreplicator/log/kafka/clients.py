@@ -16,7 +16,7 @@ from kafka import errors as kafka_errors
 
 from ...words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
 from .connections import Network
-from .options import Options, check_certificates
+from .options import KafkaOptions, check_certificates
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
             yield group, request
 
 
-def connect(options: Options, kind: type[T], **ours: Any) -> T:
+def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:
     """A client that has found its brokers. One that has not leaves neither thread nor socket behind, and says why."""
     try:
         check_certificates(options.properties)
@@ -88,7 +88,7 @@ def close_producer(producer: KafkaProducer) -> None:
 
 
 @contextmanager
-def rim(options: Options, doing: str) -> Iterator[None]:
+def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
     """Foreign exceptions become ours here."""
     where = f"{options.url}: {doing}"
     try:
@@ -107,7 +107,7 @@ def rim(options: Options, doing: str) -> Iterator[None]:
         raise Unavailable(f"{where}: {_reason(error, options)}") from error
 
 
-def _reason(error: Exception, options: Options) -> str:
+def _reason(error: Exception, options: KafkaOptions) -> str:
     """What happened, and the operator's next step."""
     if isinstance(error, kafka_errors.AuthorizationError):
         return f"not authorized; check the ACLs of this user: {error}"

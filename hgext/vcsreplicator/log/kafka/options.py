@@ -69,7 +69,7 @@ Kind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class KafkaOptions:
     """`replication` and `in_sync` are the replicas of new topics and how many must have a record (None: as the broker says)."""
 
     servers: tuple[str, ...]
@@ -91,7 +91,7 @@ class Options:
         return {**wanted, "bootstrap_servers": list(self.servers), **ours}
 
 
-def parse(url: str) -> Options:
+def parse(url: str) -> KafkaOptions:
     """Options of a URL; raises BadConfig that names the option and what was expected."""
     parts = urlsplit(url)
     servers = tuple(_server(server) for server in parts.netloc.split(","))
@@ -103,7 +103,7 @@ def parse(url: str) -> Options:
         if name in given:
             raise BadConfig(f"log: option {name}: expected once, got twice")
         given[name] = text
-    options = Options(
+    options = KafkaOptions(
         servers=servers,
         prefix=_prefix(given.pop("topic_prefix", "")),
         replication=_count("replication-factor", given.pop("replication_factor", None)),

@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from .. import LATEST, Record
 
 
-class Batch(DefaultRecordBatch):  # type: ignore[misc]  # the client comes without types
+class RecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the client comes without types
     """The records of a batch, or one that says why there are none."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class Batches:
     def next_batch(self) -> Any:
         batch = self._records.next_batch()
         if isinstance(batch, DefaultRecordBatch):
-            batch.__class__ = Batch
+            batch.__class__ = RecordBatch
         return batch
 
 

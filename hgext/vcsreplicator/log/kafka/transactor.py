@@ -11,7 +11,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import Fenced, ReplicationError, Unavailable
-from .. import Message, check_message
+from .. import NewRecord, check_message
 from .broker import OWNERS, Broker
 from .clients import close_producer, rim, wait, warm
 
@@ -41,7 +41,7 @@ class KafkaTransactor:
 
     def commit(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[NewRecord],
         *,
         group: str | None = None,
         positions: Mapping[TopicPartitionKey, int] | None = None,

@@ -24,7 +24,7 @@ from typing import Self
 
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import BadConfig, Fenced, Rejected, Unavailable
-from .. import Message, Positions, Reader, Topic, Transactor, check_message, partition_of
+from .. import NewRecord, Positions, Reader, Topic, Transactor, check_message, partition_of
 from . import statements as sql
 from .connection import Connection, create_database
 from .doorbell import ring
@@ -97,7 +97,7 @@ class SqliteLog:
 
     # Records
 
-    def append(self, messages: Sequence[Message], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         for message in messages:
             check_message(message)
         if not messages:
@@ -124,7 +124,7 @@ class SqliteLog:
 
     def commit(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[NewRecord],
         group: str | None,
         positions: Mapping[TopicPartition, int],
         fence: Callable[[Connection], None],
@@ -231,7 +231,7 @@ class SqliteLog:
             raise BadConfig(f"topic {name}: no partition {partition}, expected 0 to {len(topic.streams) - 1}")
         return topic.streams[partition]
 
-    def _append(self, connection: Connection, messages: Sequence[Message]) -> list[tuple[int, int]]:
+    def _append(self, connection: Connection, messages: Sequence[NewRecord]) -> list[tuple[int, int]]:
         now = self._clock.now()
         note_time(connection, now)
         next_offsets: dict[int, int] = {}
@@ -274,7 +274,7 @@ class SqliteLog:
         elif retention is not None:
             remove_expired(connection, stream, before(connection, now, retention), limit)
 
-    def _ring(self, messages: Sequence[Message]) -> None:
+    def _ring(self, messages: Sequence[NewRecord]) -> None:
         ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})
 
 
@@ -286,7 +286,7 @@ class SqliteTransactor:
 
     def commit(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[NewRecord],
         *,
         group: str | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
@@ -312,7 +312,7 @@ def _add_topic(connection: Connection, topic: Topic) -> None:
         connection.run(sql.ADD_STREAM, id_, partition)
 
 
-def _partition(message: Message, partitions: int) -> int:
+def _partition(message: NewRecord, partitions: int) -> int:
     if message.partition is not None:
         return message.partition
     return partition_of(message.key or "", partitions)

@@ -26,14 +26,14 @@ from ...log import EVENTS, Log
 from ...status import Follower, Picture
 from ...words.clock import Clock, SystemClock
 from ...words.errors import Refused
-from ...words.levels import Reason, State
+from ...words.levels import Reason, RepositoryState
 from ...words.retry import Backoff
 from ...words.roster import MirrorState, Verb
 from ...words.rules import Rules
 from ...words.shape import within
 from ..service import alone
 from ..settings import MirrorSettings
-from ..task import Found, Outcome, Scan, Task
+from ..task import FoundRepository, Scan, Task, TaskOutcome
 from . import crew
 from .verify import carried, must_have
 
@@ -66,7 +66,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class CopyFailed:
     """A repository that could not be copied just now; `is_final` when this run tries no more."""
 
     path: str
@@ -74,12 +74,12 @@ class Trouble:
     is_final: bool
 
 
-Told = Callable[[Progress | Trouble], None]
+Told = Callable[[Progress | CopyFailed], None]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Job:
-    state: State
+class _BootstrapJob:
+    state: RepositoryState
     attempts: int = 0
     bytes: int = 0
     is_done: bool = False
@@ -139,9 +139,11 @@ def _join(picture: Picture, name: str, ask: Ask) -> None:
         ask(Verb.JOIN, None)
 
 
-def _missing(settings: MirrorSettings, wanted: list[State], stop: threading.Event, clock: Clock) -> list[_Job]:
+def _missing(
+    settings: MirrorSettings, wanted: list[RepositoryState], stop: threading.Event, clock: Clock
+) -> list[_BootstrapJob]:
     """A job for each repository, done already if what is here reaches as far as the log did."""
-    found: list[Found] = []
+    found: list[FoundRepository] = []
 
     def take(_job: None, answer: Any) -> float | None:
         if answer is None:
@@ -151,10 +153,10 @@ def _missing(settings: MirrorSettings, wanted: list[State], stop: threading.Even
 
     crew.work(settings, [None], task=lambda _job: Scan(), decide=take, stop=stop, clock=clock)
     here = {each.level.repository: each for each in found if each.level is not None and not each.is_aside}
-    return [_Job(state=state, is_done=_is_there(here.get(state.repository), state)) for state in wanted]
+    return [_BootstrapJob(state=state, is_done=_is_there(here.get(state.repository), state)) for state in wanted]
 
 
-def _is_there(found: Found | None, state: State) -> bool:
+def _is_there(found: FoundRepository | None, state: RepositoryState) -> bool:
     level = found.level if found else None
     return level is not None and level.incarnation == state.incarnation and level.seq >= state.seq
 
@@ -162,7 +164,7 @@ def _is_there(found: Found | None, state: State) -> bool:
 def _copy(
     settings: MirrorSettings,
     options: BootstrapSettings,
-    jobs: list[_Job],
+    jobs: list[_BootstrapJob],
     look: Callable[[], Picture],
     told: Told,
     stop: threading.Event,
@@ -172,11 +174,11 @@ def _copy(
     backoff = Backoff(first=settings.retry_first, longest=settings.retry_longest)
     counted = float("-inf")
 
-    def task(job: _Job) -> Task:
+    def task(job: _BootstrapJob) -> Task:
         job.attempts += 1
         return Task(repository=job.state.repository, path=job.state.path, folder=None, heal=Reason.BOOTSTRAP)
 
-    def decide(job: _Job, outcome: Outcome | None) -> float | None:
+    def decide(job: _BootstrapJob, outcome: TaskOutcome | None) -> float | None:
         trouble = outcome.trouble if outcome else None
         if outcome is not None and trouble is None and outcome.level is not None and outcome.folder is not None:
             job.is_done, job.bytes = True, size_of(Path(outcome.folder) / ".hg")
@@ -195,7 +197,7 @@ def _copy(
             shutil.rmtree(staging / job.state.repository, ignore_errors=True)
             return None
         job.is_failed = not (trouble and trouble.passing) and job.attempts >= ATTEMPTS
-        told(Trouble(path=job.state.path, note=note, is_final=job.is_failed))
+        told(CopyFailed(path=job.state.path, note=note, is_final=job.is_failed))
         return None if job.is_failed else backoff.delay(job.attempts)
 
     def turn() -> None:
@@ -210,7 +212,7 @@ def _copy(
     told(_progress(jobs, 0))
 
 
-def _progress(jobs: list[_Job], half_made: int) -> Progress:
+def _progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
     return Progress(
         total=len(jobs),
         present=sum(job.is_done for job in jobs),
@@ -219,7 +221,7 @@ def _progress(jobs: list[_Job], half_made: int) -> Progress:
     )
 
 
-def _refuse_incomplete(jobs: list[_Job]) -> None:
+def _refuse_incomplete(jobs: list[_BootstrapJob]) -> None:
     failed = [job.state.path for job in jobs if job.is_failed]
     if failed:
         named = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")

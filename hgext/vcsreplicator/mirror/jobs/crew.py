@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ...words.clock import Clock
-from ..pool import Answered, Lane, Pool
+from ..pool import Answered, Lane, WorkerPool
 from ..settings import MirrorSettings
 
 Job = TypeVar("Job")
@@ -33,7 +33,7 @@ def work(
     to try again, None when the job is done. Jobs start at least `pace` seconds apart. `turn` is called ten times a second.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    pool = Pool(settings, inbox.put)
+    pool = WorkerPool(settings, inbox.put)
     due = [(0.0, number) for number in range(len(jobs))]
     running: dict[int, int] = {}
     start = float("-inf")

@@ -18,9 +18,9 @@ from ...log import Log
 from ...status import Follower, Picture
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import Unavailable
-from ...words.levels import State
+from ...words.levels import RepositoryState
 from ...words.shape import within
-from ..comparison import Outcome, Verdict, judge
+from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings
 from ..task import Look, Looked
 from . import crew
@@ -30,7 +30,7 @@ DIFFERING = Gauge(
     "vcsreplicator_verify_differing_repositories", "Repositories that differ, in the last round", ["mirror"]
 )
 RETRY = 5.0
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 Told = Callable[[Verdict], None]
 
@@ -53,20 +53,20 @@ class VerifySettings:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Job:
-    state: State
+class _VerifyJob:
+    state: RepositoryState
     since: float | None = None
     before: str = ""
     is_over: bool = False
 
 
-def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[State]:
+def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
     """What the mirror must have, by path; with `paths` only those."""
     wanted = (state for state in picture.states.values() if not paths or state.path in paths)
     return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
 
 
-def must_have(picture: Picture, mirror: str, state: State) -> bool:
+def must_have(picture: Picture, mirror: str, state: RepositoryState) -> bool:
     """Whether the mirror carries the repository, which is not deleted."""
     known = picture.roster.mirror(mirror) if picture.roster else None
     return not state.deleted and (known is None or known.carries(state.path))
@@ -85,16 +85,16 @@ def compare(
     """One round over the mirror's repositories (or those at `paths`); `told` gets one verdict for each."""
     follower = Follower(events)
     try:
-        jobs = [_Job(state=state) for state in carried(follower.update(), settings.name, paths)]
+        jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
 
-        def task(job: _Job) -> Look:
+        def task(job: _VerifyJob) -> Look:
             if job.since is not None:  # it may have been renamed or deleted since
                 picture = follower.update()
                 job.state = picture.states.get(job.state.repository, job.state)
                 job.is_over = not must_have(picture, settings.name, job.state)
             return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
 
-        def decide(job: _Job, looked: Any) -> float | None:
+        def decide(job: _VerifyJob, looked: Any) -> float | None:
             return _decide(job, looked, settings.name, options, clock.monotonic(), told)
 
         working = replace(settings, heavy_workers=options.workers)
@@ -104,17 +104,17 @@ def compare(
 
 
 def _decide(
-    job: _Job, looked: Looked | None, mirror: str, options: VerifySettings, now: float, told: Told
+    job: _VerifyJob, looked: Looked | None, mirror: str, options: VerifySettings, now: float, told: Told
 ) -> float | None:
     """Tells the verdict, or says in how many seconds to look again."""
     state = job.state
     if job.is_over:
         return None
     outcome, note, seq = _outcome(looked)
-    if outcome is not Outcome.EQUAL:
+    if outcome is not ComparisonOutcome.EQUAL:
         is_first = job.since is None
         job.since = now if job.since is None else job.since
-        is_settled = outcome is Outcome.DIFFERS and looked is not None and _is_one(looked)
+        is_settled = outcome is ComparisonOutcome.DIFFERS and looked is not None and _is_one(looked)
         is_sure = job.before == note if is_settled else now - job.since >= options.patience
         job.before = note
         if is_first or not is_sure:
@@ -129,14 +129,14 @@ def _is_one(looked: Looked) -> bool:
     return here is not None and there is not None and here.repository == there.repository
 
 
-def _outcome(looked: Looked | None) -> tuple[Outcome, str, int]:
+def _outcome(looked: Looked | None) -> tuple[ComparisonOutcome, str, int]:
     if looked is None:
-        return Outcome.UNREACHABLE, "the process that looked died", 0
+        return ComparisonOutcome.UNREACHABLE, "the process that looked died", 0
     seq = looked.here.seq if looked.here else 0
     if looked.there is None:
-        return Outcome.UNREACHABLE, looked.problem, seq
+        return ComparisonOutcome.UNREACHABLE, looked.problem, seq
     if looked.problem:
-        return Outcome.DIFFERS, looked.problem, seq
+        return ComparisonOutcome.DIFFERS, looked.problem, seq
     return *judge(looked.here, looked.there), seq
 
 
@@ -156,7 +156,7 @@ def run(
     """
     ready()
     while not stop.is_set():
-        began, counts = clock.monotonic(), dict.fromkeys(Outcome, 0)
+        began, counts = clock.monotonic(), dict.fromkeys(ComparisonOutcome, 0)
 
         def count(verdict: Verdict) -> None:
             counts[verdict.outcome] += 1  # noqa: B023
@@ -167,23 +167,27 @@ def run(
         try:
             compare(settings, events, options, told=count, stop=stop, clock=clock)
         except Unavailable as error:
-            log.warning("log unavailable", reason=str(error))
+            logger.warning("log unavailable", reason=str(error))
             stop.wait(RETRY)
             continue
         except Exception:
-            log.exception("round failed", mirror=settings.name)
+            logger.exception("round failed", mirror=settings.name)
             stop.wait(RETRY)
             continue
-        DIFFERING.labels(settings.name).set(counts[Outcome.DIFFERS])
-        log.info("compared", mirror=settings.name, **{outcome.value: number for outcome, number in counts.items()})
+        DIFFERING.labels(settings.name).set(counts[ComparisonOutcome.DIFFERS])
+        logger.info("compared", mirror=settings.name, **{outcome.value: number for outcome, number in counts.items()})
         stop.wait(max(0.0, began + options.rest - clock.monotonic()))
 
 
 def tell(verdict: Verdict) -> None:
     """A log line for whoever must act."""
-    if verdict.outcome is Outcome.EQUAL:
+    if verdict.outcome is ComparisonOutcome.EQUAL:
         return
-    speak = log.error if verdict.outcome in (Outcome.DIFFERS, Outcome.AHEAD, Outcome.MISSING) else log.warning
+    speak = (
+        logger.error
+        if verdict.outcome in (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
+        else logger.warning
+    )
     speak(
         "not equal",
         mirror=verdict.mirror,

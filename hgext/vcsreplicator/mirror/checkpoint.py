@@ -14,7 +14,7 @@ _LIMIT = 256 * 1024 * 1024  # a snapshot may move every bookmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Checkpoint:
     """The repository after event `seq`, as the mirror has it.
 
     `length` and `tip` are the mirror's own changelog then (unfiltered) and `push` its newest push id: what a release of this
@@ -55,14 +55,14 @@ class Level:
         return told is not None and told[0] == self.seq and told[1:] != (self.id, self.digest)
 
 
-def level_of(record: bytes) -> Level:
+def checkpoint_of(record: bytes) -> Checkpoint:
     """The level in a record of the file; raises MalformedEvent."""
-    return from_json(Level, record, limit=_LIMIT)
+    return from_json(Checkpoint, record, limit=_LIMIT)
 
 
-def before_first(repository: str, incarnation: str, path: str, generation: int) -> Level:
+def before_first(repository: str, incarnation: str, path: str, generation: int) -> Checkpoint:
     """The level of a repository that has no event yet."""
-    return Level(
+    return Checkpoint(
         repository=repository,
         incarnation=incarnation,
         path=path,
@@ -77,7 +77,7 @@ def before_first(repository: str, incarnation: str, path: str, generation: int) 
     )
 
 
-def with_former(level: Level, before: Level | None) -> Level:
+def with_former(level: Checkpoint, before: Checkpoint | None) -> Checkpoint:
     """The level as the successor of `before`: a former incarnation of the repository is remembered."""
     if before is None or before.repository != level.repository:
         return level

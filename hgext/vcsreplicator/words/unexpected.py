@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Exceptions that nobody foresaw while one record is worked on: the record becomes a reject, and the service goes on.
+"""Unexpected exceptions while one record is handled: the record becomes a reject, and the service goes on.
 
-Whatever was half done with the record must not count: throw it away, and do the work again without the record. What the machine is
-short of, such as memory or room on a disk, is no fault of the record.
+Half-done work on the record must not count: the caller discards it and repeats the work without the record. A shortage of the
+machine, such as of memory or of space on a disk, is not a fault of the record.
 """
 
 import traceback
 from dataclasses import dataclass
 
-from .errors import ReplicationError
+from .errors import Rejected, ReplicationError
 from .passing import is_passing
 
+# The last characters of a traceback are kept, this many.
 TRACEBACK_KEPT = 16 * 1024
-"""Characters of a traceback that are kept, the last ones."""
 
 REASON_KEPT = 300
 
@@ -25,15 +25,23 @@ class Fault:
     traceback: str
 
 
+class UnexpectedError(Rejected):
+    """A record or message that cannot be handled because of an unexpected exception."""
+
+    def __init__(self, found: Fault) -> None:
+        super().__init__(found.reason)
+        self.traceback = found.traceback
+
+
 def fault(error: Exception) -> Fault | None:
-    """What to keep of the exception; None if it was foreseen, or is no fault of what was worked on."""
+    """Describe an unexpected exception; None if it is one of ours, or a shortage of the machine."""
     if isinstance(error, ReplicationError | MemoryError) or is_passing(error):
         return None
     try:
         text = str(error)
     except Exception as other:  # a text may need what made it fail, such as the digits of an endless number
         text = f"no text: {type(other).__name__}"
-    reason = f"unforeseen {type(error).__name__}: {text}"[:REASON_KEPT]
+    reason = f"unexpected {type(error).__name__}: {text}"[:REASON_KEPT]
     return Fault(reason=" ".join(reason.split()), traceback="".join(_lines(error))[-TRACEBACK_KEPT:])
 
 

@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
-from hgext.vcsreplicator.words.unforeseen import TRACEBACK_KEPT, fault
+from hgext.vcsreplicator.words.unexpected import TRACEBACK_KEPT, fault
 
 
 def raised(error: Exception) -> Exception:
@@ -19,7 +19,7 @@ def raised(error: Exception) -> Exception:
 def test_a_fault_is_one_line_and_a_traceback() -> None:
     found = fault(raised(KeyError("two\nlines")))
     assert found is not None
-    assert found.reason == "unforeseen KeyError: 'two\\nlines'"
+    assert found.reason == "unexpected KeyError: 'two\\nlines'"
     assert found.traceback.startswith("Traceback")
     assert "in raised" in found.traceback
 
@@ -40,7 +40,7 @@ def test_an_error_that_cannot_be_told_is_kept_all_the_same() -> None:
 
     found = fault(raised(Silent()))
     assert found is not None
-    assert found.reason == "unforeseen Silent: no text: ValueError"
+    assert found.reason == "unexpected Silent: no text: ValueError"
     assert "in raised" in found.traceback
 
 
