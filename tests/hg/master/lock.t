@@ -51,8 +51,8 @@ The relay opens it too.
 
   $ python "$TESTDIR/master-finish.py" $TESTTMP/repos
   $ python - <<E
-  > from hgext.vcsreplicator.hg.master.relaying import Repositories
-  > print(len(Repositories({"$TESTTMP/repos": ""}, "hg://master").open("$TESTTMP/repos/one").changelog))
+  > from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+  > print(len(MasterRepositories({"$TESTTMP/repos": ""}, "hg://master").open("$TESTTMP/repos/one").changelog))
   > E
   1
   $ hgm -R repos/one tip --config vcsreplicator.lock=perhaps
