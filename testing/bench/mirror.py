@@ -123,7 +123,7 @@ def _start() -> Row:
         bench.send(author)
         with bench.mirror():
             bench.wait_applied(author)
-        level = bench.found()[author.repository].level
+        level = bench.found()[author.repository].checkpoint
         assert level is not None
         states = []
         for number in range(REPOSITORIES):

@@ -30,7 +30,9 @@ def main(file: str) -> None:
         left = items[start : start + BATCH]
         while left:
             gone = max(
-                gone, *(f.level.seq for f in _of(settings, left[0].event.repository) if f.is_aside and f.level), 0
+                gone,
+                *(f.checkpoint.seq for f in _of(settings, left[0].event.repository) if f.is_aside and f.checkpoint),
+                0,
             )
             left = [item for item in left if item.event.seq > gone]
             if left:
@@ -55,7 +57,11 @@ def _perform(hands: Hands, settings: MirrorSettings, items: list[ReadEvent], rel
 
 
 def _of(settings: MirrorSettings, repository: str) -> list:  # type: ignore[type-arg]
-    return [f for f in scan(settings.root, settings.folder) if f.level is not None and f.level.repository == repository]
+    return [
+        f
+        for f in scan(settings.root, settings.folder)
+        if f.checkpoint is not None and f.checkpoint.repository == repository
+    ]
 
 
 if __name__ == "__main__":

@@ -237,7 +237,7 @@ class Bench:
     def found(self) -> dict[str, FoundRepository]:
         """What is on the mirror's disk, by repository."""
         state = self.settings().folder
-        return {f.level.repository: f for f in scan.scan(str(self.root), state) if f.level and not f.is_aside}
+        return {f.checkpoint.repository: f for f in scan.scan(str(self.root), state) if f.checkpoint and not f.is_aside}
 
     def where(self, author: Author) -> Path:
         """The mirror's folder of a repository: where it stands, or would."""

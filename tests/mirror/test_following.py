@@ -47,12 +47,12 @@ def test_attempts_come_ever_more_slowly() -> None:
 
 
 def test_reading_goes_on_behind_the_level_that_came_from_the_log() -> None:
-    following = Following(id="1" * 32, path="a", level=replace(LEVEL, partition=3, offset=41))
+    following = Following(id="1" * 32, path="a", checkpoint=replace(LEVEL, partition=3, offset=41))
     assert resume_offset(following, note(Reason.LOCKED)) == 42
 
 
 def test_after_a_snapshot_reading_goes_on_where_the_note_says() -> None:
-    assert resume_offset(Following(id="1" * 32, path="a", level=LEVEL), note(Reason.GAP)) == 7
+    assert resume_offset(Following(id="1" * 32, path="a", checkpoint=LEVEL), note(Reason.GAP)) == 7
     assert resume_offset(Following(id="1" * 32, path="a"), note(Reason.GAP)) == 7
 
 
@@ -62,7 +62,7 @@ def test_after_a_snapshot_reading_goes_on_where_the_note_says() -> None:
         ({}, True),
         ({"incarnation": "3" * 32}, False),  # of a history that was adopted over, or of one that is to come
         ({"incarnation": None}, False),
-        ({"level": None}, False),
+        ({"checkpoint": None}, False),
         ({"told": (5, LEVEL.id, LEVEL.digest)}, True),
         ({"told": (5, "f" * 64, LEVEL.digest)}, False),  # the aggregator saw another event in its place
         ({"told": (5, LEVEL.id, "f" * 64)}, False),
@@ -75,6 +75,6 @@ def test_after_a_snapshot_reading_goes_on_where_the_note_says() -> None:
     ],
 )
 def test_what_is_released_is_served_only_of_the_history_that_is_there(members: dict[str, Any], may: bool) -> None:
-    level = replace(LEVEL, seq=5)
-    sound = {"level": level, "incarnation": level.incarnation, "released": 5, "serving": 4}
+    checkpoint = replace(LEVEL, seq=5)
+    sound = {"checkpoint": checkpoint, "incarnation": checkpoint.incarnation, "released": 5, "serving": 4}
     assert Following(id="1" * 32, path="a", **{**sound, **members}).may_release is may

@@ -225,10 +225,10 @@ def test_an_adopted_master_is_followed_as_a_new_incarnation(bench: Bench) -> Non
         patient.event(Type.SYNC, detail={"reason": "adopted", "bootstrap": "false"})
         push(bench, patient, neighbour)
         bench.wait_applied(patient, neighbour)
-    level = bench.found()[patient.repository].level
-    assert level is not None
-    assert level.incarnation == "d" * 32
-    assert len(level.former) == 1
+    checkpoint = bench.found()[patient.repository].checkpoint
+    assert checkpoint is not None
+    assert checkpoint.incarnation == "d" * 32
+    assert len(checkpoint.former) == 1
     assert equal(bench, patient)
 
 
@@ -249,9 +249,9 @@ def damage(bench: Bench, author: Author, what: str) -> None:
             flip(store / "00manifest.i", 70)
         case "store lost":
             shutil.rmtree(store)
-        case "level damaged":
+        case "checkpoint damaged":
             flip(store / "replicated.log", -10)
-        case "level lost":
+        case "checkpoint lost":
             (store / "replicated.log").unlink()
         case "folder deleted":
             shutil.rmtree(folder)
@@ -279,8 +279,8 @@ def flip(file: Path, at: int) -> None:
         "bit flipped in the changelog",
         "bit flipped in the manifest",
         "store lost",
-        "level damaged",
-        "level lost",
+        "checkpoint damaged",
+        "checkpoint lost",
         "folder deleted",
         "requirements damaged",
         "abandoned lock",
@@ -389,7 +389,7 @@ def test_a_store_restored_from_yesterday_is_believed_and_caught_up(bench: Bench)
     shutil.rmtree(store)
     (bench.folder / "yesterday").rename(store)
     with bench.mirror():
-        bench.wait(lambda acks: acks[patient.repository].applied == 2, "the lower level")
+        bench.wait(lambda acks: acks[patient.repository].applied == 2, "the lower checkpoint")
         bench.wait_applied(patient, neighbour)
     assert equal(bench, patient)
 

@@ -226,8 +226,8 @@ def test_a_bundle_that_is_more_than_changesets_and_markers_is_refused(
     assert outcome is not None
     assert outcome.trouble is not None
     assert why in outcome.trouble.note
-    assert outcome.level is not None
-    assert outcome.level.seq == 1
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.seq == 1
 
 
 @pytest.mark.parametrize("kind", [Type.CHANGED, Type.HGRC])
@@ -242,9 +242,9 @@ def test_an_event_with_another_digest_is_not_applied(bench: Bench, hands: Hands,
     assert outcome.trouble is not None
     assert outcome.trouble.reason is Reason.DIVERGED
     [found] = bench.found().values()
-    assert found.level is not None
-    assert found.level.seq == 1
-    assert (found.level.length, bench.hg(author, "log", "-T", "x")) == (0, "")
+    assert found.checkpoint is not None
+    assert found.checkpoint.seq == 1
+    assert (found.checkpoint.length, bench.hg(author, "log", "-T", "x")) == (0, "")
     outcome = perform(hands, author.frames[-1][1])
     assert outcome is not None
     assert outcome.trouble is None
@@ -269,8 +269,8 @@ def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, ha
     assert outcome.trouble is not None
     assert outcome.trouble.reason is Reason.BLOB_MISSING
     assert "another hash" in outcome.trouble.note
-    assert outcome.level is not None
-    assert outcome.level.seq == 1
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.seq == 1
     file.write_bytes(body)
     outcome = perform(hands, wire.encode(event, attachment))
     assert outcome is not None
@@ -303,8 +303,8 @@ def test_an_event_in_the_middle_of_a_batch_that_does_not_follow_the_one_before_i
     assert outcome.done == 3
     assert outcome.trouble is not None
     assert outcome.trouble.reason is reason
-    assert outcome.level is not None
-    assert (outcome.level.seq, outcome.level.id) == (3, author.frames[2][0].id)
+    assert outcome.checkpoint is not None
+    assert (outcome.checkpoint.seq, outcome.checkpoint.id) == (3, author.frames[2][0].id)
 
 
 def push_with(author: Author, body: bytes) -> None:

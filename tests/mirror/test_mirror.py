@@ -68,7 +68,7 @@ def test_records_that_stand_twice_are_applied_once(bench: Bench) -> None:
     with bench.mirror():
         bench.wait_applied(author)
         eventually(bench.everything_passed, "all positions stored")
-    assert bench.found()[author.repository].level.seq == 3  # type: ignore[union-attr]
+    assert bench.found()[author.repository].checkpoint.seq == 3  # type: ignore[union-attr]
     assert bench.errors() == []
 
 
@@ -146,8 +146,8 @@ def test_a_censored_revision_is_erased_and_later_pushes_follow(bench: Bench) -> 
     assert bench.hg(author, "cat", "-r", "0", str(bench.where(author) / "key"), *ignore) == ""
     assert log_of(bench, author) == log_of(bench, author, bench.master_root)
     found = bench.found()[author.repository]
-    assert found.level is not None
-    assert found.level.digest == author.digest
+    assert found.checkpoint is not None
+    assert found.checkpoint.digest == author.digest
 
 
 def test_a_renamed_repository_moves_and_leaves_no_folder(bench: Bench) -> None:

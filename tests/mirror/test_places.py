@@ -39,22 +39,22 @@ class Mirror:
         self.settings = MirrorSettings(name="alpha", root=str(folder / "root"), master="http://127.0.0.1:9/")
         self.ui = prepare()
         self.url = self.settings.root + "/p"
-        self.old = self.level(OLD, 1, seq=2)
-        self.new = self.level(NEW, 2, seq=1)
+        self.old = self.checkpoint(OLD, 1, seq=2)
+        self.new = self.checkpoint(NEW, 2, seq=1)
         self.make(self.url, self.old, serving=1)
         self.make(self.waiting(NEW), self.new)
 
-    def level(self, repository: str, generation: int, *, seq: int) -> Checkpoint:
+    def checkpoint(self, repository: str, generation: int, *, seq: int) -> Checkpoint:
         first = before_first(repository, repository, "p", generation)
         return replace(first, seq=seq, id=repository[0] * 64, digest=repository[0] * 64)
 
-    def make(self, folder: str, level: Checkpoint, *, serving: int = 0) -> None:
+    def make(self, folder: str, checkpoint: Checkpoint, *, serving: int = 0) -> None:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         repo = OpenRepositories(self.ui, 1).create(folder)
         with locked(repo):
-            replicated.record(repo, level)
+            replicated.record(repo, checkpoint)
         if serving:
-            watermark.write_watermark(repo, seq=serving, length=0, tip=level.tip, push_id=None)
+            watermark.write_watermark(repo, seq=serving, length=0, tip=checkpoint.tip, push_id=None)
 
     def waiting(self, repository: str) -> str:
         return place.waiting_of(self.settings.folder, repository)
@@ -70,11 +70,11 @@ class Mirror:
     def at(self, folder: str) -> tuple[str, int, int] | None:
         """Repository, sequence and what is served; the locks of it are free."""
         found = scan.look(folder)
-        if found is None or found.level is None:
+        if found is None or found.checkpoint is None:
             return None
         with locked(OpenRepositories(self.ui, 1).open(folder)):
             pass
-        return found.level.repository, found.level.seq, found.serving
+        return found.checkpoint.repository, found.checkpoint.seq, found.serving
 
 
 @pytest.fixture
@@ -209,12 +209,12 @@ def test_what_leaves_does_not_take_along_what_took_its_place(mirror: Mirror, mon
 def test_a_copy_takes_the_place_where_its_repository_is_by_then(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, level = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
+    made, checkpoint = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
 
     def copy(*_: object) -> tuple[str, Checkpoint]:
-        mirror.make(made, level)
+        mirror.make(made, checkpoint)
         assert mirror.release_new().trouble is None  # a copy takes minutes
-        return made, level
+        return made, checkpoint
 
     monkeypatch.setattr(healing, "copy_beside", copy)
     assert mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble is None
@@ -226,14 +226,14 @@ def test_a_copy_takes_the_place_where_its_repository_is_by_then(
 def test_a_repair_never_replaces_what_took_its_place_at_the_last_moment(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    made, level = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
+    made, checkpoint = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
 
     def displace() -> None:
         assert mirror.release_new().trouble is None
 
     def copy(*_: object) -> tuple[str, Checkpoint]:
-        mirror.make(made, level)
-        return made, level
+        mirror.make(made, checkpoint)
+        return made, checkpoint
 
     monkeypatch.setattr(healing, "copy_beside", copy)
     monkeypatch.setattr(healing, "master_repository", lambda *_: OLD)
@@ -252,7 +252,7 @@ def test_two_that_are_released_at_a_free_path_at_once_both_find_a_place(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     third = "c" * 32
-    mirror.make(mirror.waiting(third), mirror.level(third, 3, seq=1))
+    mirror.make(mirror.waiting(third), mirror.checkpoint(third, 3, seq=1))
 
     def come_first() -> None:
         assert mirror.perform(third, mirror.waiting(third), released=1).trouble is None
@@ -271,7 +271,7 @@ def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     third, real, looks = "c" * 32, releasing._may_displace, []
-    mirror.make(mirror.waiting(third), mirror.level(third, 3, seq=1))
+    mirror.make(mirror.waiting(third), mirror.checkpoint(third, 3, seq=1))
 
     def may_displace(*arguments: Any) -> bool:
         looks.append(real(*arguments))
@@ -324,7 +324,7 @@ def test_the_mirrors_own_folders_stay_when_they_are_empty(mirror: Mirror) -> Non
 
 def test_what_is_renamed_to_where_a_newer_one_lives_leaves_its_former_place(mirror: Mirror) -> None:
     third = "c" * 32
-    mirror.make(mirror.settings.root + "/q", replace(mirror.level(third, 5, seq=1), path="q"), serving=1)
+    mirror.make(mirror.settings.root + "/q", replace(mirror.checkpoint(third, 5, seq=1), path="q"), serving=1)
     with locked(repo := OpenRepositories(mirror.ui, 1).open(mirror.url)):
         replicated.record(repo, replace(mirror.old, seq=3, path="q"))
     assert mirror.perform(OLD, mirror.url, released=3).trouble is None
@@ -356,7 +356,7 @@ def read_through(mirror: Mirror, repository: str, folder: str) -> Checked:
     return check(OpenRepositories(mirror.ui, 1), mirror.settings, Check(repository=repository, folder=folder, seq=2))
 
 
-@pytest.mark.parametrize("damage", ["changelog", "level"])
+@pytest.mark.parametrize("damage", ["changelog", "checkpoint"])
 def test_a_check_says_nothing_of_a_repository_from_what_took_its_place(mirror: Mirror, damage: str) -> None:
     assert mirror.release_new().trouble is None
     file = "00changelog.i" if damage == "changelog" else "replicated.log"
@@ -379,7 +379,7 @@ def test_a_check_of_what_is_moved_away_at_its_beginning_is_undecided(
 def test_a_check_finds_a_repository_that_is_gone_and_one_that_was_restored(mirror: Mirror) -> None:
     shutil.rmtree(mirror.url)
     assert read_through(mirror, OLD, mirror.url).problem == "it is not here any more"
-    restored = mirror.level(OLD, 1, seq=1)
+    restored = mirror.checkpoint(OLD, 1, seq=1)
     mirror.make(mirror.url, restored)
     assert read_through(mirror, OLD, mirror.url).lower == restored
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The thread that writes what a mirror tells: levels before positions, the newest level of each key, over outages too."""
+"""The thread that writes what a mirror tells: levels before positions, the newest ack of each key, over outages too."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

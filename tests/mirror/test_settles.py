@@ -212,11 +212,11 @@ class World:
         self.mirror = Supervisor(self.settings, cast(Log, self), cast(Notes, self.notes), self.clock, {0: self.read})
         self.pool = Pool()
         self.mirror.pool, self.mirror.sender = self.pool, self.sender  # type: ignore[assignment]
-        for level in self.aside.values():
-            self.mirror.adopt(FoundRepository(folder="/aside", level=level, serving=0, is_aside=True), None)
-        for repository, (level, serving) in self.disk.items():
+        for checkpoint in self.aside.values():
+            self.mirror.adopt(FoundRepository(folder="/aside", checkpoint=checkpoint, serving=0, is_aside=True), None)
+        for repository, (checkpoint, serving) in self.disk.items():
             self.mirror.adopt(
-                FoundRepository(folder="/x", level=level, serving=serving), self.sender.acks.get(repository)
+                FoundRepository(folder="/x", checkpoint=checkpoint, serving=serving), self.sender.acks.get(repository)
             )
         self.mirror.settle(dict(self.sender.acks))
         for repository, state in self.told.items():
@@ -291,8 +291,8 @@ class World:
                     self.start()
             case 4 if self.disk:  # a backup is restored
                 repository = self.chance.choice(sorted(self.disk))
-                level, _ = self.disk[repository]
-                earlier = next(c for c in self.chains if c.repository == repository).events[: level.seq]
+                checkpoint, _ = self.disk[repository]
+                earlier = next(c for c in self.chains if c.repository == repository).events[: checkpoint.seq]
                 if earlier:
                     event = self.chance.choice(earlier)
                     self.disk[repository] = (reached(event, offset=-1), 0)
@@ -327,26 +327,26 @@ class World:
                 if fails is not None and self.chance.random() < 0.5:
                     trouble = fails
                     break
-                level = self.disk[task.repository][0] if task.repository in self.disk else None
-                step = plan(item.event, level)
+                checkpoint = self.disk[task.repository][0] if task.repository in self.disk else None
+                step = plan(item.event, checkpoint)
                 if step.act is Act.TROUBLE:
                     trouble = Trouble(reason=step.reason or Reason.CORRUPT, note=step.why)
                     break
                 done += 1
                 if step.act in (Act.APPLY, Act.CREATE):
-                    level = reached(item.event, offset=item.offset)
+                    checkpoint = reached(item.event, offset=item.offset)
                     if item.event.type is Type.DELETED:
-                        gone = self.aside[task.repository] = replace(level, deleted=True)
+                        gone = self.aside[task.repository] = replace(checkpoint, deleted=True)
                         del self.disk[task.repository]
                     else:
                         serving = self.disk[task.repository][1] if task.repository in self.disk else 0
-                        self.disk[task.repository] = (level, serving)
-        level, serving = self.disk.get(task.repository, (None, 0))
-        if level is not None and trouble is None:
-            serving = max(serving, min(task.released, level.seq))
-            self.disk[task.repository] = (level, serving)
+                        self.disk[task.repository] = (checkpoint, serving)
+        checkpoint, serving = self.disk.get(task.repository, (None, 0))
+        if checkpoint is not None and trouble is None:
+            serving = max(serving, min(task.released, checkpoint.seq))
+            self.disk[task.repository] = (checkpoint, serving)
         return TaskOutcome(
-            repository=task.repository, done=done, level=level, folder="/x" if level else None, serving=serving,
+            repository=task.repository, done=done, checkpoint=checkpoint, folder="/x" if checkpoint else None, serving=serving,
             trouble=trouble, gone=gone,
         )  # fmt: skip
 

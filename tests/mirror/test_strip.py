@@ -26,7 +26,7 @@ class Mirror:
         shutil.copytree(author.folder, folder / "mirror")
         self.repo = factory.repository(author._ui, bytes(folder / "mirror")).unfiltered()
         tip = observe.tip(self.repo)
-        self.level = Checkpoint(
+        self.checkpoint = Checkpoint(
             repository=author.repository,
             incarnation=author.incarnation,
             path=author.path,
@@ -42,13 +42,13 @@ class Mirror:
 
     def release(self, length: int) -> None:
         tip = hex(self.repo.changelog.node(length - 1)).decode()
-        watermark.write_watermark(self.repo, seq=self.level.seq - 1, length=length, tip=tip, push_id=length)
+        watermark.write_watermark(self.repo, seq=self.checkpoint.seq - 1, length=length, tip=tip, push_id=length)
 
     def act(self) -> None:
         _, frame = self.author.frames[-1]
         item = ReadEvent(frame=decode(frame), partition=0, offset=1, size=len(frame))
         with locked(self.repo):
-            acts.act(self.repo, replicated.read(self.repo) or self.level, item, 2.0)
+            acts.act(self.repo, replicated.read(self.repo) or self.checkpoint, item, 2.0)
 
     @property
     def shown(self) -> list[str]:
@@ -101,11 +101,11 @@ def test_a_watermark_that_fits_nothing_is_not_made_valid_by_a_strip(author, bran
 
 def test_a_release_from_before_a_strip_finds_the_level_of_its_event(author, branches, tmp_path):
     mirror = Mirror(author, tmp_path)
-    replicated.record(mirror.repo, mirror.level)
+    replicated.record(mirror.repo, mirror.checkpoint)
     author.strip(branches[1])
     mirror.act()
-    level, _moved = replicated.find(mirror.repo, mirror.level.seq)
-    assert level == mirror.level
+    checkpoint, _moved = replicated.find(mirror.repo, mirror.checkpoint.seq)
+    assert checkpoint == mirror.checkpoint
 
 
 class Killed(Exception):

@@ -123,7 +123,7 @@ class Bench:
         self.mirror.take(Answered(worker=worker, answer=TaskOutcome(repository=worker.busy.repository, **outcome)))
 
     def applied(self, event: Event) -> None:
-        self.answer(self.pool.given[-1], done=1, level=level(event), folder="/x", serving=event.seq)
+        self.answer(self.pool.given[-1], done=1, checkpoint=checkpoint(event), folder="/x", serving=event.seq)
 
     def push_large(self) -> str:
         """A push of 60 MB to a repository of its own; which."""
@@ -146,7 +146,7 @@ class Bench:
         [event] = Chain(f"broken{self.chains}").take(1)
         self.read(event)
         trouble = Trouble(reason=Reason.DIVERGED, note="differs")
-        self.answer(self.pool.given[-1], done=0, level=None, folder=None, serving=0, trouble=trouble)
+        self.answer(self.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
 
     def passes(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -154,7 +154,7 @@ class Bench:
             self.mirror.turn(0)
 
 
-def level(event: Event, **members: Any) -> Checkpoint:
+def checkpoint(event: Event, **members: Any) -> Checkpoint:
     first = before_first(event.repository, event.incarnation, event.path, event.generation)
     return replace(first, seq=event.seq, id=event.id, digest=event.digest, **members)
 
@@ -183,7 +183,7 @@ def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: 
     worker = bench.pool.given[-1]
     bench.passes(6)
     trouble = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
-    bench.answer(worker, done=0, level=level(first), folder="/x", serving=1, trouble=trouble)
+    bench.answer(worker, done=0, checkpoint=checkpoint(first), folder="/x", serving=1, trouble=trouble)
     bench.passes(100)
     assert bench.notes.detached()[0].attempts > 0
 
@@ -195,7 +195,7 @@ def test_more_trouble_while_it_is_apart_does_not_move_where_a_repository_reads_o
     bench.answer(
         bench.pool.given[-1],
         done=0,
-        level=None,
+        checkpoint=None,
         folder=None,
         serving=0,
         trouble=Trouble(reason=Reason.DIVERGED, note="first"),
@@ -209,7 +209,7 @@ def test_more_trouble_while_it_is_apart_does_not_move_where_a_repository_reads_o
         bench.answer(
             bench.pool.given[-1],
             done=0,
-            level=None,
+            checkpoint=None,
             folder=None,
             serving=0,
             trouble=Trouble(reason=reason, note="more"),
@@ -247,13 +247,13 @@ def test_a_deletion_whose_ack_a_kill_prevented_is_acked_after_the_restart(bench:
     bench.read(created)
     bench.applied(created)
     acks = dict(bench.sender.acks)
-    gone = level(deleted, deleted=True)
+    gone = checkpoint(deleted, deleted=True)
     if known == "noted":
         bench.read(deleted)
-        bench.answer(bench.pool.given[-1], done=1, level=None, folder=None, serving=0, gone=gone)
+        bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
     bench.start({0: 1})
     if known == "aside":
-        bench.mirror.adopt(FoundRepository(folder="/aside", level=gone, serving=2, is_aside=True), None)
+        bench.mirror.adopt(FoundRepository(folder="/aside", checkpoint=gone, serving=2, is_aside=True), None)
     bench.mirror.settle(acks)
     bench.read(deleted)
     ack = bench.sender.acks[chain.repository]
@@ -268,17 +268,17 @@ def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_ack
     bench.read(created)
     bench.applied(created)
     bench.read(deleted)
-    gone = level(deleted, deleted=True)
-    bench.answer(bench.pool.given[-1], done=1, level=gone, folder="/x", serving=1)
+    gone = checkpoint(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=gone, folder="/x", serving=1)
     acks = dict(bench.sender.acks)
     assert (acks[chain.repository].applied, acks[chain.repository].serving) == (2, 1)
     bench.start({0: 2})
-    bench.mirror.adopt(FoundRepository(folder="/aside", level=gone, serving=1, is_aside=True), None)
+    bench.mirror.adopt(FoundRepository(folder="/aside", checkpoint=gone, serving=1, is_aside=True), None)
     bench.mirror.settle(acks)
     assert bench.sender.acks[chain.repository].serving == 2
 
 
-@pytest.mark.parametrize("told", ["an older level", "nothing"])
+@pytest.mark.parametrize("told", ["an older checkpoint", "nothing"])
 def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_when_its_notice_waits(
     bench: Bench, told: str
 ) -> None:
@@ -286,7 +286,7 @@ def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
     bench.applied(created)
-    acks = dict(bench.sender.acks) if told == "an older level" else {}
+    acks = dict(bench.sender.acks) if told == "an older checkpoint" else {}
     bench.notes.let_go(
         DeletedRepository(repository=chain.repository, path="r", incarnation=chain.incarnation, seq=2, since=1.0)
     )
@@ -309,11 +309,11 @@ def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(b
     bench.offset = 0
     bench.read(*events)
     done = len(first.busy.items)
-    bench.answer(first, done=done, level=level(events[done - 1]), folder="/x", serving=0)
+    bench.answer(first, done=done, checkpoint=checkpoint(events[done - 1]), folder="/x", serving=0)
     bench.passes(1)
     assert bench.mirror._backlog.positions() == {0: 0}
     second = bench.pool.given[-1]
-    bench.answer(second, done=len(second.busy.items), level=level(events[-1]), folder="/x", serving=0)
+    bench.answer(second, done=len(second.busy.items), checkpoint=checkpoint(events[-1]), folder="/x", serving=0)
     assert bench.mirror._backlog.positions() == {0: 6}
     assert not bench.notes.detached()
 
@@ -331,7 +331,7 @@ def test_the_deletion_of_a_repository_that_never_was_here_is_acked(bench: Bench)
     chain = Chain("r")
     _, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(deleted)
-    bench.answer(bench.pool.given[-1], done=1, level=None, folder=None, serving=0)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0)
     ack = bench.sender.acks[chain.repository]
     assert (ack.applied, ack.serving, ack.event) == (2, 2, deleted.id)
 
@@ -480,7 +480,7 @@ def test_damage_is_still_damage_if_its_repair_could_not_be_carried_out(bench: Be
         bench.mirror.take(Answered(worker=repair, answer=None))
     else:
         trouble = Trouble(reason=Reason.BLOB_MISSING, note=answer, passing=True)
-        bench.answer(repair, done=0, level=None, folder=None, serving=0, trouble=trouble)
+        bench.answer(repair, done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
     bench.passes(5)
     assert bench.pool.given[-1] is not repair
     assert bench.pool.given[-1].busy.heal is Reason.DIVERGED
@@ -492,9 +492,9 @@ def test_a_level_that_went_down_while_the_mirror_runs_is_acked(bench: Bench) -> 
         bench.read(event)
         bench.applied(event)
     bench.read(events[4])
-    restored = level(events[1])
+    restored = checkpoint(events[1])
     trouble = Trouble(reason=Reason.GAP, note="seq 5 follows, this mirror has 2")
-    bench.answer(bench.pool.given[-1], done=0, level=restored, folder="/x", serving=4, trouble=trouble)
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=restored, folder="/x", serving=4, trouble=trouble)
     ack = bench.sender.acks[restored.repository]
     assert (ack.applied, ack.serving, ack.event) == (2, 2, restored.id)
 
@@ -510,7 +510,7 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     bench.passes(4)
     [worker] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
     assert worker.busy.seq == 4
-    answer = Checked(repository=events[0].repository, problem=None, lower=level(events[1]))
+    answer = Checked(repository=events[0].repository, problem=None, lower=checkpoint(events[1]))
     bench.mirror.take(Answered(worker=worker, answer=answer))
     ack = bench.sender.acks[events[0].repository]
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
@@ -522,12 +522,12 @@ def test_a_release_that_another_process_is_in_the_way_of_is_tried_again_where_on
     chain = Chain("r")
     [event] = chain.take(1)
     bench.read(event)
-    bench.answer(bench.pool.given[-1], done=1, level=level(event), folder="/x", serving=0)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=checkpoint(event), folder="/x", serving=0)
     bench.mirror._detach(bench.mirror._all[event.repository], Reason.FORK, "two histories")
     bench.pool.given.clear()
     bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(event), released=1))))
     locked = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
-    bench.answer(bench.pool.given[-1], done=0, level=level(event), folder="/x", serving=0, trouble=locked)
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(event), folder="/x", serving=0, trouble=locked)
     assert len(bench.pool.given) == 1
     bench.passes(2)
     assert [(worker.busy.released, worker.busy.items) for worker in bench.pool.given[1:]] == [(1, ())]
@@ -538,7 +538,7 @@ def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out
     chain = Chain("r")
     for event in chain.take(2):
         bench.read(event)
-        bench.answer(bench.pool.given[-1], done=1, level=level(event), folder="/x", serving=1)
+        bench.answer(bench.pool.given[-1], done=1, checkpoint=checkpoint(event), folder="/x", serving=1)
     bench.pool.given.clear()
     told = replace(state_of(chain.events[-1]), released=2)
     bench.records(bench.record(STATE, chain.repository, to_json(replace(told, digest="f" * 64))))
@@ -606,7 +606,7 @@ def test_a_level_that_a_check_read_is_believed_only_if_it_is_the_repositorys_and
         bench.read(event)
         bench.applied(event)
     told = bench.sender.acks[ours.repository]
-    lower = level(other.next()) if whose == "another's" else level(ours.events[2])
+    lower = checkpoint(other.next()) if whose == "another's" else checkpoint(ours.events[2])
     bench.mirror._checked(Checked(repository=ours.repository, problem=None, lower=lower))
     assert bench.sender.acks[ours.repository] == told
     assert (told.applied, told.detached) == (3, None)
@@ -687,7 +687,7 @@ def test_a_deletion_whose_note_cannot_be_removed_is_told_and_the_note_goes_later
         worker = bench.pool.given[-1]
         assert worker.busy.leave
         if worker in bench.pool.workers:
-            bench.answer(worker, done=0, level=None, folder=None, serving=0)
+            bench.answer(worker, done=0, checkpoint=None, folder=None, serving=0)
         bench.passes(2)
     ack = bench.sender.acks[chain.repository]
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, deleted.id, None)
@@ -705,7 +705,7 @@ def test_a_repository_that_cannot_be_set_aside_rests_before_the_next_attempt(ben
     first = bench.pool.given[-1]
     assert first.busy.leave
     trouble = Trouble(reason=Reason.DISK, note="read-only", passing=True)
-    bench.answer(first, done=0, level=level(created), folder="/x", serving=1, trouble=trouble)
+    bench.answer(first, done=0, checkpoint=checkpoint(created), folder="/x", serving=1, trouble=trouble)
     bench.mirror.turn(0)
     assert bench.pool.given[-1] is first
     bench.passes(5)

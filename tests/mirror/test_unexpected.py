@@ -160,7 +160,7 @@ def test_trouble_over_a_file_whose_name_is_no_text_is_noted(bench: Bench) -> Non
     [event] = Chain("r").take(1)
     bench.read(event)
     trouble = Trouble(reason=Reason.DISK, note="data/\udcff.i: No space left on device")
-    bench.answer(bench.pool.given[-1], done=0, level=None, folder=None, serving=0, trouble=trouble)
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
     [note] = bench.notes.detached()
     assert note.note == "data/?.i: No space left on device"
 

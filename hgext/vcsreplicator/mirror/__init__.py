@@ -3,7 +3,7 @@
 
 `run` is one supervisor process (`supervisor`, `intake`, `apart`, `books`) with workers (`pool`). What one event means is decided in
 `plan`, purely; the border (`hg.work`) performs it. A repository that cannot go on is followed apart from the stream until it is
-level again (`following`, `notes`).
+caught up again (`following`, `notes`).
 """
 
 import threading

@@ -187,7 +187,7 @@ class Apart(Books):
             self._catching_up[following.id] = source.start()
 
     def _caught(self, read: Read) -> None:
-        """Events for a repository that catches up; level with the stream, it joins it again."""
+        """Events for a repository that catches up; once caught up with the stream, it joins it again."""
         following = self._all.get(read.follows or "")
         if following is None or following.run != read.run or following.phase is not Phase.CATCHING_UP:
             return
@@ -244,7 +244,7 @@ class Apart(Books):
     def _find_silent_gaps(self, ends: Ends) -> None:
         """Repositories of which the aggregator saw more than this mirror, though everything is read: something was lost."""
         for following in self._all.values():
-            have = following.level.seq if following.level else 0
+            have = following.checkpoint.seq if following.checkpoint else 0
             if following.expected <= have or following.phase is not Phase.STREAM or following.running:
                 continue
             partition = partition_of(following.id, self._partitions)

@@ -36,7 +36,7 @@ logger = structlog.get_logger()
 
 
 class Books:
-    """Every repository with its queue, its place and its level; changed by the supervisor's thread alone."""
+    """Every repository with its queue, its place and its checkpoint; changed by the supervisor's thread alone."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Books:
         return ReadEvent(frame=frame, partition=record.partition, offset=record.offset, size=len(record.value))
 
     def _is_repeat(self, following: Following, item: ReadEvent) -> bool:
-        level, event = following.level, item.event
-        return level is not None and (level.id, level.incarnation) == (event.id, event.incarnation)
+        checkpoint, event = following.checkpoint, item.event
+        return checkpoint is not None and (checkpoint.id, checkpoint.incarnation) == (event.id, event.incarnation)
 
     def _queue(self, following: Following) -> None:
         """Puts the repository in line for a worker, if there is work that may begin now."""
@@ -150,7 +150,7 @@ class Books:
         other = self._all.get(self._places.get(twin(event.path), following.id))
         if other is None or other.id == following.id or other.path == event.path:
             return None
-        return None if following.level is not None and following.level.is_beyond(event) else other.path
+        return None if following.checkpoint is not None and following.checkpoint.is_beyond(event) else other.path
 
     def _occupy(self, following: Following) -> None:
         self._places[twin(following.path)] = following.id
@@ -175,21 +175,21 @@ class Books:
             return None
 
     def _ack(self, following: Following) -> None:
-        level = following.level
-        if level is None and following.sent is None and following.note is None:
+        checkpoint = following.checkpoint
+        if checkpoint is None and following.sent is None and following.note is None:
             return
         detached = following.note if following.phase is not Phase.STREAM else None
         ack = Ack(
             mirror=self._settings.name,
             repository=following.id,
-            incarnation=level.incarnation if level else "",
-            applied=level.seq if level else 0,
-            serving=min(following.serving, level.seq) if level else 0,
+            incarnation=checkpoint.incarnation if checkpoint else "",
+            applied=checkpoint.seq if checkpoint else 0,
+            serving=min(following.serving, checkpoint.seq) if checkpoint else 0,
             floor=following.floor,
-            event=level.id if level else "",
-            digest=level.digest if level else "",
-            applied_at=level.time if level else 0.0,
-            served_at=following.served_at or (level.time if level else 0.0),
+            event=checkpoint.id if checkpoint else "",
+            digest=checkpoint.digest if checkpoint else "",
+            applied_at=checkpoint.time if checkpoint else 0.0,
+            served_at=following.served_at or (checkpoint.time if checkpoint else 0.0),
             detached=detached.reason if detached else None,
             note=detached.note if detached else None,
         )
@@ -197,31 +197,31 @@ class Books:
             following.sent = ack
             self.sender.ack(f"{self._settings.name}/{following.id}", to_json(ack))
 
-    def _note_gone(self, level: Checkpoint) -> None:
+    def _note_gone(self, checkpoint: Checkpoint) -> None:
         gone = DeletedRepository(
-            repository=level.repository,
-            path=level.path,
-            incarnation=level.incarnation,
-            seq=level.seq,
+            repository=checkpoint.repository,
+            path=checkpoint.path,
+            incarnation=checkpoint.incarnation,
+            seq=checkpoint.seq,
             since=self._clock.now(),
         )
-        self._gone[level.repository] = gone
+        self._gone[checkpoint.repository] = gone
         self._write(lambda: self._notes.let_go(gone))  # what is set aside on disk says it too
 
-    def _let_go(self, following: Following, level: Checkpoint) -> None:
-        self._note_gone(level)
+    def _let_go(self, following: Following, checkpoint: Checkpoint) -> None:
+        self._note_gone(checkpoint)
         self._vacate(following)
-        following.level, following.serving, following.served_at = level, level.seq, self._clock.now()
+        following.checkpoint, following.serving, following.served_at = checkpoint, checkpoint.seq, self._clock.now()
 
-    def _tell_gone(self, level: Checkpoint) -> None:
+    def _tell_gone(self, checkpoint: Checkpoint) -> None:
         """A deletion from before a kill that came before its ack."""
-        following = self._following(level.repository, level.path)
-        following.level, following.serving, following.served_at = level, level.seq, self._clock.now()
+        following = self._following(checkpoint.repository, checkpoint.path)
+        following.checkpoint, following.serving, following.served_at = checkpoint, checkpoint.seq, self._clock.now()
         self._ack(following)
 
 
 def deletion(of: Event | RepositoryState, now: float) -> Checkpoint:
-    """The level of a repository that is not here any more, after the event that deleted it."""
+    """The checkpoint of a repository that is not here any more, after the event that deleted it."""
     first = before_first(of.repository, of.incarnation, of.path, of.generation)
     last = of.event if isinstance(of, RepositoryState) else of.id
     return replace(first, seq=of.seq, id=last, digest=of.digest, time=now, deleted=True)

@@ -56,12 +56,12 @@ class Checkpoint:
 
 
 def checkpoint_of(record: bytes) -> Checkpoint:
-    """The level in a record of the file; raises MalformedEvent."""
+    """The checkpoint in a record of the file; raises MalformedEvent."""
     return from_json(Checkpoint, record, limit=_LIMIT)
 
 
 def before_first(repository: str, incarnation: str, path: str, generation: int) -> Checkpoint:
-    """The level of a repository that has no event yet."""
+    """The checkpoint of a repository that has no event yet."""
     return Checkpoint(
         repository=repository,
         incarnation=incarnation,
@@ -77,9 +77,9 @@ def before_first(repository: str, incarnation: str, path: str, generation: int) 
     )
 
 
-def with_former(level: Checkpoint, before: Checkpoint | None) -> Checkpoint:
-    """The level as the successor of `before`: a former incarnation of the repository is remembered."""
-    if before is None or before.repository != level.repository:
-        return level
-    names = [*before.former, *([before.incarnation] if before.incarnation != level.incarnation else [])]
-    return replace(level, former=tuple(names[-FORMER_KEPT:]))
+def with_former(checkpoint: Checkpoint, before: Checkpoint | None) -> Checkpoint:
+    """The checkpoint as the successor of `before`: a former incarnation of the repository is remembered."""
+    if before is None or before.repository != checkpoint.repository:
+        return checkpoint
+    names = [*before.former, *([before.incarnation] if before.incarnation != checkpoint.incarnation else [])]
+    return replace(checkpoint, former=tuple(names[-FORMER_KEPT:]))

@@ -11,11 +11,11 @@ from .notes import Detached
 
 
 class Phase(enum.StrEnum):
-    """How a repository is followed.
+    """How the supervisor follows a repository.
 
-    STREAM ─trouble─▶ WAITING ─due─▶ HEALING ─healed─▶ CATCHING_UP ─level with the stream─▶ JOINING ─worked off─▶ STREAM;
-    reasons that nothing has to repair go from WAITING to CATCHING_UP. Trouble leads back to WAITING from everywhere. What shall not
-    be here any more is LEAVING, whatever it was before: set aside, it is deleted (STREAM) or forgotten.
+    STREAM ─trouble─▶ WAITING ─due─▶ HEALING ─healed─▶ CATCHING_UP ─caught up with the stream─▶ JOINING ─worked off─▶ STREAM;
+    a reason that needs no repair leads from WAITING to CATCHING_UP. Trouble leads back to WAITING from each phase. A repository
+    that must leave this mirror becomes LEAVING from each phase: once set aside it is deleted (STREAM) or forgotten.
     """
 
     STREAM = "stream"
@@ -45,19 +45,19 @@ NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION}
 
 @dataclass(slots=True)
 class Following:
-    """What is known and under way for one repository; only the supervisor changes it.
+    """What the supervisor knows of one repository and does for it; only its thread changes it.
 
-    `there` is its path on the master. `told` is the newest event that the aggregator saw (sequence, id and digest), `expected` its
-    sequence if this mirror carries it; was that the repository's deletion, `deletion` is the level after it. It is `resting` until
-    a time of the supervisor's clock. `unwritten` is a note that could not be written yet. `floor`: see `Outcome`. A release that
-    an operator must make possible `is_stuck`.
+    `there` is the path on the master. `told` is the newest event that the aggregator saw (sequence, id and digest), `expected` its
+    sequence if this mirror carries the repository. If that event is the repository's deletion, `deletion` is the checkpoint after
+    it. A repository that is `resting` gets no work `until` a time of the supervisor's clock. `unwritten` is a note that could not
+    be written yet. `floor`: see `TaskOutcome`. A release that only an operator can make possible `is_stuck`.
     """
 
     id: str
     path: str
     there: str = ""
     folder: str | None = None
-    level: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
     serving: int = 0
     floor: int = 0
     is_stuck: bool = False
@@ -91,19 +91,19 @@ class Following:
     def may_release(self) -> bool:
         """Whether more is released and applied than served, and can be shown."""
         return (
-            self.level is not None
-            and self.incarnation == self.level.incarnation
-            and not self.level.contradicts(self.told)
+            self.checkpoint is not None
+            and self.incarnation == self.checkpoint.incarnation
+            and not self.checkpoint.contradicts(self.told)
             and not self.is_stuck
-            and min(self.released, self.level.seq) >= max(self.floor, self.serving + 1)
+            and min(self.released, self.checkpoint.seq) >= max(self.floor, self.serving + 1)
         )
 
 
 def resume_offset(following: Following, note: Detached) -> int:
-    """From where its events must be read: behind its level if that came from the log, else where the note says."""
-    level = following.level
-    if level is not None and level.partition == note.partition and level.offset >= 0:
-        return level.offset + 1
+    """Return the offset to resume at: behind the checkpoint if that came from the log, else the note's."""
+    checkpoint = following.checkpoint
+    if checkpoint is not None and checkpoint.partition == note.partition and checkpoint.offset >= 0:
+        return checkpoint.offset + 1
     return note.offset
 
 

@@ -166,11 +166,11 @@ class Intake(Apart):
             following = self._following(state.repository, state.path)
         if following is None:
             return
-        level = following.level
-        if level is None or level.incarnation != state.incarnation or state.seq >= level.seq:
+        checkpoint = following.checkpoint
+        if checkpoint is None or checkpoint.incarnation != state.incarnation or state.seq >= checkpoint.seq:
             following.there = state.path
         else:
-            following.there = level.path
+            following.there = checkpoint.path
         following.released, following.incarnation = state.released, state.incarnation
         following.told = state.seq, state.event, state.digest
         following.is_stuck = False

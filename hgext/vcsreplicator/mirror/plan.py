@@ -39,23 +39,23 @@ APPLY = Step(act=Act.APPLY)
 CREATE = Step(act=Act.CREATE)
 
 
-def plan(event: Event, level: Checkpoint | None) -> Step:
-    """The step for `event`, given the level of its repository.
+def plan(event: Event, checkpoint: Checkpoint | None) -> Step:
+    """Return the step for `event`, given the checkpoint of its repository.
 
-    Repeats and events of former incarnations are skipped; nothing is applied but the direct successor of what the level names, by
-    sequence and by id.
+    Repeats and events of former incarnations are skipped. Only the direct successor of the checkpoint's event, by sequence and by
+    id, is applied.
     """
-    if level is None:
+    if checkpoint is None:
         return _first(event)
-    if event.incarnation != level.incarnation:
-        return _other_incarnation(event, level)
-    if event.seq < level.seq:
-        return skip(f"seq {level.seq} is applied already")
-    if event.seq == level.seq:
-        return skip("applied already") if event.id == level.id else _fork(event, level)
-    if event.seq > level.seq + 1:
-        return trouble(Reason.GAP, f"seq {event.seq} follows, this mirror has {level.seq}")
-    return APPLY if event.previous == (level.id or None) else _fork(event, level)
+    if event.incarnation != checkpoint.incarnation:
+        return _other_incarnation(event, checkpoint)
+    if event.seq < checkpoint.seq:
+        return skip(f"seq {checkpoint.seq} is applied already")
+    if event.seq == checkpoint.seq:
+        return skip("applied already") if event.id == checkpoint.id else _fork(event, checkpoint)
+    if event.seq > checkpoint.seq + 1:
+        return trouble(Reason.GAP, f"seq {event.seq} follows, this mirror has {checkpoint.seq}")
+    return APPLY if event.previous == (checkpoint.id or None) else _fork(event, checkpoint)
 
 
 def _first(event: Event) -> Step:
@@ -79,16 +79,14 @@ def claim(path: str, generation: int, occupant: Checkpoint, *, is_leaving: bool)
     return Claim.DISPLACE if generation > occupant.generation else Claim.WAIT
 
 
-def _other_incarnation(event: Event, level: Checkpoint) -> Step:
-    if event.incarnation in level.former:
+def _other_incarnation(event: Event, checkpoint: Checkpoint) -> Step:
+    if event.incarnation in checkpoint.former:
         return skip("belongs to a former incarnation")
     return trouble(Reason.DIVERGED, f"the master goes on as incarnation {event.incarnation}")
 
 
-def _fork(event: Event, level: Checkpoint) -> Step:
-    told = (
-        f"event {event.id} with seq {event.seq} follows {event.previous}, this mirror has {level.id} with {level.seq}"
-    )
+def _fork(event: Event, checkpoint: Checkpoint) -> Step:
+    told = f"event {event.id} with seq {event.seq} follows {event.previous}, this mirror has {checkpoint.id} with {checkpoint.seq}"
     return trouble(Reason.FORK, told)
 
 

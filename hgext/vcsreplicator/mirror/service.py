@@ -145,7 +145,7 @@ def _scan(supervisor: Supervisor, acks: dict[str, Ack], stop: threading.Event) -
             continue
         if answered.answer is not None:
             for found in answered.answer:
-                supervisor.adopt(found, acks.get(found.level.repository) if found.level else None)
+                supervisor.adopt(found, acks.get(found.checkpoint.repository) if found.checkpoint else None)
             return True
         if answered.worker.process.wait() >= 0:
             raise BadConfig("mirror: its workers cannot start; their output says why")

@@ -231,9 +231,9 @@ class Supervisor(Intake):
         if checked.problem is not None:
             self._detach(following, Reason.CORRUPT, checked.problem)
         elif _is_lower(checked.lower, following) and not following.running:
-            assert following.level is not None
+            assert following.checkpoint is not None
             assert checked.lower is not None
-            had, following.level = following.level.seq, checked.lower
+            had, following.checkpoint = following.checkpoint.seq, checked.lower
             self._detach(following, Reason.GAP, f"had events up to {had}, has {checked.lower.seq} now", offset=0)
 
     def _check_next(self, now: float) -> None:
@@ -247,7 +247,7 @@ class Supervisor(Intake):
             self._unchecked = [f.id for f in self._all.values() if f.folder is not None]
         following = self._all.get(self._unchecked.pop()) if self._unchecked else None
         if following is not None and following.folder is not None and following.phase is Phase.STREAM:
-            seq = following.level.seq if following.level else 0
+            seq = following.checkpoint.seq if following.checkpoint else 0
             self._give(worker, Check(repository=following.id, folder=following.folder, seq=seq))
 
     def _died(self, following: Following, task: Task, note: str) -> None:
@@ -256,17 +256,17 @@ class Supervisor(Intake):
         self._troubled(following, task, Trouble(reason=Reason.CRASHED, note=note, passing=True), done=0)
 
     def _achieved(self, following: Following, task: Task, outcome: TaskOutcome) -> None:
-        before = following.level
-        following.level, following.folder = outcome.level, outcome.folder
-        if outcome.level is not None:
-            if outcome.level.path != following.path:
+        before = following.checkpoint
+        following.checkpoint, following.folder = outcome.checkpoint, outcome.folder
+        if outcome.checkpoint is not None:
+            if outcome.checkpoint.path != following.path:
                 self._vacate(following)
-            if before is not None and outcome.level.path != before.path:
-                following.there = outcome.level.path
-            following.path = outcome.level.path
+            if before is not None and outcome.checkpoint.path != before.path:
+                following.there = outcome.checkpoint.path
+            following.path = outcome.checkpoint.path
             self._occupy(following)
-            if outcome.level.deleted and following.id in self._over:  # it was released long ago
-                following.released, following.incarnation = outcome.level.seq, outcome.level.incarnation
+            if outcome.checkpoint.deleted and following.id in self._over:  # it was released long ago
+                following.released, following.incarnation = outcome.checkpoint.seq, outcome.checkpoint.incarnation
         if outcome.serving > following.serving:
             self._cold[following.id] = None
         following.serving = outcome.serving
@@ -277,7 +277,7 @@ class Supervisor(Intake):
         gone = outcome.gone or _absent(task, outcome, self._clock.now())
         if gone is not None:
             self._let_go(following, gone)
-        metrics.applied(before, outcome.level)
+        metrics.applied(before, outcome.checkpoint)
         if outcome.trouble is None:
             following.troubled, following.tries, following.single = None, 0, False
             following.is_stuck = False
@@ -363,24 +363,24 @@ class Supervisor(Intake):
         metrics.BUFFERED.set(self._backlog.bytes)
         for repository in self._write(self._notes.wishes) or ():
             self._grant(repository)
-        if any(f.expected > (f.level.seq if f.level else 0) for f in self._all.values()):
+        if any(f.expected > (f.checkpoint.seq if f.checkpoint else 0) for f in self._all.values()):
             self.sender.ask_ends()
 
     def adopt(self, found: FoundRepository, acked: Ack | None) -> None:
         """A repository found on disk at the start, and what was last said of it."""
-        level = found.level
-        if level is None:
+        checkpoint = found.checkpoint
+        if checkpoint is None:
             logger.error("repository damaged", folder=found.folder, reason=found.problem)
             return
-        if level.deleted and found.is_aside:
-            if level.repository not in self._gone:
-                self._note_gone(level)
-            self._aside[level.repository] = level
+        if checkpoint.deleted and found.is_aside:
+            if checkpoint.repository not in self._gone:
+                self._note_gone(checkpoint)
+            self._aside[checkpoint.repository] = checkpoint
             return
-        following = self._following(level.repository, level.path)
-        if following.level is not None and following.level.generation >= level.generation:
+        following = self._following(checkpoint.repository, checkpoint.path)
+        if following.checkpoint is not None and following.checkpoint.generation >= checkpoint.generation:
             return
-        following.folder, following.level, following.serving = found.folder, level, found.serving
+        following.folder, following.checkpoint, following.serving = found.folder, checkpoint, found.serving
         if found.is_locked not in (None, self._settings.lock):
             self._cold[following.id] = None
             self._relocked.add(following.id)
@@ -413,10 +413,12 @@ class Supervisor(Intake):
                 continue
             following = self._following(repository, "")
             following.sent = acked
-            level = following.level
-            lost = level is None or (level.incarnation == acked.incarnation and level.seq < acked.applied)
+            checkpoint = following.checkpoint
+            lost = checkpoint is None or (
+                checkpoint.incarnation == acked.incarnation and checkpoint.seq < acked.applied
+            )
             if following.phase is Phase.STREAM and (lost or acked.detached is not None):
-                have = level.seq if level else 0
+                have = checkpoint.seq if checkpoint else 0
                 self._detach(following, Reason.GAP, f"had events up to {acked.applied}, has {have} now", offset=0)
         for following in self._all.values():
             self._ack(following)
@@ -443,12 +445,12 @@ class Supervisor(Intake):
 
 
 def _is_lower(found: Checkpoint | None, following: Following) -> bool:
-    """Whether a level that was read in the store is lower than what is known; what was applied meanwhile says otherwise."""
-    known = following.level
+    """Whether a checkpoint that was read in the store is lower than what is known; what was applied meanwhile says otherwise."""
+    known = following.checkpoint
     return found is not None and known is not None and found.repository == following.id and found.seq < known.seq
 
 
 def _absent(task: Task, outcome: TaskOutcome, now: float) -> Checkpoint | None:
-    """The level after the deletion of a repository that never was here: it is deleted here too, and its notice waits for that."""
-    last = task.items[outcome.done - 1].event if outcome.done and outcome.level is None else None
+    """Return the checkpoint after the deletion of a repository that never was here; its notice waits for the ack of it."""
+    last = task.items[outcome.done - 1].event if outcome.done and outcome.checkpoint is None else None
     return deletion(last, now) if last is not None and last.type is Type.DELETED else None

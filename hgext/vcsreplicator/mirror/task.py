@@ -67,11 +67,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRepository:
-    """A repository on the mirror's disk: its level (None: damaged, see `problem`) and the sequence it shows. `is_aside`: it was
-    deleted, and is only kept. `is_locked` against a Mercurial without the extension; known only where all are looked for."""
+    """A repository on the mirror's disk, and the sequence that it serves.
+
+    A `checkpoint` of None means that the repository is damaged, see `problem`. One that `is_aside` was deleted and is only kept.
+    `is_locked` says whether a Mercurial without the extension can open it; only a scan of all repositories finds that out.
+    """
 
     folder: str
-    level: Checkpoint | None
+    checkpoint: Checkpoint | None
     serving: int
     problem: str | None = None
     is_aside: bool = False
@@ -97,7 +100,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What reading a repository through found: nothing, or what is wrong, and the level if that is lower than it was.
+    """What reading a repository through found: nothing, or what is wrong, and the checkpoint if that is lower than it was.
 
     One that changed meanwhile `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker
     may take, which `is_spent` then; `problem` says so.
@@ -139,14 +142,14 @@ class Trouble:
 class TaskOutcome:
     """What a task achieved: the first `done` items need no more work.
 
-    `level` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it shows since `served_at`.
-    `floor` is the next sequence that it can show, if that is not the one after `serving` (0: it is). `gone` is the level of the
-    event that deleted the repository here. A worker that came to the bound of its memory `is_spent`.
+    `checkpoint` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it serves since `served_at`.
+    `floor` is the next sequence that it can serve, if that is not the one after `serving` (0: it is). `gone` is the checkpoint of
+    the event that deleted the repository here. A worker that came to the bound of its memory `is_spent`.
     """
 
     repository: str
     done: int
-    level: Checkpoint | None
+    checkpoint: Checkpoint | None
     folder: str | None
     serving: int
     served_at: float = 0.0

@@ -100,8 +100,8 @@ def strike_everywhere(bench: Bench, count: int) -> int:
     for step in sorted(chosen):
         struck += worker.killed_at(step)
         found = bench.found()[author.repository]
-        assert found.level is not None
-        assert (found.level.digest, found.serving) == (author.digest, author.seq), f"killed at step {step}"
+        assert found.checkpoint is not None
+        assert (found.checkpoint.digest, found.serving) == (author.digest, author.seq), f"killed at step {step}"
         assert bench.where(author) == bench.home(author), f"killed at step {step}"
         assert "text" in (bench.where(author) / ".hg/hgrc").read_text(), f"killed at step {step}"
         assert same(bench, author), f"killed at step {step}"

@@ -69,8 +69,8 @@ def test_levels_before_the_release_are_cut_away(one: OneRepository) -> None:
         sizes.append(one.file.stat().st_size)
         assert outcome.serving == number
     assert max(sizes) < 6000
-    assert outcome.level is not None
-    assert outcome.level.seq == 40
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.seq == 40
 
 
 def test_levels_that_wait_for_their_release_stay(one: OneRepository) -> None:
@@ -87,7 +87,7 @@ def test_reading_through_tells_a_level_that_is_lower_than_it_was(one: OneReposit
     for _ in range(3):
         outcome = one.apply(released=0)
     folder = str(one.bench.where(one.author))
-    for seq, lower in ((3, None), (4, outcome.level)):
+    for seq, lower in ((3, None), (4, outcome.checkpoint)):
         wanted = Check(repository=one.author.repository, folder=folder, seq=seq)
         checked = check(one.hands.repositories, one.hands.settings, wanted)
         assert (checked.problem, checked.lower) == (None, lower)

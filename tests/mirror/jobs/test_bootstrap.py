@@ -159,7 +159,7 @@ def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:
     authors = repositories(bench, 3)
     wait_known(bench, authors)
     fill(bench, Rules(include=("path:folder/1",)))
-    assert {found.level.path for found in bench.found().values() if found.level} == {"folder/1"}
+    assert {found.checkpoint.path for found in bench.found().values() if found.checkpoint} == {"folder/1"}
 
 
 def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(bench: Bench) -> None:
@@ -170,7 +170,7 @@ def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(be
     with pytest.raises(Refused, match="not joined: 1 repositories could not be copied: folder/1"):
         fill(bench)
     assert state_of(bench) is MirrorState.INACTIVE
-    assert [found.level.path for found in bench.found().values() if found.level] == ["folder/0"]
+    assert [found.checkpoint.path for found in bench.found().values() if found.checkpoint] == ["folder/0"]
     (bench.root / "folder" / "1").unlink()
     fill(bench)
     assert outcomes(bench) == {ComparisonOutcome.EQUAL}

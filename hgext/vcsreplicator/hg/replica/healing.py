@@ -75,7 +75,7 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
     """
     with _held_if_there(folder) as held:
         found = scan.look(folder)
-        former = None if found is None else found.level
+        former = None if found is None else found.checkpoint
         if former is not None and former.repository != repository:
             raise place.Busy(f"{folder}: another repository moved there meanwhile")
         repo = repositories.open(made)

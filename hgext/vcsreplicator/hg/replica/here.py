@@ -38,7 +38,7 @@ class Here:
         expected, damaged = self.folder, None
         for folder in dict.fromkeys(filter(None, (expected, place.waiting_of(settings.folder, repository), target))):
             found = scan.look(folder)
-            if found is not None and found.level is not None and found.level.repository == repository:
+            if found is not None and found.checkpoint is not None and found.checkpoint.repository == repository:
                 self._take(found)
                 return
             damaged = damaged or (None if found is None else found.problem)
@@ -57,10 +57,10 @@ class Here:
         assert self.level is not None
         with place.hold(self.folder) as held:
             found = scan.look(self.folder)
-            if found is None or found.level is None or found.level.repository != self.level.repository:
+            if found is None or found.checkpoint is None or found.checkpoint.repository != self.level.repository:
                 raise place.Busy(f"{self.folder}: the repository left at the same moment")
             yield held
 
     def _take(self, found: scan.FoundRepository | None) -> None:
-        self.folder, self.level = (found.folder, found.level) if found else (None, None)
+        self.folder, self.level = (found.folder, found.checkpoint) if found else (None, None)
         self.serving = found.serving if found else 0

@@ -17,7 +17,7 @@ from . import healing, replicated, scan, snapshot
 def _folder(task: Look, settings: MirrorSettings) -> str | None:
     """Where the repository stands; what is damaged at its path counts as it. A rename or a creation may not be released yet."""
     at_path = scan.look(task.folder)
-    if at_path is not None and (at_path.level is None or at_path.level.repository == task.repository):
+    if at_path is not None and (at_path.checkpoint is None or at_path.checkpoint.repository == task.repository):
         return task.folder
     found = scan.find(settings.root, settings.folder, task.repository)
     return found.folder if found else None

@@ -96,7 +96,7 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
     if (file := place.in_the_way(settings.root, target)) is not None:
         raise Halted(Reason.REFUSED, f"path {path!r} cannot be made: {file} is no folder")
     found = scan.look(target)
-    occupant = found.level if found else None
+    occupant = found.checkpoint if found else None
     if occupant is None or occupant.repository == repository:
         return
     if claim(path, generation, occupant, is_leaving=_is_leaving(settings, occupant, target)) is Claim.REFUSED:
@@ -117,17 +117,17 @@ def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: 
         found = scan.look(target)
         if not _may_displace(settings, shown, target):
             return False
-        if found is None or found.level is None:  # damaged, or never replicated: kept, but not here
+        if found is None or found.checkpoint is None:  # damaged, or never replicated: kept, but not here
             place.set_aside(settings.folder, settings.root, held, f"{shown.repository}-before")
         else:
-            place.hide(settings.folder, settings.root, held, found.level.repository)
+            place.hide(settings.folder, settings.root, held, found.checkpoint.repository)
     return True
 
 
 def _may_displace(settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
     """Whether what is in the folder makes room for what is released there, rather than the other way; raises Halted if neither."""
     found = scan.look(target)
-    if found is None or (occupant := found.level) is None:
+    if found is None or (occupant := found.checkpoint) is None:
         return True
     decision = claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target))
     if decision is Claim.REFUSED:

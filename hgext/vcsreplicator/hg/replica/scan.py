@@ -58,7 +58,7 @@ def _deleted(state: str) -> Iterator[FoundRepository]:
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, ASIDE)):
             found = look(entry.path, "hg")
-            if found is not None and found.level is not None and found.level.deleted:
+            if found is not None and found.checkpoint is not None and found.checkpoint.deleted:
                 yield replace(found, is_aside=True)
 
 
@@ -72,8 +72,8 @@ def _waiting(state: str) -> Iterator[FoundRepository]:
 
 def find(root: str, state: str, repository: str) -> FoundRepository | None:
     """The repository of this id, wherever it stands; the whole root is looked through."""
-    every = (found for found in scan(root, state) if not found.is_aside and found.level is not None)
-    return next((found for found in every if found.level and found.level.repository == repository), None)
+    every = (found for found in scan(root, state) if not found.is_aside and found.checkpoint is not None)
+    return next((found for found in every if found.checkpoint and found.checkpoint.repository == repository), None)
 
 
 def look(folder: str, name: str = ".hg") -> FoundRepository | None:
@@ -82,8 +82,8 @@ def look(folder: str, name: str = ".hg") -> FoundRepository | None:
         last = AppendFile(_Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
         level = None if last is None else checkpoint_of(last.payload)
     except (TornRecord, MalformedEvent, OSError) as problem:
-        return FoundRepository(folder=folder, level=None, serving=0, problem=str(problem))
-    return None if level is None else FoundRepository(folder=folder, level=level, serving=serving(folder))
+        return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))
+    return None if level is None else FoundRepository(folder=folder, checkpoint=level, serving=serving(folder))
 
 
 def serving(folder: str) -> int:

@@ -88,7 +88,7 @@ class Hands:
         return TaskOutcome(
             repository=task.repository,
             done=done,
-            level=here.level,
+            checkpoint=here.level,
             folder=here.folder,
             serving=here.serving,
             served_at=here.served_at,
@@ -191,10 +191,10 @@ class Hands:
         waiting = place.waiting_of(self.settings.folder, task.repository)
         for folder in dict.fromkeys(filter(None, (task.folder, waiting, self.settings.local(task.path)))):
             found = scan.look(folder)
-            is_lost = task.folder is None and found is not None and found.level is None
+            is_lost = task.folder is None and found is not None and found.checkpoint is None
             is_ours = folder in (task.folder, waiting) or is_lost
-            if found is not None and found.level is not None:
-                is_ours = found.level.repository == task.repository
+            if found is not None and found.checkpoint is not None:
+                is_ours = found.checkpoint.repository == task.repository
             if is_ours and os.path.lexists(os.path.join(folder, ".hg")):
                 self.repositories.close(folder)
                 with place.hold(folder) as held:
@@ -261,13 +261,13 @@ def _is_told_of(level: Checkpoint, task: Task) -> bool:
 def _is_of(repository: str, folder: str) -> bool:
     """Whether the repository is there, sound as far as its level says."""
     found = scan.look(folder)
-    return found is not None and found.level is not None and found.level.repository == repository
+    return found is not None and found.checkpoint is not None and found.checkpoint.repository == repository
 
 
 def _is_damaged(folder: str) -> bool:
     """Whether a repository is there that does not say which one it is."""
     found = scan.look(folder)
-    return os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.level is None)
+    return os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.checkpoint is None)
 
 
 def _check_unchanged(repo: Any, level: Checkpoint) -> None:

@@ -152,13 +152,13 @@ def _missing(
         return None
 
     crew.work(settings, [None], task=lambda _job: Scan(), decide=take, stop=stop, clock=clock)
-    here = {each.level.repository: each for each in found if each.level is not None and not each.is_aside}
+    here = {each.checkpoint.repository: each for each in found if each.checkpoint is not None and not each.is_aside}
     return [_BootstrapJob(state=state, is_done=_is_there(here.get(state.repository), state)) for state in wanted]
 
 
 def _is_there(found: FoundRepository | None, state: RepositoryState) -> bool:
-    level = found.level if found else None
-    return level is not None and level.incarnation == state.incarnation and level.seq >= state.seq
+    checkpoint = found.checkpoint if found else None
+    return checkpoint is not None and checkpoint.incarnation == state.incarnation and checkpoint.seq >= state.seq
 
 
 def _copy(
@@ -180,7 +180,7 @@ def _copy(
 
     def decide(job: _BootstrapJob, outcome: TaskOutcome | None) -> float | None:
         trouble = outcome.trouble if outcome else None
-        if outcome is not None and trouble is None and outcome.level is not None and outcome.folder is not None:
+        if outcome is not None and trouble is None and outcome.checkpoint is not None and outcome.folder is not None:
             job.is_done, job.bytes = True, size_of(Path(outcome.folder) / ".hg")
             return None
         note = (
