@@ -193,7 +193,7 @@ def look_at(folder: str, work: Work, losses: LossWatch, now: float) -> None:
 def _repositories(settings: RelaySettings) -> RelayedRepositories:
     """The border, loaded by name: a stage imports no Mercurial."""
     border: Any = importlib.import_module("hgext.vcsreplicator.hg.master.relaying")
-    made: RelayedRepositories = border.Repositories(settings.roots, settings.source)
+    made: RelayedRepositories = border.MasterRepositories(settings.roots, settings.source)
     return made
 
 
