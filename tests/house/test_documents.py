@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The documents point to files, pages and headings that exist, and every decision has the same form and its line in the index."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from testing.services.cache import CHECKOUT
+from tests.house.test_texts import files
+
+# What begins so is a path of the repository; other words with slashes are URLs, topics or paths of a host.
+PATH = re.compile(r"`((?:hgext|pushlog|notifier|hooks|testing|tests|docs|requirements)/[\w./{},-]*)`")
+LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
+DECISIONS = sorted(path for path in (CHECKOUT / "docs/decisions").glob("*.md") if path.name != "README.md")
+FORM = re.compile(
+    r"# .+\n\n\*\*Date\.\*\* (\d{4}-\d\d-\d\d)\n\n\*\*Decision\.\*\* .*\n\*\*Why\.\*\* .*\n\*\*Cost\.\*\*", re.DOTALL
+)
+FLOW_ROW = re.compile(r"^\| `([\w/]+)/` \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
+
+
+def headings(text: str) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_documents_name_only_paths_that_exist() -> None:
+    named = {(name, path) for name, text in files("*.md") for path in PATH.findall(text)}
+    assert named
+    assert not [f"{name}: {path}" for name, path in sorted(named) if not (CHECKOUT / path).exists()]
+
+
+def test_the_documents_link_only_to_pages_and_headings_that_exist() -> None:
+    offending = []
+    for name, text in files("*.md"):
+        for page, heading in LINK.findall(text):
+            target = (CHECKOUT / name).parent / page if page else CHECKOUT / name
+            if not target.exists() or (heading and heading not in headings(target.read_text())):
+                offending.append(f"{name}: {page}#{heading}")
+    assert not offending
+
+
+def test_the_architecture_names_the_files_of_each_stage() -> None:
+    text = (CHECKOUT / "docs/architecture.md").read_text()
+    rows = FLOW_ROW.findall(text)
+    assert len(rows) > 5
+    for folder, cell in rows:
+        where = CHECKOUT / folder if (CHECKOUT / folder).is_dir() else CHECKOUT / "hgext/vcsreplicator" / folder
+        for file in re.findall(r"`([\w/]+)`", cell):
+            assert (where / file).is_dir() or (where / f"{file}.py").exists(), f"{folder}: {file}"
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_every_decision_has_the_same_form_and_its_line_in_the_index(page: Path) -> None:
+    text = page.read_text()
+    form = FORM.match(text)
+    assert form, "expected: title, Date, Decision, Why, Cost"
+    title = text.splitlines()[0].removeprefix("# ")
+    assert f"| {form[1]} | [{title}]({page.name}) |" in (CHECKOUT / "docs/decisions/README.md").read_text()
+
+
+def test_the_checks_of_documents_can_fail() -> None:
+    assert PATH.findall("see `hgext/nowhere.py`") == ["hgext/nowhere.py"]
+    assert LINK.findall("see [it](nowhere.md#part)") == [("nowhere.md", "part")]
+    assert headings("## A push, in `hg`\n") == {"a-push-in-hg"}
+    assert not FORM.match("# A title\n\n**Decision.** No date.\n")
