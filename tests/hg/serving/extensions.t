@@ -51,6 +51,36 @@ What Mercurial's extensions answer from files of their own, or take, a mirror ne
   putlfile 403 this is a read-only mirror; push to the master instead
   lfs 403 this is a read-only mirror; push to the master instead
   $ cat errors.log
+
+An upload that has the name of a push in its query is one still. Mercurial itself refuses it first, so the hook is asked directly.
+
+  $ cat > hook.py << EOF
+  > from mercurial import hg, initialization, ui
+  > from mercurial.hgweb import common, hgweb_mod
+  > from mercurial.hgweb.request import parserequestfromenv
+  > initialization.init()
+  > web = hgweb_mod.hgweb(b"repo", baseui=ui.ui.load())
+  > for path in "", "/.hg/lfs/objects/$lfs":
+  >     for command in "unbundle", "pushkey", "heads":
+  >         request = parserequestfromenv({"REQUEST_METHOD": "PUT", "SCRIPT_NAME": "", "PATH_INFO": path,
+  >             "QUERY_STRING": "cmd=" + command, "SERVER_NAME": "localhost", "SERVER_PORT": "80",
+  >             "wsgi.url_scheme": "http", "wsgi.input": None})
+  >         try:
+  >             with web._obtainrepo() as repo:
+  >                 web.repo = repo
+  >                 common.permhooks[-1](web, request, b"upload")
+  >             print(path[:4] or "no path", command, "passes")
+  >         except common.ErrorResponse as refusal:
+  >             print(path[:4] or "no path", command, refusal)
+  > EOF
+  $ HGRCPATH="$HGRCPATH:$TESTTMP/role.hgrc" "$PYTHON" hook.py
+  no path unbundle passes
+  no path pushkey passes
+  no path heads this is a read-only mirror; push to the master instead
+  /.hg unbundle this is a read-only mirror; push to the master instead
+  /.hg pushkey this is a read-only mirror; push to the master instead
+  /.hg heads this is a read-only mirror; push to the master instead
+
   $ cat > wire.py << EOF
   > from mercurial import initialization, ui
   > from mercurial.repo import factory

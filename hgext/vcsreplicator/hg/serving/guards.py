@@ -314,9 +314,12 @@ def _refusal(repo: Any, command: bytes) -> bytes | None:
 
 
 def _refuse_upload(web: Any, req: Any, operation: bytes | None) -> None:
-    """hgweb asks whether this operation is allowed; extensions have their own, such as the uploads of LFS."""
+    """Refuses what an extension would write through hgweb, such as an upload of LFS; hgweb asks about each operation.
+
+    Two commands of the wire protocol refuse for themselves: they have no path, and an upload with their name in its query has one.
+    """
     from mercurial.hgweb import common
 
-    if operation in (None, b"pull") or req.qsparams.get(b"cmd") in _REFUSING or not is_mirror(web.repo.ui):
-        return
-    raise common.ErrorResponse(common.HTTP_FORBIDDEN, READ_ONLY)
+    refuses_itself = not req.dispatchpath and req.qsparams.get(b"cmd") in _REFUSING
+    if operation not in (None, b"pull") and not refuses_itself and is_mirror(web.repo.ui):
+        raise common.ErrorResponse(common.HTTP_FORBIDDEN, READ_ONLY)
