@@ -13,8 +13,8 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist load --maxschedchunk 1
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 PURE := -n 2 --dist load -m "not slow and not services and not processes" --hypothesis-profile=quick tests
 INSTALL := testing/install_debian.sh
-# What `make check` types strictly: all but the Mercurial border and the tests.
-TYPED := hgext/vcsreplicator notifier testing
+# What `make check` types strictly: all but the tests.
+TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 
 .SILENT:
 .PHONY: demo venv test test-all check format bench lock clean

@@ -12,15 +12,21 @@ What a branch had before the rule, or through a strip, can be merged head by hea
 and heads that are hidden as obsolete or secret, do not count.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from mercurial import encoding
 from mercurial.utils import stringutil
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
+
 SHOWN = 5
 
 
-def one_per_branch(ui: Any, repo: Any, node: bytes | None = None, **_arguments: Any) -> bool:
+def one_per_branch(ui: Ui, repo: localrepository, node: bytes | None = None, **_arguments: Any) -> bool:
     """A `pretxnclose` or `pretxnchangegroup` hook; only the first new changeset, `node`, is taken from Mercurial."""
     if node is None:
         return False
@@ -40,7 +46,7 @@ def one_per_branch(ui: Any, repo: Any, node: bytes | None = None, **_arguments: 
     return refused
 
 
-def _tell(ui: Any, repo: Any, branch: bytes, heads: list[bytes]) -> None:
+def _tell(ui: Ui, repo: localrepository, branch: bytes, heads: list[bytes]) -> None:
     names = b", ".join(bytes(repo[head]) for head in heads[:SHOWN])
     more = b" and %d more" % (len(heads) - SHOWN) if len(heads) > SHOWN else b""
     ui.warn(b'branch "%s" would have %d heads: %s%s\n' % (branch, len(heads), names, more))

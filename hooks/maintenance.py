@@ -16,8 +16,14 @@ written. What is done on the server itself goes on. A file that cannot be read r
 clients, which send a bookmark, a phase or a marker by a command of its own: without it they are refused, in ruder words.
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
 CLIENTS = (b"serve", b"push")  # beginnings of the names of transactions that clients open; "pushkey" too
 OUTWARD = b"push-response"  # somebody on the server pushed from here to elsewhere
@@ -25,7 +31,7 @@ BOOKMARKS = b"bookmarks"  # the name where a client moves a bookmark by the old 
 USUAL = b"this repository is read-only for maintenance; please push again later"
 
 
-def refuse(ui: Any, repo: Any, txnname: bytes = b"", namespace: bytes = b"", **_arguments: Any) -> bool:
+def refuse(ui: Ui, repo: localrepository, txnname: bytes = b"", namespace: bytes = b"", **_arguments: Any) -> bool:
     """A `pretxnopen` and `prepushkey` hook."""
     is_client = txnname == BOOKMARKS or (txnname.startswith(CLIENTS) and not txnname.startswith(OUTWARD))
     if not namespace and not is_client:
@@ -37,7 +43,7 @@ def refuse(ui: Any, repo: Any, txnname: bytes = b"", namespace: bytes = b"", **_
     return True
 
 
-def _message(ui: Any, repo: Any) -> bytes | None:
+def _message(ui: Ui, repo: localrepository) -> bytes | None:
     """What to tell the pusher; None without maintenance."""
     settings: dict[bytes, bytes] = dict(ui.configitems(b"maintenance"))
     if settings.get(b"message"):

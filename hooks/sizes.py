@@ -15,14 +15,20 @@ What is not set is not limited. Sizes are of the contents, uncompressed, each ve
 becomes visible; its data has been received by then.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error, match, util
 from mercurial.utils import stringutil
 
 from . import versions
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
 SHOWN = 10
 
@@ -37,7 +43,7 @@ class Limits:
     excepted: list[bytes]
 
 
-def check(ui: Any, repo: Any, node: bytes, **_arguments: Any) -> bool:
+def check(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> bool:
     """A `pretxnchangegroup` hook; `node` is the first new changeset. A setting that cannot be read refuses every push."""
     limits = _limits(dict(ui.configitems(b"sizes")))
     repo = repo.unfiltered()
@@ -76,7 +82,7 @@ def _limits(settings: dict[bytes, bytes]) -> Limits:
     )
 
 
-def _weigh(repo: Any, revs: range, limits: Limits) -> tuple[int, list[tuple[bytes, bytes, int]]]:
+def _weigh(repo: localrepository, revs: range, limits: Limits) -> tuple[int, list[tuple[bytes, bytes, int]]]:
     """(bytes of all new file versions, those over the limit as path, changeset, size)."""
     excepted = _excepted(repo, limits.excepted)
     total, large = 0, []
@@ -87,7 +93,7 @@ def _weigh(repo: Any, revs: range, limits: Limits) -> tuple[int, list[tuple[byte
     return total, large
 
 
-def _excepted(repo: Any, patterns: list[bytes]) -> Any:
+def _excepted(repo: localrepository, patterns: list[bytes]) -> Any:
     try:
         return match.match(repo.root, b"", patterns, default=b"glob") if patterns else match.never()
     except (error.Abort, error.ProgrammingError) as problem:  # that is a set:, which only a changeset could answer
@@ -95,7 +101,7 @@ def _excepted(repo: Any, patterns: list[bytes]) -> Any:
         raise error.ConfigError(text % (b" ".join(patterns), stringutil.forcebytestr(problem))) from problem
 
 
-def _versions(repo: Any, revs: range) -> Iterator[tuple[bytes, bytes, int]]:
+def _versions(repo: localrepository, revs: range) -> Iterator[tuple[bytes, bytes, int]]:
     seen = set()
     for rev in revs:
         for path, node in sorted(versions.brought(repo, rev).items()):

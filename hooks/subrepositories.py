@@ -7,14 +7,20 @@
 A subrepository's URL makes every clone run other programs against other machines, and what it names can be gone tomorrow.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from . import versions
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
 FILES = (b".hgsub", b".hgsubstate")
 
 
-def refuse(ui: Any, repo: Any, node: bytes, **_arguments: Any) -> bool:
+def refuse(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> bool:
     """A `pretxnchangegroup` hook; `node` is the first new changeset."""
     repo = repo.unfiltered()
     for rev in range(repo[node].rev(), len(repo)):

@@ -13,16 +13,22 @@ Runs after the push is committed and cannot fail it. Beyond ten changesets one l
 the pushlog it is a link to the newest changeset.
 """
 
+from __future__ import annotations
+
 import os
 import urllib.parse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import extensions
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
 MOST = 10
 
 
-def show(ui: Any, repo: Any, node: bytes, source: bytes = b"", **_arguments: Any) -> bool:
+def show(ui: Ui, repo: localrepository, node: bytes, source: bytes = b"", **_arguments: Any) -> bool:
     """A `changegroup` hook; `node` is the first new changeset."""
     settings = dict(ui.configitems(b"push-urls"))
     base, root = settings.get(b"base"), settings.get(b"root")

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which file versions a changeset brings: taken from manifests, as the changeset's list of files is the pusher's word."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
 
 
-def brought(repo: Any, rev: int) -> dict[bytes, bytes]:
+def brought(repo: localrepository, rev: int) -> dict[bytes, bytes]:
     """Path → file node of what revision `rev` has and none of its parents has there."""
     manifests = [repo[number].manifest() for number in (rev, *repo.changelog.parentrevs(rev))]
     manifest, first, second = manifests

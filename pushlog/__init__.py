@@ -27,13 +27,17 @@ Configuration::
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import exchange, localrepo, registrar, repair, wireprotov1server
 
 from . import api, checking, fetching, pushed, recording, revsets, seams, streams, stripping, wire
 from .store import journal
 from .web import seam
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
 testedwith = b"7.2"
 seams.check_version()
@@ -58,7 +62,7 @@ __all__ = ["api"]
 _setup = seams.Setup("pushlog")
 
 
-def extsetup(ui: Any) -> None:
+def extsetup(ui: Ui) -> None:
     _setup.run(_wrap)
 
 
@@ -73,7 +77,7 @@ def _wrap() -> None:
     streams.refuse_pushed()
 
 
-def reposetup(ui: Any, repo: Any) -> None:
+def reposetup(ui: Ui, repo: localrepository) -> None:
     _setup.check(repo)
     if repo.local():
         repo.ui.setconfig(b"hooks", recording.HOOK, recording.record, b"pushlog")

@@ -11,23 +11,29 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mercurial import error
 
 from .store import database, entry
 from .store.storage import Pushlog
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.transaction import transaction as Transaction
+
 FINALIZER = b"pushlog"  # the push is complete, and in the file, after the transaction's finalizer of this name
 
 
-def entry_of_transaction(repo: Any, tr: Any) -> tuple[int, bytes, int, list[bytes]] | None:
+def entry_of_transaction(repo: localrepository, tr: Transaction) -> tuple[int, bytes, int, list[bytes]] | None:
     """(push id, user, date, nodes as 40 hex digits) of the push that ``tr`` is, or None if it is not a push."""
     session = Pushlog(repo).running_session()
     return None if session is None or session.push is None else _row(session.push)
 
 
-def record_replicated(repo: Any, tr: Any, pushid: int, user: bytes, date: int, nodes: Sequence[bytes]) -> None:
+def record_replicated(
+    repo: localrepository, tr: Transaction, pushid: int, user: bytes, date: int, nodes: Sequence[bytes]
+) -> None:
     """Record a push, within ``tr``, as another repository recorded it; ``nodes`` are 40 hex digits each.
 
     The same row again is a no-op. Aborts with one line if the id is taken by another push, or a changeset by another id.
@@ -50,7 +56,7 @@ def record_replicated(repo: Any, tr: Any, pushid: int, user: bytes, date: int, n
         raise error.Abort(b"pushlog: cannot record push %d: %s" % (pushid, str(problem).encode())) from problem
 
 
-def pushes(repo: Any, first_id: int) -> Iterator[tuple[int, bytes, int, list[bytes]]]:
+def pushes(repo: localrepository, first_id: int) -> Iterator[tuple[int, bytes, int, list[bytes]]]:
     """The rows from id ``first_id`` on, ascending, as `entry_of_transaction` shows them; memory stays bounded."""
     log = Pushlog(repo)
     while True:
@@ -64,7 +70,7 @@ def pushes(repo: Any, first_id: int) -> Iterator[tuple[int, bytes, int, list[byt
 
 
 @contextlib.contextmanager
-def reading(repo: Any) -> Iterator[Callable[[bytes], tuple[int, bytes, int, list[bytes]] | None]]:
+def reading(repo: localrepository) -> Iterator[Callable[[bytes], tuple[int, bytes, int, list[bytes]] | None]]:
     """Within, a function gives the row of the push that brought a changeset (40 hex digits), None if it was never pushed.
 
     All answers are of one moment. Aborts with one line if the pushlog cannot be read. Keep it short, as `Pushlog.view` says.
@@ -82,7 +88,7 @@ def reading(repo: Any) -> Iterator[Callable[[bytes], tuple[int, bytes, int, list
         raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
 
 
-def last_push_id(repo: Any) -> int:
+def last_push_id(repo: localrepository) -> int:
     """The newest id in the pushlog, 0 without one."""
     with Pushlog(repo).view() as connection:
         return database.last_id(connection)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error, registrar, scmutil
 from mercurial.i18n import _
@@ -15,6 +15,11 @@ from mercurial.i18n import _
 from .store import database, entry
 from .store.appendfile import TornRecord
 from .store.storage import Pushlog
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.transaction import transaction as Transaction
+    from mercurial.ui import ui as Ui
 
 cmdtable: dict[bytes, Any] = {}
 command = registrar.command(cmdtable)
@@ -26,7 +31,7 @@ command = registrar.command(cmdtable)
     _(b"hg verifypushlog [--since REV]"),
     helpcategory=command.CATEGORY_MAINTENANCE,
 )
-def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
+def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     """check that the pushlog and the repository agree
 
     Every changeset must belong to exactly one push, and every push name changesets that exist. Hidden changesets count. A push
@@ -51,7 +56,7 @@ def verifypushlog(ui: Any, repo: Any, **options: Any) -> int:
     return 0
 
 
-def _since(repo: Any, name: bytes | None) -> int:
+def _since(repo: localrepository, name: bytes | None) -> int:
     """The revision to begin with."""
     revision = scmutil.revsingle(repo, name).rev() if name else 0
     if revision is None:
@@ -108,7 +113,7 @@ def _missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tuple[byt
 
 
 @command(b"repairpushlog", [], _(b"hg repairpushlog"), helpcategory=command.CATEGORY_MAINTENANCE)
-def repairpushlog(ui: Any, repo: Any, **options: Any) -> int:
+def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     """make pushlog2.db anew from the pushlog's file
 
     The file .hg/store/pushlog.log is the truth: what pushlog2.db says differently, an edit that no push has taken down yet
@@ -162,7 +167,7 @@ def _damage(log: Pushlog) -> TornRecord | None:
     return None
 
 
-def _mend(ui: Any, log: Pushlog) -> None:
+def _mend(ui: Ui, log: Pushlog) -> None:
     """Let a damaged file have what pushlog2.db knows."""
     torn = _damage(log)
     if torn is not None:
@@ -173,7 +178,7 @@ def _mend(ui: Any, log: Pushlog) -> None:
         )
 
 
-def _import(ui: Any, log: Pushlog) -> int:
+def _import(ui: Ui, log: Pushlog) -> int:
     with log.repo.transaction(b"repairpushlog") as tr:
         session = _session(log, tr)
         count = len(session.facts())
@@ -181,7 +186,7 @@ def _import(ui: Any, log: Pushlog) -> int:
     return 0
 
 
-def _in_database(ui: Any, log: Pushlog) -> dict[int, entry.Push]:
+def _in_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
     try:
         connection = database.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
         if connection is None:
@@ -219,7 +224,7 @@ def _rebuild(log: Pushlog) -> None:
     os.replace(new, log.path)
 
 
-def _session(log: Pushlog, tr: Any) -> Any:
+def _session(log: Pushlog, tr: Transaction) -> Any:
     try:
         return log.session(tr, reads_all=True)
     except sqlite3.Error as problem:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error
 from mercurial.utils import stringutil
@@ -27,12 +27,17 @@ from . import api, wire
 from .store import database, entry
 from .store.storage import Pushlog, PushlogTransaction
 
+if TYPE_CHECKING:
+    from mercurial.exchange import pulloperation
+    from mercurial.interfaces.repository import IPeer
+    from mercurial.ui import ui as Ui
+
 ATTEMPTS = 3
 _TOLD = 10  # problems of one kind
 _KNOWN_BATCH = 500
 
 
-def pull(orig: Any, pullop: Any) -> Any:
+def pull(orig: Any, pullop: pulloperation) -> Any:
     """Wraps the last step of a pull inside its transaction: fetch the pushes that the server knows and we do not."""
     result = orig(pullop)
     if pullop.remote.capable(b"pushlog-stream"):
@@ -40,7 +45,7 @@ def pull(orig: Any, pullop: Any) -> Any:
     return result
 
 
-def fetch(pullop: Any) -> None:
+def fetch(pullop: pulloperation) -> None:
     """Record the server's newer pushes under its ids and dates; aborts the pull when they cannot be had."""
     log = Pushlog(pullop.repo)
     first = api.last_push_id(log.repo) + 1
@@ -60,7 +65,7 @@ class _BrokenStream(Exception):
     """The answer ended too early, or the server said what went wrong."""
 
 
-def _asked(log: Pushlog, remote: Any, first: int) -> list[entry.Push]:
+def _asked(log: Pushlog, remote: IPeer, first: int) -> list[entry.Push]:
     """The server's pushes from id ``first`` on, ascending, asked for up to three times."""
     ui = log.repo.ui
     for attempt in range(1, ATTEMPTS + 1):
@@ -73,7 +78,7 @@ def _asked(log: Pushlog, remote: Any, first: int) -> list[entry.Push]:
     raise error.Abort(b"remote error fetching pushlog after %d attempts" % ATTEMPTS)
 
 
-def _received(remote: Any, first: int) -> Iterator[bytes]:
+def _received(remote: IPeer, first: int) -> Iterator[bytes]:
     """The lines of the answer before its trailer."""
     stream = remote._callstream(b"pushlog-stream", firstpush=b"%d" % first)
     while line := stream.readline():
@@ -87,7 +92,7 @@ def _received(remote: Any, first: int) -> Iterator[bytes]:
     raise _BrokenStream("stream ended without trailer")
 
 
-def _readable(ui: Any, rows: Iterable[bytes], first: int) -> list[entry.Push]:
+def _readable(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
     pushes: list[entry.Push] = []
     problems: list[str] = []
     for row in rows:
@@ -107,7 +112,7 @@ def _readable(ui: Any, rows: Iterable[bytes], first: int) -> list[entry.Push]:
     return pushes
 
 
-def _given(log: Pushlog, remote: Any, pushes: list[entry.Push]) -> Iterator[entry.Push]:
+def _given(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) -> Iterator[entry.Push]:
     """The pushes before the first that names changesets we can still get, each with those that we have."""
     unknown = [node for push in pushes for node in push.nodes if log.revision_of(node) is None]
     to_come = _first_offered(remote, unknown)
@@ -126,7 +131,7 @@ def _given(log: Pushlog, remote: Any, pushes: list[entry.Push]) -> Iterator[entr
         log.repo.ui.status(b"pushes without the changesets that are not given by the server: %s\n" % names)
 
 
-def _first_offered(remote: Any, nodes: list[str]) -> str | None:
+def _first_offered(remote: IPeer, nodes: list[str]) -> str | None:
     """The first of ``nodes`` that the server would give, asked for in this order; just the first, if it cannot be asked."""
     if not remote.capable(b"known"):
         return nodes[0] if nodes else None
@@ -146,7 +151,7 @@ def _listed(names: list[str]) -> bytes:
     return (", ".join(names[:_TOLD]) + more).encode("ascii")
 
 
-def _take(log: Pushlog, pullop: Any, pushes: Iterable[entry.Push]) -> None:
+def _take(log: Pushlog, pullop: pulloperation, pushes: Iterable[entry.Push]) -> None:
     """Record pushes as the server tells them, without the changesets that we lack."""
     session = None
     try:

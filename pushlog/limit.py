@@ -7,27 +7,30 @@ answers stop at ``last_push_id`` of ``.hg/replicated-data``, a canonical CBOR ma
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial.utils import cborutil
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
 
 REPLICATED_DATA = b"replicated-data"
 
 
-def visible_limit(repo: Any) -> int | None:
+def visible_limit(repo: localrepository) -> int | None:
     """The last push id that may be shown on the word of another extension, or None for no limit."""
     decide = getattr(repo.unfiltered(), "_pushlog_limit", None)
     return None if decide is None else decide()
 
 
-def with_hidden(repo: Any) -> Any:
+def with_hidden(repo: localrepository) -> Any:
     """The repository in which changesets are looked up: hidden ones too, but for those that another extension keeps back."""
     everything = repo.unfiltered()
     decide = getattr(everything, "_pushlog_view", None)
     return everything if decide is None else everything.filtered(decide())
 
 
-def web_limit(repo: Any) -> int | None:
+def web_limit(repo: localrepository) -> int | None:
     """As `visible_limit`, for web answers: `.hg/replicated-data` counts where no extension decides."""
     repo = repo.unfiltered()
     if getattr(repo, "_pushlog_limit", None) is not None:

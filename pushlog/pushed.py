@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import registrar, templateutil
 from mercurial.node import hex
@@ -13,10 +13,15 @@ from .store import database
 from .store.entry import Push
 from .store.storage import Pushlog
 
+if TYPE_CHECKING:
+    from mercurial.context import changectx
+    from mercurial.localrepo import localrepository
+    from mercurial.templater import engine
+
 keyword = registrar.templatekeyword()
 
 
-def push_of(repo: Any, node: bytes | None) -> Push | None:
+def push_of(repo: localrepository, node: bytes | None) -> Push | None:
     """The push that brought a changeset, None if it was never pushed (or the pushlog cannot be read)."""
     if node is None:
         return None
@@ -29,46 +34,47 @@ def push_of(repo: Any, node: bytes | None) -> Push | None:
         return None
 
 
-def _push(context: Any, mapping: dict[bytes, Any]) -> Push | None:
+def _push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
     """The push of the changeset being shown; one look-up per changeset, however many keywords ask."""
     ctx = context.resource(mapping, b"ctx")
     cache = context.resource(mapping, b"cache")
     key = (b"pushlog", ctx.rev())
     if cache.get(b"pushlog", (None, None))[0] != key:
         cache[b"pushlog"] = (key, push_of(context.resource(mapping, b"repo"), ctx.node()))
-    return cache[b"pushlog"][1]
+    push: Push | None = cache[b"pushlog"][1]
+    return push
 
 
 @keyword(b"pushid", requires={b"ctx", b"repo", b"cache"})
-def pushid(context: Any, mapping: dict[bytes, Any]) -> int | None:
+def pushid(context: engine, mapping: dict[bytes, Any]) -> int | None:
     """Integer. The number of the push that brought the changeset."""
     push = _push(context, mapping)
     return None if push is None else push.id
 
 
 @keyword(b"pushuser", requires={b"ctx", b"repo", b"cache"})
-def pushuser(context: Any, mapping: dict[bytes, Any]) -> bytes | None:
+def pushuser(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
     """String. Who pushed the changeset."""
     push = _push(context, mapping)
     return None if push is None else local(push.user)
 
 
 @keyword(b"pushdate", requires={b"ctx", b"repo", b"cache"})
-def pushdate(context: Any, mapping: dict[bytes, Any]) -> Any:
+def pushdate(context: engine, mapping: dict[bytes, Any]) -> Any:
     """Date information. When the changeset was pushed."""
     push = _push(context, mapping)
     return None if push is None else templateutil.date((push.date, 0), showfmt=b"%d.0%d")
 
 
 @keyword(b"pushbasenode", requires={b"ctx", b"repo", b"cache"})
-def pushbasenode(context: Any, mapping: dict[bytes, Any]) -> bytes | None:
+def pushbasenode(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
     """String. The first changeset of the push that brought the changeset."""
     push = _push(context, mapping)
     return None if push is None else push.nodes[0].encode("ascii")
 
 
 @keyword(b"pushheadnode", requires={b"ctx", b"repo", b"cache"})
-def pushheadnode(context: Any, mapping: dict[bytes, Any]) -> bytes | None:
+def pushheadnode(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
     """String. The last changeset of the push that brought the changeset."""
     push = _push(context, mapping)
     return None if push is None else push.nodes[-1].encode("ascii")
@@ -81,7 +87,7 @@ def local(text: str) -> bytes:
     return encoding.tolocal(text.encode("utf-8", "replace"))
 
 
-def entry(orig: Any, repo: Any, ctx: Any) -> dict[bytes, Any]:
+def entry(orig: Any, repo: localrepository, ctx: changectx) -> dict[bytes, Any]:
     """Wraps the variables of a changeset in hgweb: pushid, pushuser, pushdate, pushnodes, pushhead; looked up when shown."""
     found: list[Push | None] = []
 

@@ -6,13 +6,17 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import encoding
 from mercurial.node import hex
 
 from .store.appendfile import TornRecord
 from .store.storage import Pushlog
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
 HOOK = b"pretxnchangegroup.pushlog"
 # one account each, as older configurations name them; `landingusers` takes any number
@@ -30,7 +34,7 @@ LANDING_OPTIONS = (
 )
 
 
-def record(ui: Any, repo: Any, source: bytes | None = None, **_arguments: Any) -> bool:
+def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_arguments: Any) -> bool:
     """Python hook `pretxnchangegroup.pushlog`; True refuses the push, with a reason for the pusher."""
     if source not in (b"push", b"serve"):
         ui.note(b"(not updating pushlog since changesets come from %s)\n" % (source or b"nowhere"))
@@ -47,7 +51,7 @@ def record(ui: Any, repo: Any, source: bytes | None = None, **_arguments: Any) -
     return False
 
 
-def pusher(ui: Any, request: Mapping[bytes, bytes], process: Mapping[bytes, bytes]) -> bytes:
+def pusher(ui: Ui, request: Mapping[bytes, bytes], process: Mapping[bytes, bytes]) -> bytes:
     """The name to record, empty if nobody is known: REMOTE_USER of the request, then of the process, then USER.
 
     A landing account pushes for somebody else, whom AUTOLAND_REQUEST_USER names.
@@ -64,7 +68,7 @@ def pusher(ui: Any, request: Mapping[bytes, bytes], process: Mapping[bytes, byte
     return _prefixed(ui.config(b"pushlog", b"userprefix"), user)
 
 
-def landing_accounts(ui: Any) -> set[bytes]:
+def landing_accounts(ui: Ui) -> set[bytes]:
     accounts = {ui.config(b"pushlog", option) for option in LANDING_OPTIONS}
     return {*ui.configlist(b"pushlog", b"landingusers"), *filter(None, accounts)}
 
@@ -73,10 +77,11 @@ def _prefixed(prefix: bytes | None, user: bytes) -> bytes:
     return prefix + b":" + user if prefix else user
 
 
-def _record(ui: Any, repo: Any, user: bytes) -> None:
+def _record(ui: Ui, repo: localrepository, user: bytes) -> None:
     repo = repo.unfiltered()
-    tr = repo.currenttransaction()
-    session = Pushlog(repo).session(tr)
+    log = Pushlog(repo)
+    tr = log.open_transaction()
+    session = log.session(tr)
     changelog = repo.changelog
     first = (
         tr.changes[b"origrepolen"] if session.push is None else changelog.rev(bytes.fromhex(session.push.nodes[-1])) + 1
@@ -85,8 +90,9 @@ def _record(ui: Any, repo: Any, user: bytes) -> None:
     session.record(user.decode("utf-8", "replace"), int(time.time()), nodes)
 
 
-def _refuse(ui: Any, repo: Any, reason: str) -> bool:
+def _refuse(ui: Ui, repo: localrepository, reason: str) -> bool:
     ui.write(b"error recording into pushlog (%s); please retry your push\n" % reason.encode("utf-8", "replace"))
-    if Pushlog(repo).running_session() is None:
-        repo.currenttransaction().addabort(b"pushlog", lambda _tr: ui.warn(b"rolling back pushlog\n"))
+    log = Pushlog(repo)
+    if log.running_session() is None:
+        log.open_transaction().addabort(b"pushlog", lambda _tr: ui.warn(b"rolling back pushlog\n"))
     return True

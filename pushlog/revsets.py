@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error, registrar, revset, revset_predicates, revsetlang, smartset
 from mercurial.i18n import _
@@ -22,13 +22,18 @@ from .store import database
 from .store.entry import Push
 from .store.storage import Pushlog
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.revsetlang import _Tree as ParsedRevset
+    from mercurial.smartset import abstractsmartset
+
 predicate = registrar.revsetpredicate()
 _SMALL = 2000  # up to this many revisions are asked one by one
 _BLOCK = 64  # neighbouring revisions that a lazy set asks of at once
 
 
 @predicate(b"pushhead()", safe=True, weight=10)
-def pushhead(repo: Any, subset: Any, x: Any) -> Any:
+def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
     """The last changeset of every push."""
     revsetlang.getargs(x, 0, 0, _(b"pushhead takes no arguments"))
     log = Pushlog(repo)
@@ -42,7 +47,7 @@ def pushhead(repo: Any, subset: Any, x: Any) -> Any:
 
 
 @predicate(b"pushdate(interval)", safe=True, weight=10)
-def pushdate(repo: Any, subset: Any, x: Any) -> Any:
+def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
     """Changesets that were pushed within the interval, see :hg:`help dates`."""
     (interval,) = revsetlang.getargs(x, 1, 1, _(b"pushdate requires one argument"))
     text = revsetlang.getstring(interval, _(b"pushdate requires a string argument"))
@@ -61,7 +66,7 @@ def pushdate(repo: Any, subset: Any, x: Any) -> Any:
 
 
 @predicate(b"pushuser(string)", safe=True, weight=10)
-def pushuser(repo: Any, subset: Any, x: Any) -> Any:
+def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
     """Changesets that were pushed by users whose name contains the string, whatever its case; ``re:`` and ``literal:`` work."""
     (string,) = revsetlang.getargs(x, 1, 1, _(b"pushuser requires one argument"))
     pattern = revsetlang.getstring(string, _(b"pushuser requires a string argument"))
@@ -78,7 +83,7 @@ def pushuser(repo: Any, subset: Any, x: Any) -> Any:
 
 
 @predicate(b"pushid(number)", safe=True, weight=10)
-def pushid(repo: Any, subset: Any, x: Any) -> Any:
+def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
     """The changesets of the push with this number; none for an unknown number."""
     (number,) = revsetlang.getargs(x, 1, 1, _(b"pushid requires one argument"))
     wanted = revsetlang.getinteger(number, _(b"pushid expects a number"))
@@ -87,39 +92,40 @@ def pushid(repo: Any, subset: Any, x: Any) -> Any:
 
 
 @predicate(b"pushrev(set)", safe=True, weight=10)
-def pushrev(repo: Any, subset: Any, x: Any) -> Any:
+def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
     """All changesets of the pushes that brought those of the set."""
     revisions = revset.getset(repo, smartset.fullreposet(repo), x)
     log = Pushlog(repo)
     to_node = log.repo.changelog.node
 
     def nodes(connection: sqlite3.Connection) -> Iterator[str]:
-        pushes: set[int | None] = {None}
+        pushes: set[int] = set()
         for revision in revisions:
             number = database.push_id_of(connection, hex(to_node(revision)).decode("ascii"))
-            if number not in pushes:
+            if number is not None and number not in pushes:
                 pushes.add(number)
                 yield from database.nodes(connection, number)
 
     return _shown(log, subset, nodes)
 
 
-def _shown(log: Pushlog, subset: Any, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> Any:
+def _shown(log: Pushlog, subset: abstractsmartset, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> Any:
     """The revisions of ``nodes`` that are in ``subset``, in its order."""
     return subset & smartset.baseset(_revisions(log, nodes))
 
 
-def _revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int | None]:
+def _revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int]:
     try:
         with log.view() as connection:
-            return {log.revision_of(node) for node in nodes(connection)} - {None}
+            revisions = map(log.revision_of, nodes(connection))
+            return {revision for revision in revisions if revision is not None}
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
 
 
 def _matching(
     log: Pushlog,
-    subset: Any,
+    subset: abstractsmartset,
     matches: Callable[[Push, str], bool],
     nodes: Callable[[sqlite3.Connection], Iterable[str]],
     *,
@@ -147,8 +153,8 @@ class _Matching:
         nodes: Callable[[sqlite3.Connection], Iterable[str]],
     ):
         self._log, self._matches, self._nodes = log, matches, nodes
-        self._blocks: dict[int, set[int | None]] = {}
-        self._all: set[int | None] | None = None
+        self._blocks: dict[int, set[int]] = {}
+        self._all: set[int] | None = None
 
     def __call__(self, revision: int) -> bool:
         number = revision // _BLOCK

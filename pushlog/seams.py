@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error, extensions, util
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
 
 MINIMUM = (7, 2)
 
@@ -186,7 +189,7 @@ class Setup:
         except Exception as problem:
             self._problem = self._problem or f"{type(problem).__name__}: {problem}"
 
-    def check(self, repo: Any) -> None:
+    def check(self, repo: localrepository) -> None:
         """Raise Abort for a local repository if the set-up failed."""
         if self._problem is not None and repo.local():
             raise refusal(self._extension, self._problem)

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import bundle2, error, initialization
 
 from . import seams
+
+if TYPE_CHECKING:
+    from mercurial.bundle2 import bundleoperation, unbundlepart
 
 _installed = False
 
@@ -29,7 +32,7 @@ def refuse_pushed() -> None:
 
 def _guarded(handler: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     @functools.wraps(handler)  # with its `params`, which Mercurial checks
-    def guarded(operation: Any, part: Any) -> None:
+    def guarded(operation: bundleoperation, part: unbundlepart) -> None:
         if operation.source == b"push":  # what `exchange.unbundle` says
             raise error.Abort(b"a push cannot bring a copy of a whole store; push changesets instead")
         handler(operation, part)

@@ -8,14 +8,18 @@ are noted first; whatever happens then, those of them that the changelog lacks a
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import transaction
 
 from .store.storage import Pushlog
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
-def strip(orig: Any, ui: Any, repo: Any, nodelist: Any, *arguments: Any, **options: Any) -> Any:
+
+def strip(orig: Any, ui: Ui, repo: localrepository, nodelist: Any, *arguments: Any, **options: Any) -> Any:
     """Wraps `repair.strip`: stripped changesets leave their pushes, those that get another number get it in the pushlog too."""
     log = Pushlog(repo)
     if not log.exists():
@@ -28,7 +32,7 @@ def strip(orig: Any, ui: Any, repo: Any, nodelist: Any, *arguments: Any, **optio
     return result
 
 
-def rollback(orig: Any, repo: Any, dryrun: bool = False, force: bool = False) -> Any:
+def rollback(orig: Any, repo: localrepository, dryrun: bool = False, force: bool = False) -> Any:
     """Wraps `localrepository.rollback`, which truncates one file after the other; a dry run leaves what a real one needs."""
     log = Pushlog(repo)
     if dryrun or not log.exists():
@@ -47,7 +51,7 @@ def _length_after_rollback(log: Pushlog) -> int:
         return len(log.repo.changelog)
 
 
-def settle(ui: Any, log: Pushlog) -> None:
+def settle(ui: Ui, log: Pushlog) -> None:
     """Record for good what is gone. A problem is left to the next writer: the note keeps it true for readers until then."""
     repo = log.repo
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import wireprototypes, wireprotov1server
 from mercurial.utils import stringutil
@@ -19,6 +19,10 @@ from . import api
 from .limit import visible_limit
 from .store import database, entry
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.wireprototypes import baseprotocolhandler
+
 
 def register() -> None:
     """Offer both commands and announce them; called once per process."""
@@ -26,11 +30,11 @@ def register() -> None:
     wireprotov1server.wireprotocommand(b"pushlog-stream", b"firstpush", permission=b"pull")(serve_pushlog_stream)
 
 
-def capabilities(orig: Any, repo: Any, proto: Any) -> list[bytes]:
+def capabilities(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:
     return [*orig(repo, proto), b"pushlog", b"pushlog-stream"]
 
 
-def serve_pushlog(repo: Any, proto: Any, firstpush: bytes) -> Any:
+def serve_pushlog(repo: localrepository, proto: baseprotocolhandler, firstpush: bytes) -> Any:
     try:
         answer = b"\n".join([b"1", *_rows(repo, _first(firstpush))])
     except (ValueError, sqlite3.Error, OSError) as problem:
@@ -38,11 +42,11 @@ def serve_pushlog(repo: Any, proto: Any, firstpush: bytes) -> Any:
     return wireprototypes.bytesresponse(answer)
 
 
-def serve_pushlog_stream(repo: Any, proto: Any, firstpush: bytes) -> Any:
+def serve_pushlog_stream(repo: localrepository, proto: baseprotocolhandler, firstpush: bytes) -> Any:
     return wireprototypes.streamreslegacy(gen=_stream(repo, firstpush))
 
 
-def _stream(repo: Any, firstpush: bytes) -> Iterator[bytes]:
+def _stream(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
     try:
         for row in _rows(repo, _first(firstpush)):
             yield row + b"\n"
@@ -56,7 +60,7 @@ def _first(firstpush: bytes) -> int:
     return max(0, min(int(firstpush), database.LARGEST))
 
 
-def _rows(repo: Any, first: int) -> Iterator[bytes]:
+def _rows(repo: localrepository, first: int) -> Iterator[bytes]:
     limit = visible_limit(repo)
     for number, user, date, nodes in api.pushes(repo, first):
         if limit is not None and number > limit:

@@ -27,7 +27,11 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    from mercurial.transaction import transaction as Transaction
+    from mercurial.vfs import abstractvfs
 
 _HEAD = struct.Struct(">4sII")
 _SIZE = struct.Struct(">I")
@@ -54,14 +58,20 @@ class FramedPayload(NamedTuple):
     payload: bytes
 
 
+class Folder(Protocol):
+    """What of Mercurial's vfs is needed to read: where a name of the store is on disk."""
+
+    def join(self, path: bytes, /) -> bytes: ...
+
+
 class AppendFile:
-    """One append-only file in a store (``vfs`` is ``repo.svfs``, whose modes new files get).
+    """One append-only file in a store: ``vfs`` is ``repo.svfs``, whose modes new files get; for readers, any `Folder`.
 
     Where a method takes ``tr``, giving the caller's own open transaction shows its uncommitted records too; without it only
     committed ones are seen, whoever is writing meanwhile.
     """
 
-    def __init__(self, vfs: Any, name: bytes, magic: bytes):
+    def __init__(self, vfs: Folder, name: bytes, magic: bytes):
         if len(magic) != 4:
             raise ValueError(f"{name!r}: magic must have 4 bytes, got {magic!r}")
         if not name.endswith(b".log") or b"/" in name:
@@ -70,7 +80,7 @@ class AppendFile:
         self._vfs = vfs
         self._magic = magic
 
-    def append(self, tr: Any, payloads: Iterable[bytes]) -> int:
+    def append(self, tr: Transaction, payloads: Iterable[bytes]) -> int:
         """Append records under ``tr`` and return the file's new size; call it in a finalizer, holding the store lock.
 
         The journal learns the old size before the file changes. Raises `TornRecord`, having written nothing, if the file's
@@ -82,16 +92,16 @@ class AppendFile:
         if not frames:
             return size
         tr.add(self.name, size)
-        with self._vfs(self.name, b"ab") as file:
+        with self._opener()(self.name, b"ab") as file:
             file.write(frames)
         return size + len(frames)
 
-    def tail(self, tr: Any = None) -> int:
+    def tail(self, tr: Transaction | None = None) -> int:
         """The size of the committed part in bytes, 0 without a file; with ``tr`` the size of the file."""
         with self._open(tr) as (_file, end):
             return end
 
-    def records(self, start: int = 0, tr: Any = None) -> Iterator[FramedPayload]:
+    def records(self, start: int = 0, tr: Transaction | None = None) -> Iterator[FramedPayload]:
         """The records from byte ``start`` (a record's start or end) up to what is committed when the first is asked for.
 
         Raises `TornRecord` at a damaged frame, after yielding those before it. A ``start`` behind the end yields nothing.
@@ -113,7 +123,7 @@ class AppendFile:
                 yield record
                 start = record.end
 
-    def sound_records(self, tr: Any = None) -> Iterator[FramedPayload]:
+    def sound_records(self, tr: Transaction | None = None) -> Iterator[FramedPayload]:
         """As `records`, going on behind a damaged frame with the next sound one; holds the file in memory if it is damaged."""
         start = 0
         try:
@@ -129,7 +139,7 @@ class AppendFile:
                     yield record
                     start = record.end - 1
 
-    def last(self, tr: Any = None, *, before: int | None = None) -> FramedPayload | None:
+    def last(self, tr: Transaction | None = None, *, before: int | None = None) -> FramedPayload | None:
         """The last record (that ends at byte ``before``), found from its end: the cost does not grow with the file.
 
         None if there is none. Raises `TornRecord` if no sound record ends there.
@@ -159,9 +169,14 @@ class AppendFile:
 
         Call it holding the store lock, before the first append of a transaction. A kill leaves the one file or the other.
         """
-        with self._vfs(self.name, b"rb") as damaged:
+        opener = self._opener()
+        with opener(self.name, b"rb") as damaged:
             sound = damaged.read(offset)
-        replace(self._vfs, self.name, sound + b"".join(map(self._frame, payloads))).close()
+        replace(opener, self.name, sound + b"".join(map(self._frame, payloads))).close()
+
+    def _opener(self) -> abstractvfs:
+        """The store's vfs, which a writer has given."""
+        return cast("abstractvfs", self._vfs)
 
     def _frame(self, payload: bytes) -> bytes:
         size = _SIZE.pack(len(payload))
@@ -185,7 +200,7 @@ class AppendFile:
         return FramedPayload(start=start, end=start + FRAME_BYTES + size, payload=payload)
 
     @contextlib.contextmanager
-    def _open(self, tr: Any) -> Iterator[tuple[int, int]]:
+    def _open(self, tr: Transaction | None) -> Iterator[tuple[int, int]]:
         """A descriptor for reading and the size of what ``tr`` may see; `_NO_FILE` and 0 if there is no file."""
         while True:
             try:
@@ -200,7 +215,7 @@ class AppendFile:
             finally:
                 os.close(file)
 
-    def _visible_size(self, file: int, tr: Any) -> int | None:
+    def _visible_size(self, file: int, tr: Transaction | None) -> int | None:
         """The committed size, or the whole size for the holder of ``tr``; None if the name means another file by now.
 
         Rules of this function, for a reader without a lock: (1) bytes are uncommitted exactly while the journal names the file
@@ -240,7 +255,7 @@ def _read(file: int, start: int, size: int) -> bytes:
     return b"".join(blocks)
 
 
-def replace(opener: Any, name: bytes, content: bytes) -> Any:
+def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
     """The file, open at its end, once it has this content on disk; until then it is what it was."""
     new = name + b".new"
     file = opener(new, b"w+")
@@ -257,7 +272,7 @@ def replace(opener: Any, name: bytes, content: bytes) -> Any:
     return file
 
 
-def sync_folder(opener: Any) -> None:
+def sync_folder(opener: abstractvfs) -> None:
     """Names given or taken away in the opener's folder survive a power cut from now on."""
     folder = os.open(opener.join(b""), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -223,7 +223,8 @@ def state(connection: sqlite3.Connection) -> tuple[int, int] | None:
     """(position in the pushlog's file, fingerprint of the last record before it); None for a database that is not derived."""
     if not has_table(connection, "pushlog_state"):
         return None
-    return connection.execute(GET_STATE).fetchone()
+    found: tuple[int, int] | None = connection.execute(GET_STATE).fetchone()
+    return found
 
 
 def set_state(connection: sqlite3.Connection, position: int, fingerprint: int) -> None:
@@ -296,7 +297,8 @@ def first_emptied(connection: sqlite3.Connection) -> int | None:
 
 
 def last_id(connection: sqlite3.Connection) -> int:
-    return connection.execute(LAST_ID).fetchone()[0]
+    last: int = connection.execute(LAST_ID).fetchone()[0]
+    return last
 
 
 def push(connection: sqlite3.Connection, number: int) -> Push | None:

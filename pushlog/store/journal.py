@@ -10,12 +10,16 @@ Seams of Mercurial and what they must keep doing: `repair.strip` names its files
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error, transaction
 
 from .. import seams
 from .appendfile import replace, sync_folder
+
+if TYPE_CHECKING:
+    from mercurial.transaction import transaction as Transaction
+    from mercurial.vfs import abstractvfs
 
 JOURNAL, UNDO = b"journal", b"undo"
 _installed = False
@@ -30,7 +34,7 @@ def install() -> None:
         _installed = True
 
 
-def endgroup(orig: Any, tr: Any) -> None:
+def endgroup(orig: Any, tr: Transaction) -> None:
     """Journals a group of files as one: all of them or none. Raises OSError with nothing journalled."""
     known = {*tr._offsetmap, *tr._newfiles, *tr._backupmap, *tr._tmp_files}
     sizes: dict[bytes, int] = {}
@@ -47,7 +51,13 @@ def endgroup(orig: Any, tr: Any) -> None:
 
 
 def rollback(
-    orig: Any, opener: Any, vfsmap: Any, file: bytes, *arguments: Any, skip_journal_pattern: Any = None, **options: Any
+    orig: Any,
+    opener: abstractvfs,
+    vfsmap: Any,
+    file: bytes,
+    *arguments: Any,
+    skip_journal_pattern: Any = None,
+    **options: Any,
 ) -> None:
     """The transaction to undo first becomes an interrupted one, which whoever comes next recovers."""
     if file == UNDO:
@@ -61,7 +71,7 @@ def rollback(
     orig(opener, vfsmap, file, *arguments, skip_journal_pattern=skip_journal_pattern, **options)
 
 
-def _journal_backups(opener: Any, skipped: Any) -> None:
+def _journal_backups(opener: abstractvfs, skipped: Any) -> None:
     """The list of backups to restore, without those that this rollback leaves alone."""
     lines = opener.tryread(transaction.UNDO_BACKUP % UNDO).splitlines(keepends=True)
     kept = [line for line in lines if not (skipped and b"\0" in line and skipped.match(line.split(b"\0")[1]))]

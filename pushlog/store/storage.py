@@ -21,12 +21,16 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mercurial.node import bin
 
 from . import database, entry
 from .appendfile import AppendFile, TornRecord
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.transaction import transaction as Transaction
 
 FILE, MAGIC = b"pushlog.log", b"PLG1"
 DATABASE = b"pushlog2.db"
@@ -38,7 +42,7 @@ _Result = TypeVar("_Result")
 class Pushlog:
     """Reading and writing the pushlog of ``repo``; cheap to make, keeps nothing open."""
 
-    def __init__(self, repo: Any):
+    def __init__(self, repo: localrepository):
         self.repo = repo.unfiltered()
         self.file = AppendFile(self.repo.svfs, FILE, MAGIC)
         self.path = os.fsdecode(os.path.join(self.repo.sharedpath, DATABASE))
@@ -78,12 +82,18 @@ class Pushlog:
                 with contextlib.closing(connection):
                     connection.execute("COMMIT")
 
+    def open_transaction(self) -> Transaction:
+        """The transaction that the caller runs in."""
+        tr = self.repo.currenttransaction()
+        assert tr is not None
+        return tr
+
     def running_session(self) -> PushlogTransaction | None:
         """The session of the transaction that this process has open, if it has recorded something."""
         tr = self.repo.currenttransaction()
         return None if tr is None else getattr(tr, _SESSION, None)
 
-    def session(self, tr: Any, *, reads_all: bool = False) -> PushlogTransaction:
+    def session(self, tr: Transaction, *, reads_all: bool = False) -> PushlogTransaction:
         """The writing session of ``tr``, opened at its first use; raises `sqlite3.Error` if SQLite refuses.
 
         With ``reads_all`` damage is found wherever it is in the file, without it what keeps new records from being read.
@@ -94,12 +104,12 @@ class Pushlog:
             setattr(tr, _SESSION, session)
         return session
 
-    def fingerprint(self, tr: Any = None, *, before: int | None = None) -> int:
+    def fingerprint(self, tr: Transaction | None = None, *, before: int | None = None) -> int:
         """A checksum of the last record (that ends at ``before``), 0 without one."""
         last = self.file.last(tr, before=before)
         return 0 if last is None else zlib.crc32(last.payload)
 
-    def facts(self, start: int = 0, tr: Any = None) -> Iterator[entry.Fact]:
+    def facts(self, start: int = 0, tr: Transaction | None = None) -> Iterator[entry.Fact]:
         for record in self.file.records(start, tr):
             try:
                 yield entry.decode(record.payload)
@@ -111,7 +121,7 @@ class Pushlog:
         with contextlib.suppress(TornRecord):
             yield from self.facts(start)
 
-    def removed_nodes(self, tr: Any = None) -> list[str]:
+    def removed_nodes(self, tr: Transaction | None = None) -> list[str]:
         """Changesets that a strip or rollback took away without the pushlog having recorded it yet; those that ``tr`` brings
         back were gone, too."""
         length = len(self.repo.changelog) if tr is None else tr.changes[b"origrepolen"]
@@ -209,7 +219,7 @@ class PushlogTransaction:
     finalizer, so a refused transaction never touches it. The store lock is held throughout.
     """
 
-    def __init__(self, log: Pushlog, tr: Any, *, reads_all: bool = False):
+    def __init__(self, log: Pushlog, tr: Transaction, *, reads_all: bool = False):
         self._log = log
         self._reads_all = reads_all
         self._facts: dict[int, entry.Fact] = {}
@@ -271,7 +281,7 @@ class PushlogTransaction:
         facts = list(self._facts.values())
         self.connection.close()
         self._set_aside()
-        self.connection = self._open(self._log.repo.currenttransaction())
+        self.connection = self._open(self._log.open_transaction())
         for fact in facts:
             self.put(fact)
         return work()
@@ -302,7 +312,7 @@ class PushlogTransaction:
         """What is going to be appended to the file."""
         return list(self._facts.values())
 
-    def _open(self, tr: Any) -> sqlite3.Connection:
+    def _open(self, tr: Transaction) -> sqlite3.Connection:
         connection = None
         try:
             connection = self._log.open_for_writing(self._log.path)
@@ -331,7 +341,7 @@ class PushlogTransaction:
         self._facts.clear()
         self._log.repo.ui.log(b"pushlog", b"damaged pushlog2.db moved aside and derived again\n")
 
-    def _level(self, connection: sqlite3.Connection, tr: Any) -> None:
+    def _level(self, connection: sqlite3.Connection, tr: Transaction) -> None:
         """Rule 3: bring SQLite level with the file, and take an operator's edits down for the file."""
         late: set[int] = set()  # pushes of which the file knows more than whoever edited SQLite
         edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
@@ -352,7 +362,7 @@ class PushlogTransaction:
             database.apply(connection, fact, self._log.revision_of)
             self._facts[fact.id] = fact
 
-    def _follow(self, connection: sqlite3.Connection, tr: Any, position: int, fingerprint: int) -> set[int]:
+    def _follow(self, connection: sqlite3.Connection, tr: Transaction, position: int, fingerprint: int) -> set[int]:
         """Apply what was appended since SQLite was level, and say of which pushes; all of it, and of none, if SQLite comes from
         another or a longer file.
         """
@@ -365,7 +375,7 @@ class PushlogTransaction:
             database.apply(connection, fact, log.revision_of)
         return {fact.id for fact in facts} if is_descended else set()
 
-    def _adopt(self, connection: sqlite3.Connection, tr: Any) -> None:
+    def _adopt(self, connection: sqlite3.Connection, tr: Transaction) -> None:
         """Take over a database that is not derived from the file: the file keeps its word, what it does not know is added."""
         known = {fact.id: fact for fact in self._log.facts(0, tr)}
         used = database.next_id(connection) - 1
@@ -378,7 +388,7 @@ class PushlogTransaction:
         for fact in known.values():
             database.apply(connection, fact, self._log.revision_of)
 
-    def _salvage(self, connection: sqlite3.Connection, tr: Any, state: tuple[int, int] | None) -> None:
+    def _salvage(self, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:
         """End the file where it is damaged, the rest kept beside it, and record again what SQLite knows from behind there.
 
         At once and not with ``tr``, which may be refused yet: SQLite alone would be what knows these pushes.
@@ -406,7 +416,7 @@ class PushlogTransaction:
         log.file.mend(position, map(entry.encode, lost))
         log.repo.ui.log(b"pushlog", b"pushlog.log is damaged from byte %d on; kept in pushlog-damaged.log\n", position)
 
-    def _record_removed(self, connection: sqlite3.Connection, tr: Any) -> None:
+    def _record_removed(self, connection: sqlite3.Connection, tr: Transaction) -> None:
         """Rule 4: what the note says is gone and is gone, is gone."""
         if not self._note:
             return
@@ -419,13 +429,13 @@ class PushlogTransaction:
             database.apply(connection, fact, self._log.revision_of)
             self._facts[fact.id] = fact
 
-    def _finalize(self, tr: Any) -> None:
+    def _finalize(self, tr: Transaction) -> None:
         """The file learns the facts, and SQLite up to where it is derived."""
         log = self._log
         size = log.file.append(tr, map(entry.encode, [*self._told, *self._facts.values()]))
         database.set_state(self.connection, size, log.fingerprint(tr))
 
-    def _commit(self, tr: Any) -> None:
+    def _commit(self, tr: Transaction) -> None:
         """Mercurial has committed: SQLite may follow, and the note may go. A failure is told to the log only, the next writer
         repairs it; raised from here it would tell the pusher that a committed push failed.
         """
@@ -443,7 +453,7 @@ class PushlogTransaction:
         finally:
             self.connection.close()
 
-    def _abort(self, tr: Any) -> None:
+    def _abort(self, tr: Transaction) -> None:
         self._log.repo.ui.warn(b"rolling back pushlog\n")
         self.connection.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mercurial import encoding, phases, util
 from mercurial.node import bin, hex
@@ -17,6 +17,9 @@ from mercurial.node import bin, hex
 from ..store.entry import Push
 from .gitnodes import GitNodes
 from .query import Query
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
 
 MANY = 1000  # pushes
 
@@ -35,7 +38,7 @@ class Answers:
     ``everything`` is `limit.with_hidden` of it.
     """
 
-    def __init__(self, repo: Any, everything: Any):
+    def __init__(self, repo: localrepository, everything: Any):
         self._everything = everything
         self._withheld = everything.changelog.filteredrevs
         self._filtered = repo.changelog.filteredrevs

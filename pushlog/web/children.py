@@ -12,10 +12,13 @@ from __future__ import annotations
 import threading
 import weakref
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import context, util
 from mercurial.node import nullrev
+
+if TYPE_CHECKING:
+    from mercurial.context import changectx
 
 _KEPT = 16  # repositories
 _ENOUGH = 4  # bytes of a node
@@ -74,7 +77,7 @@ class Children:
                     first[parent] = revision
 
 
-def children(orig: Any, ctx: Any, hide: int | None = None) -> Any:
+def children(orig: Any, ctx: changectx, hide: int | None = None) -> Any:
     """Wraps `webutil.children`: the same answer for a changeset; a file's children are few."""
     if isinstance(ctx, context.basefilectx) or ctx.rev() in (None, nullrev):
         return orig(ctx, hide)

@@ -7,7 +7,7 @@ import bisect
 import heapq
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import templater as templates_of_mercurial
 from mercurial.hgweb import hgweb_mod_inner, hgwebdir_mod_inner, webcommands, webutil
@@ -16,6 +16,9 @@ from .. import pushed, seams
 from . import children, escaping, feed, page, policy
 from .lookup import FoundPushes, Lookup
 from .reply import forget_tag, link_next, send
+
+if TYPE_CHECKING:
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
 
 _NO_PAGES = (b"archive", b"pushes", b"pushlog", b"pushlogstyle", b"rawfile", b"static")  # whatever the style
 _BATCH = 2000  # pushes, or their changesets, whose short form is made at once
@@ -50,7 +53,7 @@ def index_templater(orig: Any, index: Any, *arguments: Any) -> Any:
     return templates
 
 
-def templater(orig: Any, web: Any, req: Any) -> Any:
+def templater(orig: Any, web: requestcontext, req: Any) -> Any:
     """Wraps the choice of templates: they escape what they show; in JSON every changeset names its push, unless the site's do.
 
     A nonce is for pages that have scripts: with one, hgweb gives no entity tag.
@@ -67,7 +70,7 @@ def templater(orig: Any, web: Any, req: Any) -> Any:
     return templates
 
 
-def pushes(web: Any) -> Iterable[bytes]:
+def pushes(web: requestcontext) -> Iterable[bytes]:
     """
     /json-pushes[/{page}]
     ---------------------
@@ -111,7 +114,7 @@ def _as_text_sorts(ids: array[int]) -> Iterator[int]:
     return heapq.merge(*runs, key=str)
 
 
-def pushlog(web: Any) -> Iterable[bytes]:
+def pushlog(web: requestcontext) -> Iterable[bytes]:
     """
     /pushlog[/{page}]
     -----------------
@@ -127,7 +130,7 @@ def pushlog(web: Any) -> Iterable[bytes]:
     return send(web, feed.atom(web, lookup, found))
 
 
-def pushloghtml(web: Any) -> Iterable[bytes]:
+def pushloghtml(web: requestcontext) -> Iterable[bytes]:
     """
     /pushloghtml[/{page}]
     ---------------------
@@ -142,7 +145,7 @@ def pushloghtml(web: Any) -> Iterable[bytes]:
     return page.send(web, lookup, found)
 
 
-def pushlogstyle(web: Any) -> Iterable[bytes]:
+def pushlogstyle(web: requestcontext) -> Iterable[bytes]:
     """
     /pushlogstyle
     -------------

@@ -20,9 +20,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import templatefilters, templatefuncs, templateutil
+
+if TYPE_CHECKING:
+    from mercurial.templater import engine
 
 # `colorize` is of the extension highlight: what Pygments made of a line.
 _ESCAPING = frozenset(
@@ -58,13 +61,13 @@ def guard(templates: Any) -> bool:
 def register() -> None:
     """Add the functions that stand in mended templates; each gives what its argument prints, escaped unless it is markup."""
 
-    def item(context: Any, mapping: Any, arguments: Any) -> Any:
+    def item(context: engine, mapping: Any, arguments: Any) -> Any:
         return _escaped(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=True)
 
-    def text(context: Any, mapping: Any, arguments: Any) -> Any:
+    def text(context: engine, mapping: Any, arguments: Any) -> Any:
         return _escaped(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=False)
 
-    def joined(context: Any, mapping: Any, arguments: Any) -> Any:
+    def joined(context: engine, mapping: Any, arguments: Any) -> Any:
         listed, separator = templateutil.evalwrapped(context, mapping, arguments[0]), b" "
         if len(arguments) > 1:
             separator = templateutil.evalstring(context, mapping, arguments[1])
@@ -78,7 +81,7 @@ def register() -> None:
         templatefuncs.funcs[name] = function
 
 
-def _escaped(context: Any, mapping: Any, value: Any, *, generated: bool) -> Any:
+def _escaped(context: engine, mapping: Any, value: Any, *, generated: bool) -> Any:
     """What is printed of a value; what generates pieces is a template or a keyword of the site's own markup if `generated`."""
     if value is None or _is_made_by_templates(value) or (generated and isinstance(value, Iterator)):
         return value

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape as escape_text
 
 from mercurial import encoding
@@ -15,6 +15,9 @@ from ..store.entry import Push
 from .answers import Pushed, path
 from .lookup import FoundPushes, Lookup
 from .reply import address
+
+if TYPE_CHECKING:
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -44,7 +47,7 @@ _ENTRY = """ <entry>
 """
 
 
-def atom(web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[bytes]:
+def atom(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[bytes]:
     """The document in pieces, in the encoding that it declares."""
     name = encoding.encoding.decode("ascii")
     base = escape(address(web).decode("ascii"))
@@ -61,7 +64,7 @@ def atom(web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[bytes]:
     yield b"\n</feed>\n"
 
 
-def _head(web: Any, encoding_name: str, base: str, updated: str) -> str:
+def _head(web: requestcontext, encoding_name: str, base: str, updated: str) -> str:
     repository = escape(web.reponame.decode("utf-8", "replace"))
     return _HEAD.format(encoding=encoding_name, base=base, repository=repository, updated=updated)
 

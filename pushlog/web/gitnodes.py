@@ -12,10 +12,13 @@ import contextlib
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import changelog
 from mercurial.revlogutils import constants
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
 
 FILE = b"pushlog-git"
 _RECORD = 24
@@ -36,7 +39,7 @@ class GitNodes:
 
     are_many = False
 
-    def __init__(self, repo: Any):
+    def __init__(self, repo: localrepository):
         self._repo = repo.unfiltered()
         self._path = self._repo.cachevfs.join(FILE)
         self._blocks: dict[int, bytes] = {}
@@ -96,8 +99,8 @@ class GitNodes:
                 self._keep(number, to_node(number), commit_in(text))
         if not (self.are_many and revision in self._found):
             commit = self._repo[revision].extra().get(b"git_commit")
-            if not self._keep(revision, node, commit):
-                return commit.decode("utf-8", "replace")  # type: ignore[no-any-return]
+            if not self._keep(revision, node, commit) and commit is not None:
+                return commit.decode("utf-8", "replace")
         value = self._found[revision][4:]
         return None if value == _NONE else value.hex()
 
@@ -148,7 +151,7 @@ def commit_in(text: bytes) -> bytes | None:
     if b"git_commit:" not in text:
         return None
     words = text.split(b"\n", 3)[2].split(b" ", 2)
-    return changelog.decodeextra(words[2]).get(b"git_commit") if len(words) == 3 else None  # type: ignore[no-any-return]
+    return changelog.decodeextra(words[2]).get(b"git_commit") if len(words) == 3 else None
 
 
 def _runs(records: dict[int, bytes]) -> list[tuple[int, bytes]]:

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mercurial import error, scmutil
 from mercurial.hgweb import common
@@ -23,6 +23,10 @@ from ..store.entry import Push
 from ..store.storage import Pushlog
 from . import query
 from .answers import Answers
+from .query import Query, ResolvedQuery
+
+if TYPE_CHECKING:
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
 
 _BATCH = 200
 _LATE = 100  # pushes that may come during a request
@@ -32,8 +36,8 @@ _LATE = 100  # pushes that may come during a request
 class FoundPushes:
     """The pushes of a request: ``ids`` ascending; ``next_id`` says that more follow behind that id."""
 
-    query: query.Query
-    window: query.ResolvedQuery
+    query: Query
+    window: ResolvedQuery
     ids: array[int]
     next_id: int | None
     last_push_id: int
@@ -42,7 +46,7 @@ class FoundPushes:
 class Lookup:
     """One web request's questions to the pushlog."""
 
-    def __init__(self, web: Any, *, is_form: bool = False):
+    def __init__(self, web: requestcontext, *, is_form: bool = False):
         """With ``is_form`` a field left empty is a field not given."""
         self.repo = web.repo
         self.log = Pushlog(web.repo)
@@ -144,7 +148,7 @@ class Lookup:
             raise common.ErrorResponse(common.HTTP_NOT_FOUND, message.encode())
         return number or 0
 
-    def _page(self, connection: sqlite3.Connection, asked: query.Query, window: query.ResolvedQuery) -> array[int]:
+    def _page(self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery) -> array[int]:
         """A page of the newest pushes; emptied ones take their place on it."""
         skipped = (asked.page - 1) * query.PAGE_SIZE
         sql, arguments = query.select_newest_ids(window)
@@ -160,7 +164,7 @@ class Lookup:
             return int(connection.execute(*query.count(found.window)).fetchone()[0])
 
     def _all(
-        self, connection: sqlite3.Connection, asked: query.Query, window: query.ResolvedQuery
+        self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery
     ) -> tuple[array[int], int | None]:
         """Every push of the window that has changesets, cut where a number is configured."""
         rows = connection.execute(*query.select_ids(window))
@@ -171,7 +175,7 @@ class Lookup:
             taken.append(number)
         return taken, None
 
-    def _on_branch(self, connection: sqlite3.Connection, asked: query.Query, ids: Iterable[int]) -> Iterator[int]:
+    def _on_branch(self, connection: sqlite3.Connection, asked: Query, ids: Iterable[int]) -> Iterator[int]:
         if not asked.branch:
             yield from ids
             return

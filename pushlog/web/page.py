@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import encoding, templateutil
 from mercurial.hgweb import webutil
@@ -20,6 +20,11 @@ from . import query
 from .answers import Pushed
 from .lookup import FoundPushes, Lookup
 from .reply import next_url
+
+if TYPE_CHECKING:
+    from mercurial.context import changectx
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
+    from mercurial.templater import engine
 
 SUMMARY_LENGTH = 200
 ROLLED_UP_FROM = 20  # a push with more changesets shows the rest on demand
@@ -36,7 +41,7 @@ _FRAGMENTS = (
 _GITWEB_STYLES = (b"gitweb", b"monoblue")
 
 
-def send(web: Any, lookup: Lookup, found: FoundPushes) -> Iterable[bytes]:
+def send(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterable[bytes]:
     """Answer with the page, in the style that the request and the site chose."""
     add_templates(web.tmpl)
     return web.sendtemplate(b"pushlog", **values(web, lookup, found))
@@ -61,7 +66,7 @@ def add_templates(templates: Any) -> None:
             templates.cache[name] = _resource(f"{name.decode()}.tmpl").rstrip(b"\n")
 
 
-def values(web: Any, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:
+def values(web: requestcontext, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:
     asked = found.query
     pages = _pages(asked.page, lookup.count(found)) if asked.is_paged else []
     return {
@@ -77,7 +82,7 @@ def values(web: Any, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:
         "changeset": _given(lookup, "changeset"),
         "branch": _given(lookup, "branch"),
         "querydescription": local(description(asked)),
-        "nexturl": b"" if found.next_id is None else next_url(web, found, b"pushloghtml"),
+        "nexturl": next_url(web, found, b"pushloghtml"),
         "archives": web.archivelist(b"tip"),
         "rev": len(web.repo) - 1,
     }
@@ -118,7 +123,7 @@ def _pages(page: int, count: int) -> list[dict[bytes, Any]]:
     return [{b"label": label, b"page": number, b"here": number == page} for label, number in links]
 
 
-def _pushes(context: Any, web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
+def _pushes(context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
     place = 0
     for push in lookup.pushes(reversed(found.ids)):
         shown = _visible(lookup, found, push)
@@ -158,21 +163,21 @@ def _push_values(push: Push, place: int) -> dict[bytes, Any]:
 
 
 def _rows(
-    context: Any, web: Any, lookup: Lookup, changesets: list[Pushed], common: dict[bytes, Any]
+    context: engine, web: requestcontext, lookup: Lookup, changesets: list[Pushed], common: dict[bytes, Any]
 ) -> Iterator[dict[bytes, Any]]:
     for number, changeset in enumerate(changesets):
         ctx = web.repo[changeset.revision]
         yield {**webutil.commonentry(web.repo, ctx), **common, b"isfirst": number == 0, b"summary": summary(ctx)}
 
 
-def summary(ctx: Any) -> bytes:
+def summary(ctx: changectx) -> bytes:
     """The first line of a description, cut at a length that a page can bear."""
     lines = ctx.description().strip().splitlines()
     line = encoding.fromlocal(lines[0]).decode("utf-8", "replace") if lines else "(no description)"
     return local(line if len(line) <= SUMMARY_LENGTH else line[: SUMMARY_LENGTH - 1] + "…")
 
 
-def _entries(context: Any, web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
+def _entries(context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
     """One per changeset, for themes: ``push`` only in a push's first, ``hidden`` and ``mergerollup`` around a merge."""
     for place, push in enumerate(lookup.pushes(reversed(found.ids))):
         shown = _visible(lookup, found, push)
@@ -191,7 +196,9 @@ def _entries(context: Any, web: Any, lookup: Lookup, found: FoundPushes) -> Iter
             yield values
 
 
-def _latest_entry(context: Any, web: Any, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
+def _latest_entry(
+    context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes
+) -> Iterator[dict[bytes, Any]]:
     for entry in _entries(context, web, lookup, found):
         yield entry
         return

@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mercurial.ui import ui as Ui
 
 # Mercurial's pages have scripts in them, which a nonce lets run; elements have styles of their own, which can do little harm.
 _POLICY = (
@@ -23,7 +26,7 @@ _ORIGIN = re.compile(rb"((?:https?:)?//)(?:[^/@]*@)?([A-Za-z0-9.-]+(?::[0-9]{1,5
 _Values = tuple[bytes | None, bytes | None]
 
 
-def values(orig: Callable[[Any], _Values], ui: Any) -> _Values:
+def values(orig: Callable[[Any], _Values], ui: Ui) -> _Values:
     """Wraps what gives the policy and the nonce of an answer; an operator's own policy, an empty one too, counts."""
     if ui.config(b"web", b"csp", untrusted=False) is not None or _has_own_templates(ui):
         return orig(ui)
@@ -31,12 +34,12 @@ def values(orig: Callable[[Any], _Values], ui: Any) -> _Values:
     return _POLICY.format(static=_static_origin(ui), nonce=nonce).encode("ascii"), nonce.encode("ascii")
 
 
-def _has_own_templates(ui: Any) -> bool:
+def _has_own_templates(ui: Ui) -> bool:
     style = ui.config(b"web", b"style")
     return bool(ui.config(b"web", b"templates", untrusted=False)) or (style is not None and style not in _STYLES)
 
 
-def _static_origin(ui: Any) -> str:
+def _static_origin(ui: Ui) -> str:
     """Where `[web] staticurl` has the scripts and styles, with a blank before it; nothing if that is this server."""
     found = _ORIGIN.match(ui.config(b"web", b"staticurl") or b"")
     if found is None:

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mercurial import util
 
 from .lookup import FoundPushes, Lookup
 
+if TYPE_CHECKING:
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
+
 _STARTS = ("startdate", "fromchange", "startID", "afterID")
 
 
-def send(web: Any, body: Iterator[bytes]) -> Iterable[bytes]:
+def send(web: requestcontext, body: Iterator[bytes]) -> Iterable[bytes]:
     """Stream ``body`` in pieces of some size."""
     if web.req.method != b"HEAD":
         web.res.setbodygen(_gathered(body))
@@ -31,26 +34,32 @@ def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(gathered)
 
 
-def forget_tag(web: Any, lookup: Lookup) -> None:
+def forget_tag(web: requestcontext, lookup: Lookup) -> None:
     """No entity tag where the answer depends on the time of asking, too."""
     if {"startdate", "enddate"} & lookup.parameters.keys():
         del web.res.headers[b"ETag"]
 
 
-def link_next(web: Any, found: FoundPushes, command: bytes) -> None:
+def link_next(web: requestcontext, found: FoundPushes, command: bytes) -> None:
     """Say in a header where an answer that was cut goes on."""
-    if found.next_id is not None:
-        web.res.headers[b"Link"] = b'<%s>; rel="next"' % next_url(web, found, command)
+    url = next_url(web, found, command)
+    if url:
+        web.res.headers[b"Link"] = b'<%s>; rel="next"' % url
 
 
-def address(web: Any) -> bytes:
+def address(web: requestcontext) -> bytes:
     """The repository's URL, ending in a slash; whatever its path or the server's name hold, a URL and nothing else."""
     host = util.urlreq.quote(web.req.advertisedbaseurl, safe=b":/[]")
     return b"%s%s/" % (host, util.urlreq.quote(web.req.apppath))
 
 
-def next_url(web: Any, found: FoundPushes, command: bytes) -> bytes:
-    """This request's URL, going on behind `next_id`; from a date on in the same window, for dates need not grow with the ids."""
+def next_url(web: requestcontext, found: FoundPushes, command: bytes) -> bytes:
+    """Return this request's URL for the pushes after `next_id`, empty without one.
+
+    A window that starts at a date keeps that date, because dates need not grow with the ids.
+    """
+    if found.next_id is None:
+        return b""
     parameters = [
         (name, value)
         for name, values in web.req.qsparams.asdictoflists().items()

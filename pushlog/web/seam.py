@@ -48,7 +48,8 @@ def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> lis
     if "mercurial.hgweb.hgwebdir_mod_inner" in sys.modules:
         load_web()
     try:
-        return orig(query, *arguments, **options)
+        parsed: list[tuple[bytes, bytes]] = orig(query, *arguments, **options)
+        return parsed
     except UnicodeError:
         from urllib.parse import unquote_to_bytes
 

@@ -13,7 +13,7 @@ import pytest
 
 from testing.services.cache import CHECKOUT
 
-PACKED = ("hgext", "pushlog", "hooks", "notifier", "pyproject.toml", "setup.py", "README.md")
+PACKED = ("hgext", "pushlog", "hooks", "notifier", "stubs", "pyproject.toml", "setup.py", "README.md")
 
 pytestmark = pytest.mark.processes
 

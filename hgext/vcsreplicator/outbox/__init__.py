@@ -23,7 +23,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Protocol
 
-from pushlog.store.appendfile import AppendFile, TornRecord
+from pushlog.store.appendfile import AppendFile, Folder, TornRecord
 
 from ..words import digest
 from ..words.errors import MalformedEvent
@@ -42,12 +42,6 @@ RECORD_LIMIT = 64 * 1024 * 1024
 
 _LEVEL = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
 _SEGMENT_PREFIX, _SEGMENT_SUFFIX = b"outbox.", b".log"
-
-
-class Folder(Protocol):
-    """What of Mercurial's vfs is needed to read: where a name of the store is on disk."""
-
-    def join(self, name: bytes) -> bytes: ...
 
 
 class Store:

@@ -1,0 +1,1 @@
+from .hgweb_mod_inner import hgweb as hgweb

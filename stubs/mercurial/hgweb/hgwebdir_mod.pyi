@@ -1,0 +1,1 @@
+from .hgwebdir_mod_inner import hgwebdir as hgwebdir

@@ -1,0 +1,3 @@
+from .context import changectx
+
+def clean_update(ctx: changectx) -> object: ...

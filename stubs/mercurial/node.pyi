@@ -1,0 +1,6 @@
+nullrev: int
+nullid: bytes
+wdirrev: int
+
+def hex(data: bytes) -> bytes: ...
+def bin(hexstr: bytes | str, /) -> bytes: ...

@@ -1,0 +1,1 @@
+sysargv: list[bytes]

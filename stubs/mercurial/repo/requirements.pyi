@@ -1,0 +1,1 @@
+BASE_SUPPORTED: set[bytes]

@@ -1,0 +1,2 @@
+COMP_MODE_INLINE: int
+KIND_OTHER: int

@@ -1,0 +1,5 @@
+from .localrepo import localrepository
+from .revsetlang import _Tree
+from .smartset import abstractsmartset
+
+def getset(repo: localrepository, subset: abstractsmartset, x: _Tree, order: bytes = b"define") -> abstractsmartset: ...

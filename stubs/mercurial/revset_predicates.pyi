@@ -1,0 +1,3 @@
+from collections.abc import Callable
+
+def _substringmatcher(pattern: bytes, casesensitive: bool = True) -> tuple[bytes, bytes, Callable[[bytes], bool]]: ...

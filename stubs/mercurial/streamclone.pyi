@@ -1,0 +1,3 @@
+from .localrepo import localrepository
+
+def allowservergeneration(repo: localrepository) -> bool: ...

@@ -1,0 +1,3 @@
+from collections.abc import Callable
+
+def matchdate(date: bytes) -> Callable[[float], bool]: ...

@@ -1,0 +1,1 @@
+subsettable: dict[bytes | None, bytes]

@@ -1,0 +1,9 @@
+from .localrepo import localrepository
+
+class verifier:
+    errors: int
+    badrevs: set[int]
+    repo: localrepository
+    def __init__(self, repo: localrepository, level: int | None = None) -> None: ...
+    def verify(self) -> int: ...
+    def _err(self, linkrev: int | None, msg: bytes, filename: bytes | None = None) -> None: ...
