@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
+from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError
 from hgext.vcsreplicator.words.levels import ErrorRecord
@@ -74,15 +75,8 @@ class Notifier:
 
     def errors(self) -> list[ErrorRecord]:
         """What is in the topic `errors`."""
-        end, beginning = self.log.ends(ERRORS)[0], self.log.beginnings(ERRORS)[0]
-        reader = self.log.reader({(ERRORS, 0): beginning})
-        try:
-            found: list[ErrorRecord] = []
-            while reader.positions()[(ERRORS, 0)] < end:
-                found += [from_json(ErrorRecord, record.value or b"") for record in reader.poll(1)]
-            return found
-        finally:
-            reader.close()
+        records = read_records(self.log, find_beginnings(self.log, ERRORS))
+        return [from_json(ErrorRecord, record.value or b"") for record in records]
 
     def ask(self, name: str, kind: Kind, **argument: Any) -> DestinationRequest:
         """Asks as an operator would, and returns the request once it is carried out."""

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The contract of the log, sentence by sentence, for every adapter: SQLite, and Kafka on a real broker."""
 
-import contextlib
 import math
 import random
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
 from hgext.vcsreplicator.log import (
     EVENTS,
@@ -35,123 +31,15 @@ from hgext.vcsreplicator.log import (
 )
 from hgext.vcsreplicator.log.kafka import transactor as kafka_transactor
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
-from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, Rewound, Unavailable
+from testing.builders.log_storage import PARTITIONS, TOPICS, Storage
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes
 
 PROGRAMS = Path(__file__).with_name("programs.py")
-PARTITIONS = 4
-TOPICS = (
-    Topic(name=EVENTS, partitions=PARTITIONS, retention=1000.0),
-    Topic(name=NOTICES),
-    Topic(name=STATE, compacted=True),
-)
 Result = TypeVar("Result")
 SOON = 30.0  # seconds after which something that must happen counts as not happening
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """Where a log lives, and how a test makes it vanish, come back and forget."""
-
-    url: str
-    vanish: Callable[[], None]
-    come_back: Callable[[], None]
-    forget: Callable[[str, int, int], None]  # topic, partition, the first offset to keep
-    copy: Callable[[], None]  # as of now; on Kafka only of a broker of the test's own
-    restore: Callable[[], None]
-
-
-class Later(SystemClock):
-    """The machine's clock, most of an hour ahead: longer than any retention used here, and no pause that does not count."""
-
-    def now(self) -> float:
-        return super().now() + 3000
-
-
-def sqlite_storage(folder: Path) -> Storage:
-    path = folder / "log.db"
-
-    def forget(topic: str, partition: int, offset: int) -> None:
-        with SqliteLog(path, clock=Later()) as log:
-            while log.beginnings(topic)[partition] < offset:
-                log.append([NewRecord(topic=NOTICES, key="x", value=b"")])
-
-    return Storage(
-        url=f"sqlite://{path}",
-        vanish=lambda: folder.rename(folder.with_name("away")) and None,
-        come_back=lambda: folder.with_name("away").rename(folder) and None,
-        forget=forget,
-        copy=lambda: copy_database(path, folder / "copy"),
-        restore=lambda: copy_database(folder / "copy", path),
-    )
-
-
-def copy_database(source: Path, target: Path) -> None:
-    """In one step: what has the former target open keeps that."""
-    fresh = target.with_name("fresh")
-    with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(fresh)) as new:
-        old.backup(new)
-    for beside in ("-wal", "-shm"):
-        target.with_name(target.name + beside).unlink(missing_ok=True)
-    fresh.rename(target)
-
-
-def kafka_storage(kafka: Kafka, prefix: str) -> Storage:
-    def forget(topic: str, partition: int, offset: int) -> None:
-        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-        admin.delete_records({TopicPartition(f"{prefix}.{topic}", partition): offset})
-        admin.close()
-
-    def copy_data(source: str, target: str) -> None:
-        kafka.stop()
-        shutil.rmtree(kafka.folder / target, ignore_errors=True)
-        shutil.copytree(kafka.folder / source, kafka.folder / target)
-        kafka.start()
-
-    return Storage(
-        url=f"{kafka.url}?topic-prefix={prefix}.",
-        vanish=lambda: kafka.kill(),
-        come_back=lambda: kafka.restart(),
-        forget=forget,
-        copy=lambda: copy_data("data", "copy"),
-        restore=lambda: copy_data("copy", "data"),
-    )
-
-
-@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Storage:
-    """A log of this test's own; on Kafka by the names of its topics."""
-    if request.param == "kafka":
-        return kafka_storage(request.getfixturevalue("kafka"), unique_name)
-    (tmp_path / "log").mkdir()
-    return sqlite_storage(tmp_path / "log")
-
-
-@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
-def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    """A log that may be made to vanish: on Kafka a broker of this test's own."""
-    if request.param == "kafka":
-        return kafka_storage(request.getfixturevalue("own_service")(Kafka), "own")
-    (tmp_path / "log").mkdir()
-    return sqlite_storage(tmp_path / "log")
-
-
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    """Closes at the end what a test opened."""
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def log(storage: Storage, opened: ExitStack) -> Log:
-    log = opened.enter_context(open_log(storage.url))
-    log.create(TOPICS)
-    return log
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import click
 
 from ..config import Config
 from ..log import ERRORS, Log, Record
+from ..log.table import read_records
 from ..words.errors import MalformedEvent
 from ..words.levels import ErrorRecord
 from ..words.shape import from_json, plain
@@ -44,14 +45,8 @@ def command(config: Config, last: int, as_json: bool) -> None:
 
 def _newest(log: Log, count: int) -> list[ErrorRecord]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
-    reader = log.reader({(ERRORS, 0): max(beginning, end - count)})
-    records: list[ErrorRecord] = []
-    try:
-        while reader.positions()[ERRORS, 0] < end:
-            records += [_readable(record, record.value) for record in reader.poll(1.0) if record.value]
-    finally:
-        reader.close()
-    return records
+    records = read_records(log, {(ERRORS, 0): max(beginning, end - count)})
+    return [_readable(record, record.value) for record in records if record.value]
 
 
 def _readable(record: Record, value: bytes) -> ErrorRecord:

@@ -9,6 +9,7 @@ import click
 
 from ..config import Config
 from ..log import EVENTS, NOTICES, Log, Record, partition_of
+from ..log.table import read_records
 from ..status import Follower, Picture
 from ..words import wire
 from ..words.errors import Refused, Rejected
@@ -74,14 +75,9 @@ def _notice(log: Log, state: RepositoryState, event: Event) -> tuple[Notice, Rec
 
 
 def _records(log: Log, topic: str, partition: int, key: str) -> Iterator[Record]:
-    """Every record of this key, oldest first, up to the end as it is now."""
-    end = log.ends(topic)[partition]
-    reader = log.reader({(topic, partition): log.beginnings(topic)[partition]})
-    try:
-        while reader.positions()[topic, partition] < end:
-            yield from (record for record in reader.poll(1.0, limit=2000) if record.key == key and record.value)
-    finally:
-        reader.close()
+    """Yield every record of this key that has a value, oldest first, up to the end as of now."""
+    records = read_records(log, {(topic, partition): log.beginnings(topic)[partition]})
+    return (record for record in records if record.key == key and record.value)
 
 
 def _show(

@@ -9,6 +9,7 @@ holds it against that. Standard library only, because a push that sends its own 
 from typing import Protocol
 
 from ..log import STATE, Log
+from ..log.table import read_table
 from ..words.event import Event
 from ..words.levels import RepositoryState
 from ..words.shape import from_json
@@ -30,15 +31,7 @@ class Newest(Protocol):
 
 def known_state(log: Log, repository: str) -> RepositoryState | None:
     """What the aggregator last said of a repository; reads the whole topic. Raises Unavailable, MalformedEvent."""
-    end, found = log.ends(STATE)[0], None
-    reader = log.reader({(STATE, 0): log.beginnings(STATE)[0]})
-    try:
-        while reader.positions()[STATE, 0] < end:
-            for record in reader.poll(0.2):
-                if record.key == repository:
-                    found = record.value
-    finally:
-        reader.close()
+    found = read_table(log, STATE).value(STATE, repository)
     return None if found is None else from_json(RepositoryState, found)
 
 

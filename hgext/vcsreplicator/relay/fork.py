@@ -2,10 +2,12 @@
 """The relay's look at forks (`forks`): what the aggregator saw, and what the relay itself sent, is held against the outboxes."""
 
 import threading
+from contextlib import closing
 
 import structlog
 
 from ..log import STATE, Log, Record
+from ..log.table import ReadStopped, find_beginnings, read_on
 from ..outbox import Outbox
 from ..outbox.forks import Newest, fork_between
 from ..words.errors import MalformedEvent, ReplicationError, Unavailable
@@ -75,23 +77,22 @@ class StateWatch:
         while not self._stop.is_set():
             try:
                 self._read()
+            except ReadStopped:
+                return
             except ReplicationError as error:
                 logger.warning("state not readable", reason=str(error))
                 self._stop.wait(1.0)
 
     def _read(self) -> None:
-        end = self._log.ends(STATE)[0]
-        reader = self._log.reader({(STATE, 0): self._log.beginnings(STATE)[0]})
         states: dict[str, RepositoryState] = {}  # a log that came back may know less than it did
-        try:
+        with closing(self._log.reader(find_beginnings(self._log, STATE))) as reader:
+            for record in read_on(self._log, reader, stop=self._stop):
+                _take(record, states)
+            self._states = states
+            self._read_once.set()
             while not self._stop.is_set():
-                if reader.positions()[STATE, 0] >= end:
-                    self._states = states
-                    self._read_once.set()
                 for record in reader.poll(0.2):
                     _take(record, states)
-        finally:
-            reader.close()
 
 
 def _take(record: Record, states: dict[str, RepositoryState]) -> None:

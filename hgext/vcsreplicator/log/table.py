@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Topics read to their end: every record, or the newest record of each key of a compacted topic.
+
+**End** here means the ends as of the call: every record that was committed before the call is read, and some that were committed
+later may be. On Kafka the markers of transactions have offsets too; a reader passes them without returning a record, so its
+positions decide whether the end is reached, never the offset of a record.
+
+- A log that loses records meanwhile has its end earlier: reading stops there instead of waiting for records that are gone.
+- Unavailable, Expired and Rewound of the reader are raised to the caller. What was read until then is not whole: read again, with
+  a new reader after Expired or Rewound.
+- `stop` ends the wait for records by ReadStopped, so that nobody takes the first part of a topic for the whole.
+
+Standard library only, because a push that sends its own events imports it.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from . import Log, Reader, Record
+
+# Seconds of one wait for records: how late `stop` is seen.
+POLL = 0.2
+
+# Records of one read.
+BATCH = 5000
+
+TopicPartition = tuple[str, int]
+
+
+class ReadStopped(Exception):
+    """The reading was stopped before the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The newest record of each key, in the order in which they were written; a reader at `positions` goes on behind it."""
+
+    records: dict[tuple[str, str], Record]
+    positions: dict[TopicPartition, int]
+
+    def value(self, topic: str, key: str) -> bytes | None:
+        """Return the newest value of a key; None if there is none."""
+        record = self.records.get((topic, key))
+        return None if record is None else record.value
+
+
+def read_table(log: Log, *topics: str, stop: threading.Event | None = None) -> Table:
+    """Read compacted topics whole.
+
+    A key whose newest record is a tombstone is absent, and so are records without a key. Between records of two topics, or of two
+    partitions, no order is meant.
+    """
+    newest: dict[tuple[str, str], Record] = {}
+    with closing(log.reader(find_beginnings(log, *topics))) as reader:
+        for record in read_on(log, reader, stop=stop):
+            if record.key is None:
+                continue
+            newest.pop((record.topic, record.key), None)
+            if record.value is not None:
+                newest[record.topic, record.key] = record
+        return Table(records=newest, positions=reader.positions())
+
+
+def read_records(
+    log: Log, positions: dict[TopicPartition, int], *, stop: threading.Event | None = None
+) -> Iterator[Record]:
+    """Yield every record from these positions up to the end, tombstones included."""
+    with closing(log.reader(positions)) as reader:
+        yield from read_on(log, reader, stop=stop)
+
+
+def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) -> Iterator[Record]:
+    """Yield what a reader has not returned yet, up to the end of its partitions; it stays open, and may be read on again later.
+
+    The reader is polled at least once, so that it notices a log that lost records. Its positions run ahead of what was yielded:
+    they are right once the iterator is exhausted.
+    """
+    ends = _find_ends(log, reader)
+    wait = 0.0
+    while True:
+        records = reader.poll(wait, limit=BATCH)
+        if stop is not None and stop.is_set():
+            raise ReadStopped
+        yield from records
+        positions = reader.positions()
+        if all(positions[place] >= end for place, end in ends.items()):
+            return
+        if not records and wait:
+            now = _find_ends(log, reader)
+            ends = {place: min(end, now[place]) for place, end in ends.items()}
+        wait = POLL
+
+
+def find_beginnings(log: Log, *topics: str) -> dict[TopicPartition, int]:
+    """Return the first position of each partition of these topics."""
+    return {(topic, partition): at for topic in topics for partition, at in log.beginnings(topic).items()}
+
+
+def _find_ends(log: Log, reader: Reader) -> dict[TopicPartition, int]:
+    places = reader.positions().keys()
+    ends = {topic: log.ends(topic) for topic in {topic for topic, _ in places}}
+    return {(topic, partition): ends[topic][partition] for topic, partition in places}

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A topic read to its end: on SQLite, on a real Kafka with its transaction markers, and on a log that loses records meanwhile."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, Reader, Record
+from hgext.vcsreplicator.log.table import ReadStopped, find_beginnings, read_on, read_records, read_table
+from hgext.vcsreplicator.words.errors import Expired, Rewound
+from testing.builders.log_storage import PARTITIONS, TOPICS, Storage
+from testing.builders.memorylog import MemoryLog
+
+pytestmark = pytest.mark.processes
+
+
+def put(log: Log, *pairs: tuple[str, bytes | None], topic: str = STATE) -> None:
+    log.append([NewRecord(topic=topic, key=key, value=value) for key, value in pairs])
+
+
+def values(records: Iterator[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def test_a_table_has_the_newest_value_of_each_key_in_the_order_written(log: Log) -> None:
+    put(log, ("a", b"old"), ("b", b"1"), ("a", b"new"))
+    table = read_table(log, STATE)
+    assert [(key, record.value) for (_, key), record in table.records.items()] == [("b", b"1"), ("a", b"new")]
+    assert table.value(STATE, "a") == b"new"
+    assert table.value(STATE, "c") is None
+
+
+def test_a_key_that_a_tombstone_removed_is_not_in_the_table(log: Log) -> None:
+    put(log, ("a", b"1"), ("b", b"2"), ("a", None))
+    assert [key for _, key in read_table(log, STATE).records] == ["b"]
+
+
+def test_records_without_a_key_are_not_in_a_table(log: Log) -> None:
+    log.append([NewRecord(topic=NOTICES, key=None, value=b"1"), NewRecord(topic=NOTICES, key="a", value=b"2")])
+    assert [key for _, key in read_table(log, NOTICES).records] == ["a"]
+
+
+def test_an_empty_topic_is_an_empty_table_and_can_be_followed(log: Log) -> None:
+    table = read_table(log, STATE)
+    assert table.records == {}
+    put(log, ("a", b"1"))
+    assert values(read_records(log, table.positions)) == [b"1"]
+
+
+def test_one_table_may_be_of_several_topics_that_have_the_same_keys(log: Log) -> None:
+    put(log, ("a", b"state"))
+    put(log, ("a", b"notice"), topic=NOTICES)
+    table = read_table(log, STATE, NOTICES)
+    assert (table.value(STATE, "a"), table.value(NOTICES, "a")) == (b"state", b"notice")
+
+
+def test_a_transaction_at_the_end_is_read_whole_and_its_marker_ends_nothing_late(log: Log) -> None:
+    with closing(log.transactor("single")) as transactor:
+        for number in range(3):
+            transactor.commit([NewRecord(topic=STATE, key=f"{number}", value=b"%d" % number)])
+        table = read_table(log, STATE)
+        assert [record.value for record in table.records.values()] == [b"0", b"1", b"2"]
+        transactor.commit([NewRecord(topic=STATE, key="3", value=b"3")])
+    assert values(read_records(log, table.positions)) == [b"3"]
+
+
+def test_every_record_of_all_partitions_is_read_tombstones_included(log: Log) -> None:
+    log.append(
+        [NewRecord(topic=EVENTS, key="x", value=b"%d" % part, partition=part) for part in range(PARTITIONS)]
+        + [NewRecord(topic=EVENTS, key="x", value=None, partition=0)]
+    )
+    found = values(read_records(log, find_beginnings(log, EVENTS)))
+    assert sorted(found, key=str) == sorted([None, b"0", b"1", b"2", b"3"], key=str)
+
+
+def test_a_reader_is_read_on_again_and_again(log: Log) -> None:
+    with closing(log.reader(find_beginnings(log, NOTICES))) as reader:
+        for number in range(3):
+            put(log, ("x", b"%d" % number), topic=NOTICES)
+            assert values(read_on(log, reader)) == [b"%d" % number]
+        assert values(read_on(log, reader)) == []
+
+
+def test_a_position_before_the_beginning_is_expired(storage: Storage, log: Log) -> None:
+    log.append([NewRecord(topic=EVENTS, key="x", value=b"", partition=0) for _ in range(2)])
+    storage.forget(EVENTS, 0, 1)
+    with pytest.raises(Expired):
+        list(read_records(log, {(EVENTS, 0): 0}))
+
+
+def test_a_reading_that_is_stopped_gives_no_part_for_the_whole(log: Log) -> None:
+    put(log, ("a", b"1"))
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(ReadStopped):
+        read_table(log, STATE, stop=stop)
+
+
+# A log that loses records while it is read
+
+
+@dataclass
+class Losing:
+    """A log in memory that loses its newest record once its ends were asked for, as one that is restored meanwhile."""
+
+    log: MemoryLog
+    is_lossy: bool = True
+    asked: int = 0
+
+    def beginnings(self, topic: str) -> dict[int, int]:
+        return self.log.beginnings(topic)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        ends = self.log.ends(topic)
+        self.asked += 1
+        if self.is_lossy:
+            self.log.lose(topic, 0, 1)
+            self.is_lossy = False
+        return ends
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> Reader:
+        return self.log.reader(positions)
+
+
+def test_a_log_that_loses_its_newest_record_meanwhile_is_read_to_its_earlier_end() -> None:
+    log = MemoryLog()
+    log.create(TOPICS)
+    put(log, ("x", b"0"), ("x", b"1"), topic=NOTICES)
+    losing = Losing(log=log)
+    assert values(read_records(losing, {(NOTICES, 0): 0})) == [b"0"]  # type: ignore[arg-type]
+    assert losing.asked == 2
+
+
+def test_a_reader_at_the_end_is_polled_so_that_it_sees_a_log_that_lost_records() -> None:
+    log = MemoryLog()
+    log.create(TOPICS)
+    put(log, ("x", b"0"), ("x", b"1"), topic=NOTICES)
+    reader = log.reader({(NOTICES, 0): 0})
+    assert values(read_on(log, reader)) == [b"0", b"1"]
+    log.lose(NOTICES, 0, 1)
+    with pytest.raises(Rewound):
+        list(read_on(log, reader))
+
+
+def test_what_is_committed_while_a_topic_is_read_does_not_keep_the_reader_for_ever() -> None:
+    log = MemoryLog()
+    log.create(TOPICS)
+    put(log, ("x", b"0"), topic=NOTICES)
+    count = 0
+    for _ in read_records(log, {(NOTICES, 0): 0}):
+        put(log, ("x", b"more"), topic=NOTICES)
+        count += 1
+    assert count == 1
