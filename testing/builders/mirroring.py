@@ -259,7 +259,7 @@ class Bench:
     def wish(self, author: Author) -> None:
         """An operator's wish to heal a repository."""
         notes = Notes(Path(self.settings().folder) / "mirror.db")
-        notes.wish(author.repository, time.time())
+        notes.request_heal(author.repository, time.time())
         notes.close()
 
     def errors(self) -> list[ErrorRecord]:

@@ -11,10 +11,11 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.arrivals import Broken
 from hgext.vcsreplicator.mirror.namesake import Namesakes
-from hgext.vcsreplicator.mirror.service import _patiently
+from hgext.vcsreplicator.mirror.service import _retry
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import Broken, read_whole
+from hgext.vcsreplicator.mirror.sources import read_whole
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
 from hgext.vcsreplicator.words.levels import Beat
 from hgext.vcsreplicator.words.shape import to_json
@@ -127,7 +128,7 @@ def test_a_start_while_the_log_loses_records_reads_again(error: Exception) -> No
             raise answer
         return answer
 
-    assert _patiently(threading.Event(), ask) == "read"
+    assert _retry(threading.Event(), ask) == "read"
 
 
 def test_a_topic_is_read_whole_though_its_end_is_behind_where_it_was(log: Log) -> None:

@@ -50,7 +50,7 @@ def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool)
     notes = Notes(file)
     try:
         for state in wanted:
-            notes.wish(state.repository, time.time())
+            notes.request_heal(state.repository, time.time())
             click.echo(f"{state.path}: {'copied anew' if state.path in sound else 'tried again'} by {name} in a moment")
     finally:
         notes.close()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror: applies the master's events exactly once in effect, in order per repository, and serves what is released.
 
-`run` is one supervisor process (`supervisor`, `intake`, `apart`, `books`) with workers (`pool`). What one event means is decided in
-`plan`, purely; the border (`hg.work`) performs it. A repository that cannot go on is followed apart from the stream until it is
-caught up again (`following`, `notes`).
+`run` is one supervisor process (`supervision/`) with worker processes (`pool`). `plan` decides what one event means, purely; the
+border (`hg.replica`) performs it. A repository that cannot go on is detached until it is caught up again.
 """
 
 import threading
@@ -24,7 +23,7 @@ def run(
     ready: Callable[[], None],
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
-    """Follows the log until `stop` is set. Heals by itself what can be healed; raises BadConfig if it cannot begin at all."""
+    """Follow the log until `stop` is set; raises BadConfig if the mirror cannot begin at all."""
     from .service import follow
 
     follow(settings, log, stop=stop, ready=ready, clock=clock)

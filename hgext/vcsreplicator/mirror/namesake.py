@@ -20,8 +20,8 @@ from ..log import ACKS, Log, Reader
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Beat
 from ..words.shape import from_json
+from .arrivals import Broken
 from .settings import MirrorSettings
-from .sources import Broken
 
 _PATIENCE = 3  # beats
 _LOOK = 1.0  # seconds

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The durable notes of a mirror: which repositories it follows apart, from where, and which it let go.
+"""The durable notes of a mirror: its detached repositories with their resume points, the deleted ones, and heal requests.
 
 A note is written before the shared position passes an event of its repository, so an event is either before the position,
-applied, or behind a note. SQLite, one file per mirror, written by the supervisor alone; an operator's wish to heal arrives in it.
+applied, or behind a note. SQLite, one file per mirror, written by the supervisor alone but for an operator's heal requests.
 """
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import structlog
 
 from ..words.errors import BadConfig, Unavailable
 from ..words.levels import Reason
+
+T = TypeVar("T")
+logger = structlog.get_logger()
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS detached (
@@ -27,18 +33,20 @@ CREATE TABLE IF NOT EXISTS wishes (repository TEXT PRIMARY KEY, since REAL NOT N
 _DETACHED = "SELECT repository, path, partition, offset, reason, note, since, attempts FROM detached"
 _DETACH = "INSERT OR REPLACE INTO detached VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _REJOIN = "DELETE FROM detached WHERE repository = ?"
-_GONE = "SELECT repository, path, incarnation, seq, since FROM gone"
-_LET_GO = "INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?)"
+_DELETED = "SELECT repository, path, incarnation, seq, since FROM gone"
+_RECORD_DELETION = "INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?)"
 _FORGET = "DELETE FROM gone WHERE repository = ?"
-_WISH = "INSERT OR REPLACE INTO wishes VALUES (?, ?)"
-_WISHES = "SELECT repository FROM wishes"
-_GRANTED = "DELETE FROM wishes WHERE repository = ?"
+_REQUEST_HEAL = "INSERT OR REPLACE INTO wishes VALUES (?, ?)"
+_HEAL_REQUESTS = "SELECT repository FROM wishes"
+_REMOVE_HEAL_REQUEST = "DELETE FROM wishes WHERE repository = ?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached:
-    """A repository followed apart: everything before `offset` of `partition` is applied, why it left, and how often healing
-    was tried since."""
+    """A detached repository: its events before `offset` of `partition` are applied.
+
+    `reason` and `note` say why it is detached, `attempts` how often healing was tried since.
+    """
 
     repository: str
     path: str
@@ -52,7 +60,7 @@ class Detached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedRepository:
-    """A repository deleted here by event `seq`; older events of it mean nothing any more."""
+    """A repository that event `seq` deleted here; its older events need no work any more."""
 
     repository: str
     path: str
@@ -74,55 +82,55 @@ class Notes:
             raise BadConfig(f"{file}: the mirror's notes cannot be written: {error}") from error
 
     def detached(self) -> list[Detached]:
-        """All repositories followed apart."""
+        """Return all detached repositories."""
         with _translated():
             return [_detached(row) for row in self._database.execute(_DETACHED)]
 
-    def gone(self) -> list[DeletedRepository]:
-        """All repositories deleted here that the log may still name."""
+    def deleted(self) -> list[DeletedRepository]:
+        """Return all repositories deleted here that the log may still name."""
         with _translated():
-            rows = self._database.execute(_GONE).fetchall()
+            rows = self._database.execute(_DELETED).fetchall()
         return [DeletedRepository(repository=r, path=p, incarnation=i, seq=s, since=t) for r, p, i, s, t in rows]
 
     def detach(self, note: Detached) -> None:
-        """From now on the repository is followed apart; replaces an older note."""
+        """Write that the repository is detached from now on; replaces an older note."""
         values = (note.repository, note.path, note.partition, note.offset, note.reason.value)
         with _translated():
             self._database.execute(_DETACH, (*values, note.note, note.since, note.attempts))
 
     def rejoin(self, repository: str) -> None:
-        """The repository is followed in the stream again."""
+        """Remove the note: the repository follows the stream again."""
         with _translated():
             self._database.execute(_REJOIN, (repository,))
 
-    def let_go(self, gone: DeletedRepository) -> None:
-        """The repository is deleted here."""
-        values = (gone.repository, gone.path, gone.incarnation, gone.seq, gone.since)
+    def record_deletion(self, deleted: DeletedRepository) -> None:
+        """Write that the repository is deleted here."""
+        values = (deleted.repository, deleted.path, deleted.incarnation, deleted.seq, deleted.since)
         with _translated():
-            self._database.execute(_LET_GO, values)
+            self._database.execute(_RECORD_DELETION, values)
 
     def forget(self, repository: str) -> None:
-        """The log names a deleted repository no more."""
+        """Remove what is known of a deletion: neither the log nor the disk names the repository as living."""
         with _translated():
             self._database.execute(_FORGET, (repository,))
 
-    def wish(self, repository: str, now: float) -> None:
-        """An operator asks that healing be tried again, also of what does not heal by itself."""
+    def request_heal(self, repository: str, now: float) -> None:
+        """Keep an operator's request to heal the repository now, also for a reason that does not heal by itself."""
         with _translated():
-            self._database.execute(_WISH, (repository, now))
+            self._database.execute(_REQUEST_HEAL, (repository, now))
 
-    def wishes(self) -> list[str]:
-        """The wishes that are not granted yet."""
+    def heal_requests(self) -> list[str]:
+        """Return the repositories whose heal requests are not taken up yet."""
         with _translated():
-            return [repository for (repository,) in self._database.execute(_WISHES)]
+            return [repository for (repository,) in self._database.execute(_HEAL_REQUESTS)]
 
-    def granted(self, repository: str) -> None:
-        """The wish is answered."""
+    def remove_heal_request(self, repository: str) -> None:
+        """Remove a heal request that is taken up."""
         with _translated():
-            self._database.execute(_GRANTED, (repository,))
+            self._database.execute(_REMOVE_HEAL_REQUEST, (repository,))
 
     def close(self) -> None:
-        """Frees the file."""
+        """Free the file."""
         self._database.close()
 
 
@@ -138,6 +146,15 @@ def _detached(row: tuple[str, str, int, int, str, str, float, int]) -> Detached:
         since=since,
         attempts=attempts,
     )
+
+
+def try_to_write(change: Callable[[], T]) -> T | None:
+    """Return what `change` returns; None and a log line if it fails: the mirror finds out again what it says."""
+    try:
+        return change()
+    except Unavailable as error:
+        logger.error("note not written", reason=str(error))
+        return None
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Worker processes: started with a clean environment, given one task at a time, replaced when they end.
 
-Each lane has workers of its own, so none waits for another; those for other than small work are started when needed, at a lower
-priority. What a worker answers, or that it died, arrives in the supervisor's inbox. A thread for each worker holds the whole
-conversation with it: the supervisor never waits for a pipe, and one that breaks, whenever it does, means that the worker died.
+Each lane has workers of its own, so no lane waits for another; workers of all lanes but LIGHT are started when needed, at a lower
+priority. A worker's answer, or its death, arrives in the supervisor's inbox. A thread for each worker holds the whole conversation
+with it, so the supervisor never waits for a pipe; a pipe that breaks at any moment means that the worker died.
 """
 
 import contextlib
@@ -26,6 +26,8 @@ from .task import READY
 WORKER = "hgext.vcsreplicator.hg.replica.worker"
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _NICE = 5
+
+# Mercurial's configuration in a worker. It applies markers even where the repository's own settings forbid making them.
 CONFIGURATION = """\
 [extensions]
 *:required = yes
@@ -41,16 +43,19 @@ publish = no
 [worker]
 enabled = no
 """
-"""Mercurial's configuration in a worker. Markers are taken whatever the repository's own settings say about making them."""
 
 
 class Lane(StrEnum):
     """What a worker is for."""
 
-    LIGHT = "light"  # small work
-    HEAVY = "heavy"  # large pushes
-    REPAIR = "repair"  # what the master is asked for
-    CHECK = "check"  # what nobody waits for: reading through, removing for good
+    # Small work.
+    LIGHT = "light"
+    # Large pushes.
+    HEAVY = "heavy"
+    # What must be copied from the master.
+    REPAIR = "repair"
+    # What no push waits for: reading repositories through, removing them for good.
+    CHECK = "check"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +69,8 @@ class Answered:
 class Worker:
     """One process and the pipe to it; it is `busy` with a task `since` a time of the supervisor's clock.
 
-    One `is_apart` that took too long: another has its place, and it ends with its task. `progress` is what it was when the
-    supervisor last saw a change, at the time `moved`.
+    A worker that takes too long `is_slow`: another one has its place, and it ends with its task. `progress` is its processor time
+    when the supervisor last saw a change, at the time `moved`.
     """
 
     def __init__(self, settings: MirrorSettings, environment: Mapping[str, str], lane: Lane) -> None:
@@ -74,9 +79,9 @@ class Worker:
         self.busy: object | None = None
         self.since: float | None = None
         self.progress, self.moved = 0.0, float("-inf")
-        self.is_ready = self.is_apart = self.is_killed = False
-        self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.asked.put(settings)
+        self.is_ready = self.is_slow = self.is_killed = False
+        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.requests.put(settings)
         self.pipe, theirs = Pipe()
         command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]
         with theirs:
@@ -84,16 +89,16 @@ class Worker:
                 command, env=dict(environment), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
         if lane is not Lane.LIGHT:
-            with contextlib.suppress(OSError):  # it is gone already, which its pipe says too
+            with contextlib.suppress(OSError):  # it has ended already, and its pipe says so too
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
 class WorkerPool:
     """The workers of one mirror; used by the supervisor's thread alone."""
 
-    def __init__(self, settings: MirrorSettings, arrived: Callable[[Answered], None]) -> None:
+    def __init__(self, settings: MirrorSettings, report: Callable[[Answered], None]) -> None:
         self._settings = settings
-        self._arrived = arrived
+        self._report = report
         self._environment = _environment(settings)
         self._limits = {
             Lane.LIGHT: settings.workers,
@@ -104,23 +109,23 @@ class WorkerPool:
         self.workers: list[Worker] = []
 
     def start(self, lane: Lane) -> Worker:
-        """One more worker."""
+        """Start one more worker."""
         worker = Worker(self._settings, self._environment, lane)
         self.workers.append(worker)
-        threading.Thread(target=_converse, args=(worker, self._arrived), name="worker", daemon=True).start()
+        threading.Thread(target=_converse, args=(worker, self._report), name="worker", daemon=True).start()
         return worker
 
     def fill(self) -> None:
-        """Starts all light workers, so that the first events need not wait for that."""
+        """Start all light workers, so that the first events need not wait for their start."""
         for _ in range(self._settings.workers - sum(worker.lane is Lane.LIGHT for worker in self.workers)):
             self.start(Lane.LIGHT)
 
     def idle(self, lane: Lane) -> Worker | None:
-        """A worker of the lane that has nothing to do; without one, another begins to start if there may be one more."""
+        """Return an idle worker of the lane; without one, start another if the lane may have one more, and return None."""
         for worker in [each for each in self.workers if each.is_ready and each.busy is None]:
             if worker.process.poll() is not None:
                 self._end(worker)
-        ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
+        ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_slow]
         for worker in ours:
             if worker.is_ready and worker.busy is None:
                 return worker
@@ -128,38 +133,38 @@ class WorkerPool:
             self.start(lane)
         return None
 
-    def give(self, worker: Worker, task: object) -> None:
-        """Hands the task over; a worker that is gone is told as died."""
-        worker.busy = task
+    def give(self, worker: Worker, task: object, now: float | None = None) -> None:
+        """Hand the task over at the time `now`; a worker that has ended is reported as died."""
+        worker.busy, worker.since = task, now
         worker.tasks += 1
-        worker.asked.put(task)
+        worker.requests.put(task)
 
     def freed(self, answered: Answered) -> None:
-        """The worker is ready, has answered or died: it is idle, or leaves because it is dead, or has done enough."""
+        """Take that a worker is ready, has answered or died: it is idle now, or ends because it is dead or has done enough."""
         worker = answered.worker
         if answered.answer == READY:
-            worker.is_ready, worker.is_apart = True, worker.is_killed
+            worker.is_ready, worker.is_slow = True, worker.is_killed
             return
         worker.busy = None
         is_spent = answered.answer is None or getattr(answered.answer, "is_spent", False)
-        if is_spent or worker.is_apart or worker.tasks >= self._settings.recycle_after:
+        if is_spent or worker.is_slow or worker.tasks >= self._settings.recycle_after:
             self._end(worker)
 
     def progress(self, worker: Worker) -> float:
-        """A number that changes while the worker gets on: its seconds of processor time. One in the grip of the disk has none."""
+        """Return the worker's seconds of processor time, which grow while it makes progress; waiting for a disk uses none."""
         try:
             times = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
             return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError):  # a system that does not tell, or it is dead, which its pipe says
+        except (OSError, ValueError, IndexError):  # a system without this file, or it is dead, which its pipe says
             return time.monotonic()
 
     def kill(self, worker: Worker) -> None:
-        """Ends a worker in the middle of its task, which is told as died; one that hangs in the disk dies when that answers."""
+        """Kill a worker in the middle of its task; it is reported as died, one that waits for a disk when that answers."""
         worker.is_killed = True
         worker.process.kill()
 
     def close(self, patience: float) -> None:
-        """Ends all workers, each after the task it has; those not done within `patience` seconds are killed."""
+        """End all workers, each after the task it has; kill those that are not done within `patience` seconds."""
         for worker in self.workers:
             _dismiss(worker)
         end = time.monotonic() + patience
@@ -168,9 +173,7 @@ class WorkerPool:
                 worker.process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 worker.process.kill()
-                with contextlib.suppress(
-                    subprocess.TimeoutExpired
-                ):  # one that hangs in the disk dies when that answers
+                with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a disk dies when that answers
                     worker.process.wait(1.0)
         self.workers.clear()
 
@@ -183,25 +186,25 @@ class WorkerPool:
 
 
 def _dismiss(worker: Worker) -> None:
-    """Nothing more is asked of it: it ends after the task it has, and the thread with it."""
-    worker.asked.put(None)
+    """Let the worker end after the task it has, and its thread with it."""
+    worker.requests.put(None)
 
 
-def _converse(worker: Worker, arrived: Callable[[Answered], None]) -> None:
+def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
     with worker.pipe:
-        while (asked := worker.asked.get()) is not None:
+        while (request := worker.requests.get()) is not None:
             try:
-                worker.pipe.send(asked)
+                worker.pipe.send(request)
                 answer = worker.pipe.recv()
-            except Exception:  # mostly EOFError or OSError; whatever it is, the conversation is over
+            except Exception:  # mostly EOFError or OSError; after any error the conversation is over
                 answer = None
-            arrived(Answered(worker=worker, answer=answer))
+            report(Answered(worker=worker, answer=answer))
             if answer is None:
                 return
 
 
 def _environment(settings: MirrorSettings) -> dict[str, str]:
-    """Nothing of the caller's but where programs and credentials are; Mercurial reads one file of ours."""
+    """Return the workers' environment: of the caller's what programs and credentials need, and one hgrc of ours."""
     file = Path(settings.folder) / "worker.hgrc"
     file.parent.mkdir(parents=True, exist_ok=True)
     own = file.with_suffix(f".{os.getpid()}")  # others may be starting workers with the same file right now

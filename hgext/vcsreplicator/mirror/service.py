@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror from its start to its end: what is on disk and in the log is put together, then the supervisor runs."""
+"""A mirror from its start to its end: what is on the disk and in the log is put together, then the supervisor runs."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -22,80 +22,87 @@ from ..words.roster import KEY as ROSTER_KEY
 from ..words.shape import from_json
 from .namesake import Namesakes, instance_of
 from .notes import Notes
-from .pool import Answered, Lane
+from .pool import Answered, Lane, WorkerPool
 from .settings import MirrorSettings
 from .sources import Source, read_whole
-from .supervisor import Supervisor
-from .task import READY, Scan
+from .supervision.supervisor import Supervisor
+from .task import READY, FoundRepository, Scan
+from .writer import AckWriter
 
 T = TypeVar("T")
 
+# Seconds that one turn waits for something to arrive.
 TURN = 0.1
+# Seconds that workers get at the end to finish their tasks.
 DRAIN = 6.0
 logger = structlog.get_logger()
 
 
 def follow(
-    settings: MirrorSettings, events: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock
+    settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock
 ) -> None:
-    """Runs the mirror until `stop` is set."""
-    with alone(settings):
+    """Run the mirror until `stop` is set."""
+    with lock_folder(settings):
         notes = Notes(Path(settings.folder) / "mirror.db")
         try:
-            _follow(settings, events, notes, stop=stop, ready=ready, clock=clock)
+            _follow(settings, log, notes, stop=stop, ready=ready, clock=clock)
         finally:
             notes.close()
 
 
 def _follow(
     settings: MirrorSettings,
-    events: Log,
+    log: Log,
     notes: Notes,
     *,
     stop: threading.Event,
     ready: Callable[[], None],
     clock: Clock,
 ) -> None:
-    positions = _patiently(stop, lambda: _positions(settings, events))
-    told_before = _patiently(stop, lambda: read_whole(events, ACKS, stop))
-    roster = _patiently(stop, lambda: read_whole(events, ROSTER, stop))
-    # Of states only the newest: an older one may name a path that this mirror does not carry.
-    states = _patiently(stop, lambda: read_whole(events, STATE, stop))
-    if positions is None or told_before is None or roster is None or states is None:
+    positions = _retry(stop, lambda: _read_positions(settings, log))
+    acks = _retry(stop, lambda: read_whole(log, ACKS, stop))
+    roster = _retry(stop, lambda: read_whole(log, ROSTER, stop))
+    # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
+    states = _retry(stop, lambda: read_whole(log, STATE, stop))
+    if positions is None or acks is None or roster is None or states is None:
         return
     instance = instance_of(Path(settings.folder))
-    namesakes = Namesakes(settings, instance, events, told_before[1])
-    _patiently(stop, lambda: namesakes.wait(told_before[0].get(settings.name), stop))
-    acks = _own_acks(settings, told_before[0])
-    supervisor = Supervisor(settings, events, notes, clock, positions)
-    supervisor.instance = instance
-    supervisor.take_roster(roster[0].get(ROSTER_KEY))
-    told = Source(events, {(ROSTER, 0): roster[1], (STATE, 0): states[1]}, supervisor.inbox.put)
+    namesakes = Namesakes(settings, instance, log, acks[1])
+    _retry(stop, lambda: namesakes.wait(acks[0].get(settings.name), stop))
+    own_acks = _read_own_acks(settings, acks[0])
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put)
+    supervisor = Supervisor(
+        settings, log, notes, clock, positions, inbox=inbox, pool=pool, writer=writer, instance=instance
+    )
+    supervisor.control.load_roster(roster[0].get(ROSTER_KEY))
+    control_reader = Source(log, {(ROSTER, 0): roster[1], (STATE, 0): states[1]}, inbox.put)
     try:
-        if not _scan(supervisor, acks, stop):
+        found = _scan(pool, inbox, stop)
+        if found is None:
             return
-        supervisor.settle(acks)
+        supervisor.startup.adopt_all(found, own_acks)
         for key, value in states[0].items():
-            supervisor.take_state(key, value)
-        supervisor.pool.fill()
-        supervisor.sender.start()
-        namesakes.watch(supervisor.inbox.put)
-        told.start()
-        supervisor.reader = Source(
-            events, {(EVENTS, partition): offset for partition, offset in positions.items()}, supervisor.inbox.put
-        ).start()
+            supervisor.control.load_state(key, value)
+        supervisor.startup.prune_deletions(own_acks)
+        pool.fill()
+        writer.start()
+        namesakes.watch(inbox.put)
+        control_reader.start()
+        start = {(EVENTS, partition): offset for partition, offset in positions.items()}
+        supervisor.read_stream(Source(log, start, inbox.put).start())
         ready()
         while not stop.is_set():
             supervisor.turn(TURN)
     finally:
-        told.stop()
+        control_reader.stop()
         namesakes.stop()
         supervisor.close(DRAIN)
 
 
 @contextmanager
-def alone(settings: MirrorSettings) -> Iterator[None]:
-    """The state folder is this process's alone; raises BadConfig if another mirror uses it."""
+def lock_folder(settings: MirrorSettings) -> Iterator[None]:
+    """Hold the state folder for this process; raises BadConfig if another mirror works in it."""
     folder = Path(settings.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,49 +120,48 @@ def alone(settings: MirrorSettings) -> Iterator[None]:
         os.close(lock)
 
 
-def _positions(settings: MirrorSettings, events: Log) -> dict[int, int]:
-    """Where to read on; from the beginning where nothing is stored."""
-    return {**events.beginnings(EVENTS), **events.stored(settings.group, EVENTS)}
+def _read_positions(settings: MirrorSettings, log: Log) -> dict[int, int]:
+    """Return where to read on; the beginning of a partition without a stored position."""
+    return {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)}
 
 
-def _own_acks(settings: MirrorSettings, newest: Mapping[str, bytes]) -> dict[str, Ack]:
-    """What this mirror said last, by repository."""
+def _read_own_acks(settings: MirrorSettings, newest: Mapping[str, bytes]) -> dict[str, Ack]:
+    """Return this mirror's newest acks by repository; one that cannot be read is left out: its content is found again."""
     prefix = f"{settings.name}/"
     acks = {}
     for key, value in newest.items():
         if key.startswith(prefix):
             try:
                 acks[key.removeprefix(prefix)] = from_json(Ack, value)
-            except Exception as error:  # what it says is found out again
+            except Exception as error:
                 logger.error("ack not understood", key=key, reason=str(error)[:300])
     return acks
 
 
-def _scan(supervisor: Supervisor, acks: dict[str, Ack], stop: threading.Event) -> bool:
-    """Finds what is on disk, by a worker; False if stopped. A worker that somebody kills is replaced."""
-    supervisor.pool.give(supervisor.pool.start(Lane.LIGHT), Scan())
+def _scan(
+    pool: WorkerPool, inbox: "queue.SimpleQueue[Answered]", stop: threading.Event
+) -> tuple[FoundRepository, ...] | None:
+    """Return what a worker finds on the disk; None if stopped. A worker that is killed is replaced."""
+    pool.give(pool.start(Lane.LIGHT), Scan())
     while not stop.is_set():
         try:
-            answered = supervisor.inbox.get(timeout=TURN)
+            answered = inbox.get(timeout=TURN)
         except queue.Empty:
             continue
-        assert isinstance(answered, Answered)
-        supervisor.pool.freed(answered)
+        pool.freed(answered)
         if answered.answer == READY:
             continue
         if answered.answer is not None:
-            for found in answered.answer:
-                supervisor.adopt(found, acks.get(found.checkpoint.repository) if found.checkpoint else None)
-            return True
+            return tuple(answered.answer)
         if answered.worker.process.wait() >= 0:
             raise BadConfig("mirror: its workers cannot start; their output says why")
         logger.warning("worker died", repository=None, path=None)
-        supervisor.pool.give(supervisor.pool.start(Lane.LIGHT), Scan())
-    return False
+        pool.give(pool.start(Lane.LIGHT), Scan())
+    return None
 
 
-def _patiently(stop: threading.Event, ask: Callable[[], T]) -> T | None:
-    """What the log answers, however long it takes; None if stopped meanwhile. One that lost records is asked from its beginning."""
+def _retry(stop: threading.Event, ask: Callable[[], T]) -> T | None:
+    """Ask the log, again and again while it is unavailable or has lost records; None if stopped meanwhile."""
     attempt = 0
     while not stop.is_set():
         try:

@@ -31,7 +31,7 @@ from ...words.retry import Backoff
 from ...words.roster import MirrorState, Verb
 from ...words.rules import Rules
 from ...words.shape import within
-from ..service import alone
+from ..service import lock_folder
 from ..settings import MirrorSettings
 from ..task import FoundRepository, Scan, Task, TaskOutcome
 from . import crew
@@ -98,7 +98,7 @@ def bootstrap(
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
     """Fills the mirror; True once it has joined, False if stopped. Raises Refused naming what could not be copied."""
-    with alone(settings):
+    with lock_folder(settings):
         follower = Follower(events)
         try:
             _make_known(follower.update(), settings.name, ask, rules)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events that were read and not yet worked off: in order per repository, counted in bytes, and the position behind them. Pure."""
+"""Events that were read and not yet finished: in order per repository, counted in bytes, and the position behind them. Pure."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
-from .task import ReadEvent
+from ..task import ReadEvent
 
 
 class Backlog:
@@ -15,17 +15,18 @@ class Backlog:
 
     def __init__(self, positions: Mapping[int, int]) -> None:
         self.bytes = self.tracked_bytes = 0
+        self.partitions = len(positions)
         self._next = dict(positions)
         self._open: dict[int, dict[int, None]] = {partition: {} for partition in positions}
         self._queues: dict[str, deque[tuple[ReadEvent, bool]]] = {}
         self._sizes: dict[str, int] = {}
 
     def read(self, partition: int, offset: int) -> None:
-        """A record was read that needs no work; unless `add` says otherwise its position is passed."""
+        """Pass the position of a record that was read, unless `add` holds it."""
         self._next[partition] = offset + 1
 
     def add(self, repository: str, item: ReadEvent, *, tracked: bool = True) -> None:
-        """Queues an event; a tracked one holds its partition's position until it is finished or dropped."""
+        """Queue an event; a tracked one holds its partition's position until it is finished or dropped."""
         if tracked:
             self._next[item.partition] = item.offset + 1
             self._open[item.partition][item.offset] = None
@@ -35,11 +36,11 @@ class Backlog:
         self.bytes += item.size
 
     def skip(self, partition: int, offset: int) -> None:
-        """The log does not hold what comes before this offset any more, or was made anew: reading goes on there."""
+        """Go on at this offset: the log holds nothing before it any more, or was made anew."""
         self._next[partition] = offset
 
     def queued_from(self, partition: int, offset: int) -> list[str]:
-        """The repositories of which events at this offset or after it wait and hold the position."""
+        """Return the repositories of which events at this offset or after it hold the position."""
         return [
             repository
             for repository, queue in self._queues.items()
@@ -47,7 +48,7 @@ class Backlog:
         ]
 
     def peek(self, repository: str, *, events: int, size: int) -> tuple[ReadEvent, ...]:
-        """The oldest queued events of a repository: at least one if there is any, then as many as fit."""
+        """Return the oldest queued events of a repository: at least one if there is any, then as many as fit."""
         taken: list[ReadEvent] = []
         total = 0
         for item, _ in self._queues.get(repository, ()):
@@ -58,7 +59,7 @@ class Backlog:
         return tuple(taken)
 
     def finish(self, repository: str, count: int) -> None:
-        """The `count` oldest events of the repository need no more work."""
+        """Remove the `count` oldest events of a repository: they need no more work."""
         queue = self._queues.get(repository)
         for _ in range(count):
             assert queue
@@ -72,41 +73,25 @@ class Backlog:
             del self._queues[repository], self._sizes[repository]
 
     def drop(self, repository: str) -> None:
-        """Forgets what is queued for a repository: a durable note says where to read it again."""
+        """Remove all events of a repository: a durable note says where to read them again."""
         self.finish(repository, len(self._queues.get(repository, ())))
 
     def has(self, repository: str) -> bool:
         """Whether events of this repository are queued."""
         return repository in self._queues
 
-    def untracked(self, repository: str) -> bool:
+    def has_untracked(self, repository: str) -> bool:
         """Whether events are queued that hold no position."""
         return any(not tracked for _, tracked in self._queues.get(repository, ()))
 
     def size(self, repository: str) -> int:
-        """Bytes queued for one repository."""
+        """Return the bytes queued for one repository."""
         return self._sizes.get(repository, 0)
 
-    def largest(self) -> str | None:
-        """The repository with the most bytes queued."""
-        return max(self._sizes, key=self._sizes.__getitem__, default=None)
-
     def next(self, partition: int) -> int:
-        """The offset behind the last record read from a partition."""
+        """Return the offset behind the last record read from a partition."""
         return self._next[partition]
 
     def positions(self) -> dict[int, int]:
-        """Partition → the position before which everything is applied or durably noted."""
-        return {partition: next(iter(self._open[partition]), following) for partition, following in self._next.items()}
-
-
-def consecutive(items: Sequence[ReadEvent]) -> Iterable[tuple[ReadEvent, ...]]:
-    """Runs of items whose sequences follow each other."""
-    run: list[ReadEvent] = []
-    for item in items:
-        if run and item.event.seq != run[-1].event.seq + 1:
-            yield tuple(run)
-            run = []
-        run.append(item)
-    if run:
-        yield tuple(run)
+        """Return partition → the position before which everything is applied or durably noted."""
+        return {partition: next(iter(self._open[partition]), after) for partition, after in self._next.items()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which position may be stored while events wait for their repositories."""
 
-from hgext.vcsreplicator.mirror.backlog import Backlog
+from hgext.vcsreplicator.mirror.supervision.backlog import Backlog
 from hgext.vcsreplicator.mirror.task import ReadEvent
 from hgext.vcsreplicator.words.wire import Frame, Header
 
@@ -43,7 +43,7 @@ def test_events_of_a_catch_up_reader_hold_no_position() -> None:
     backlog.add("a", item(9))
     backlog.finish("a", 1)
     assert backlog.positions() == {0: 9}
-    assert not backlog.untracked("a")
+    assert not backlog.has_untracked("a")
 
 
 def test_what_catches_up_does_not_count_against_the_stream() -> None:
@@ -70,6 +70,6 @@ def test_bytes_are_counted_in_and_out() -> None:
     backlog = Backlog({0: 0})
     backlog.add("a", item(0, size=70))
     backlog.add("b", item(1, size=30))
-    assert (backlog.bytes, backlog.largest()) == (100, "a")
+    assert (backlog.bytes, backlog.size("a"), backlog.size("b")) == (100, 70, 30)
     backlog.drop("a")
-    assert (backlog.bytes, backlog.largest()) == (30, "b")
+    assert (backlog.bytes, backlog.size("a"), backlog.size("b")) == (30, 0, 30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The thread that writes what a mirror tells: levels before positions, the newest ack of each key, over outages too."""
+"""The thread that writes for a mirror: acks before positions, the newest of each key, over outages of the log too."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.sources import AckWriter
+from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.waiting import eventually
 
@@ -49,42 +49,42 @@ class Away:
 
 
 def sent(log: Log, act: str, before: Callable[[AckWriter], None], meanwhile: Callable[[AckWriter], None]) -> list[Any]:
-    """What a sender calls that has `before` to write, fails at `act`, and has more to write by then."""
+    """Return what a writer calls that has `before` to write, fails at `act`, and has more to write by then."""
     done = threading.Event()
 
     def happen() -> None:
-        meanwhile(sender)
+        meanwhile(writer)
         done.set()
 
     away = Away(log, act, happen)
-    sender = AckWriter(cast(Log, away), "mirror-alpha", lambda arrived: None)
-    before(sender)
-    sender.start()
+    writer = AckWriter(cast(Log, away), "mirror-alpha", lambda arrived: None)
+    before(writer)
+    writer.start()
     assert done.wait(60)
-    sender.close(60)
+    writer.close(60)
     return away.calls
 
 
-def test_positions_are_stored_only_after_what_was_told_before_them_is_written(log: Log) -> None:
-    def tell(sender: AckWriter) -> None:
-        sender.ack(KEY, b"1")
-        sender.positions({0: 5})
+def test_positions_are_stored_only_after_the_acks_before_them_are_written(log: Log) -> None:
+    def write(writer: AckWriter) -> None:
+        writer.ack(KEY, b"1")
+        writer.positions({0: 5})
 
-    calls = sent(log, "append", tell, lambda sender: None)
+    calls = sent(log, "append", write, lambda writer: None)
     assert [name for name, _ in calls] == ["append", "append", "acknowledge"]
     assert log.stored("mirror-alpha", EVENTS) == {0: 5}
 
 
-def test_after_an_outage_the_newest_level_and_position_are_written_and_no_older_ones(log: Log) -> None:
-    def tell(number: int) -> Callable[[AckWriter], None]:
-        def act(sender: AckWriter) -> None:
-            sender.ack(KEY, b"%d" % number)
-            sender.ack(f"other{number}", b"x")
-            sender.positions({0: number})
+def test_after_an_outage_the_newest_ack_and_position_are_written_and_no_older_ones(log: Log) -> None:
+    def write(number: int) -> Callable[[AckWriter], None]:
+        def act(writer: AckWriter) -> None:
+            writer.ack(KEY, b"%d" % number)
+            writer.ack(f"other{number}", b"x")
+            writer.positions({0: number})
 
         return act
 
-    calls = sent(log, "append", tell(1), tell(2))
+    calls = sent(log, "append", write(1), write(2))
     appended = [pair for name, pairs in calls[1:] if name == "append" for pair in pairs]
     assert [value for key, value in appended if key == KEY] == [b"2"]
     assert {key for key, _ in appended} == {KEY, "other1", "other2"}
@@ -92,14 +92,14 @@ def test_after_an_outage_the_newest_level_and_position_are_written_and_no_older_
 
 
 def test_positions_that_could_not_be_stored_are_stored_later(log: Log) -> None:
-    calls = sent(log, "acknowledge", lambda sender: sender.positions({0: 5}), lambda sender: sender.ack(KEY, b"1"))
+    calls = sent(log, "acknowledge", lambda writer: writer.positions({0: 5}), lambda writer: writer.ack(KEY, b"1"))
     assert [name for name, _ in calls] == ["acknowledge", "append", "acknowledge"]
     assert log.stored("mirror-alpha", EVENTS) == {0: 5}
 
 
 def test_rejects_are_written_in_their_order_and_none_is_lost_in_an_outage(log: Log) -> None:
     def reject(number: int) -> Callable[[AckWriter], None]:
-        return lambda sender: sender.append(NewRecord(topic=ERRORS, key=None, value=b"%d" % number))
+        return lambda writer: writer.append(NewRecord(topic=ERRORS, key=None, value=b"%d" % number))
 
     sent(log, "append", reject(1), reject(2))
     reader = log.reader({(ERRORS, 0): 0})

@@ -5,6 +5,7 @@ The supervisor and the decisions about events are real; disks, workers, readers,
 seed steers. It kills, delays, deletes, restores, loses notes and detaches at every point; then it lets everybody finish.
 """
 
+import queue
 import random
 import threading
 from dataclasses import replace
@@ -16,16 +17,17 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import EVENTS, STATE, Log, Record
-from hgext.vcsreplicator.mirror import apart
+from hgext.vcsreplicator.mirror.arrivals import Read
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
-from hgext.vcsreplicator.mirror.following import Following, Phase
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
-from hgext.vcsreplicator.mirror.pool import Answered, Lane
+from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import Read
-from hgext.vcsreplicator.mirror.supervisor import Supervisor
+from hgext.vcsreplicator.mirror.supervision import catchup
+from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
 from hgext.vcsreplicator.mirror.task import FoundRepository, Task, TaskOutcome, Trouble
+from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
@@ -62,7 +64,7 @@ class MemoryNotes:
     def detached(self) -> list[Detached]:
         return list(self.kept.values())
 
-    def gone(self) -> list[DeletedRepository]:
+    def deleted(self) -> list[DeletedRepository]:
         return list(self.left.values())
 
     def detach(self, note: Detached) -> None:
@@ -73,19 +75,19 @@ class MemoryNotes:
         self._may_fail()
         self.kept.pop(repository, None)
 
-    def let_go(self, gone: DeletedRepository) -> None:
+    def record_deletion(self, deleted: DeletedRepository) -> None:
         self._may_fail()
-        self.left[gone.repository] = gone
+        self.left[deleted.repository] = deleted
 
-    def wish(self, repository: str, now: float) -> None:
+    def request_heal(self, repository: str, now: float) -> None:
         self._may_fail()
         self.wanted.append(repository)
 
-    def wishes(self) -> list[str]:
+    def heal_requests(self) -> list[str]:
         self._may_fail()
         return list(self.wanted)
 
-    def granted(self, repository: str) -> None:
+    def remove_heal_request(self, repository: str) -> None:
         self._may_fail()
         self.wanted.remove(repository)
 
@@ -128,26 +130,26 @@ class Pool:
         self.workers: list[Any] = []
 
     def idle(self, lane: Lane) -> Any:
-        ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
+        ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_slow]
         for worker in ours:
             if worker.busy is None:
                 return worker
         if len(ours) == self.LIMITS[lane]:
             return None
         worker = SimpleNamespace(
-            lane=lane, busy=None, since=None, is_ready=True, is_apart=False, is_killed=False, progress=0.0, moved=0.0
+            lane=lane, busy=None, since=None, is_ready=True, is_slow=False, is_killed=False, progress=0.0, moved=0.0
         )
         self.workers.append(worker)
         return worker
 
-    def give(self, worker: Any, task: object) -> None:
+    def give(self, worker: Any, task: object, now: float) -> None:
         assert worker.busy is None
-        worker.busy, worker.has_answered = task, False
+        worker.busy, worker.since, worker.has_answered = task, now, False
 
     def freed(self, answered: Answered) -> None:
         worker: Any = answered.worker
         worker.busy = None
-        if worker.is_apart or answered.answer is None:
+        if worker.is_slow or answered.answer is None:
             self.workers.remove(worker)
 
     def kill(self, worker: Any) -> None:
@@ -157,7 +159,7 @@ class Pool:
         return 0.0
 
 
-class Sender:
+class Writer:
     """Keeps the newest ack of each repository."""
 
     def __init__(self) -> None:
@@ -199,7 +201,7 @@ class World:
             retry_first=0.05, retry_longest=2.0, batch_events=self.chance.choice([1, 3]), beat_interval=0.5,
             hung_after=self.chance.choice([2.0, 300.0]), repository_buffer_bytes=self.chance.choice([5000, 1 << 24]),
         )  # fmt: skip
-        self.sender = Sender()
+        self.writer = Writer()
         self.aside: dict[str, Checkpoint] = {}
         self.told: dict[str, bytes] = {}
         self.start()
@@ -208,19 +210,23 @@ class World:
         """The mirror's process is killed, if there was one, and begins anew; what its workers did before is done."""
         self.readers.clear()
         self.notes.failing = 0.0
-        self.read = self.sender.stored.get(0, 0)
-        self.mirror = Supervisor(self.settings, cast(Log, self), cast(Notes, self.notes), self.clock, {0: self.read})
-        self.pool = Pool()
-        self.mirror.pool, self.mirror.sender = self.pool, self.sender  # type: ignore[assignment]
+        self.read = self.writer.stored.get(0, 0)
+        self.pool, self.inbox = Pool(), queue.SimpleQueue[Any]()
+        self.mirror = Supervisor(
+            self.settings, cast(Log, self), cast(Notes, self.notes), self.clock, {0: self.read}, inbox=self.inbox,
+            pool=cast(WorkerPool, self.pool), writer=cast(AckWriter, self.writer),
+        )  # fmt: skip
         for checkpoint in self.aside.values():
-            self.mirror.adopt(FoundRepository(folder="/aside", checkpoint=checkpoint, serving=0, is_aside=True), None)
-        for repository, (checkpoint, serving) in self.disk.items():
-            self.mirror.adopt(
-                FoundRepository(folder="/x", checkpoint=checkpoint, serving=serving), self.sender.acks.get(repository)
+            self.mirror.startup.adopt(
+                FoundRepository(folder="/aside", checkpoint=checkpoint, serving=0, is_aside=True), None
             )
-        self.mirror.settle(dict(self.sender.acks))
+        for repository, (checkpoint, serving) in self.disk.items():
+            self.mirror.startup.adopt(
+                FoundRepository(folder="/x", checkpoint=checkpoint, serving=serving), self.writer.acks.get(repository)
+            )
+        self.mirror.startup.settle(dict(self.writer.acks))
         for repository, state in self.told.items():
-            self.mirror.take_state(repository, state)
+            self.mirror.control.load_state(repository, state)
 
     def step(self) -> None:
         """Something happens."""
@@ -248,7 +254,7 @@ class World:
         records = self.log[self.read : self.read + self.chance.randint(1, 4)]
         self.read += len(records)
         if records:
-            self.mirror.inbox.put(Read(records=records, positions={(EVENTS, 0): self.read}))
+            self.inbox.put(Read(records=records, positions={(EVENTS, 0): self.read}))
 
     def catch_up(self) -> None:
         if self.readers:
@@ -267,7 +273,7 @@ class World:
                 deleted=last.type is Type.DELETED,
             )  # fmt: skip
             value = self.told[last.repository] = to_json(state)
-            self.mirror.inbox.put(
+            self.inbox.put(
                 Read(
                     records=[
                         Record(
@@ -305,7 +311,7 @@ class World:
         worker.has_answered = True
         outcome = self.perform(worker.busy) if isinstance(worker.busy, Task) else worker.busy
         died = worker.is_killed or (not self.calm and self.chance.random() < 0.1)
-        self.mirror.inbox.put(Answered(worker=worker, answer=None if died else outcome))
+        self.inbox.put(Answered(worker=worker, answer=None if died else outcome))
         if self.chance.random() < 0.8:
             self.mirror.turn(0)  # a worker that has answered is asked again soon
 
@@ -352,20 +358,20 @@ class World:
 
     def check(self) -> None:
         """Nobody is forgotten: who is not in the stream with nothing to do has somebody or something to wait for."""
-        alarmed = {repository for _, repository in self.mirror._alarms}
+        alarmed = {repository for _, repository in self.mirror.state.agenda._alarms}
         tasks = [worker.busy.repository for worker in self.pool.workers if isinstance(worker.busy, Task)]
         assert len(tasks) == len(set(tasks)), "two workers have one repository"
-        for following in self.mirror._all.values():
-            assert following.running == (following.id in tasks)
-            assert not following.resting or following.id in alarmed, f"rests for ever: {following}"
-            assert following.running or following.resting or self.goes_on(following), f"forgotten: {following}"
+        for following in self.mirror.state.table:
+            assert following.is_running == (following.id in tasks)
+            assert not following.is_resting or following.id in alarmed, f"rests for ever: {following}"
+            assert following.is_running or following.is_resting or self.goes_on(following), f"forgotten: {following}"
 
     def goes_on(self, following: Following) -> bool:
-        waits = following.queued or following.id in self.mirror._line
+        waits = following.is_queued or following.id in self.mirror.readers._waiting
         if following.phase is Phase.STREAM:
-            return waits or self.mirror._lane(following) is None
+            return waits or self.mirror.state.agenda.choose_lane(following) is None
         if following.phase is Phase.CATCHING_UP:
-            reader = self.mirror._catching_up.get(following.id)
+            reader = self.mirror.readers._running.get(following.id)
             return waits or (reader is not None and reader in self.readers)
         return waits
 
@@ -396,7 +402,7 @@ def reached(event: Event, *, offset: int) -> Checkpoint:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_mirror_that_was_tormented_settles(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "Source", Reader)
+    monkeypatch.setattr(catchup, "Source", Reader)
     monkeypatch.setattr(random, "random", lambda: 0.5)
     with structlog.testing.capture_logs():
         world = World(seed, tmp_path)
@@ -404,7 +410,7 @@ def test_a_mirror_that_was_tormented_settles(seed: int, tmp_path: Path, monkeypa
             world.step()
         world.settle()
     for chain in world.chains:
-        ack, last = world.sender.acks[chain.repository], chain.events[-1]
-        assert (ack.applied, ack.digest, ack.detached) == (last.seq, last.digest, None), world.mirror._all
+        ack, last = world.writer.acks[chain.repository], chain.events[-1]
+        assert (ack.applied, ack.digest, ack.detached) == (last.seq, last.digest, None), [*world.mirror.state.table]
     assert (world.notes.detached(), world.notes.wanted) == ([], [])
-    assert world.sender.stored == {0: len(world.log)}
+    assert world.writer.stored == {0: len(world.log)}

@@ -10,16 +10,21 @@ import pytest
 
 from hgext.vcsreplicator.log import ERRORS, EVENTS, ROSTER, STATE, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror import metrics, supervisor
-from hgext.vcsreplicator.mirror.books import Books
-from hgext.vcsreplicator.mirror.service import _own_acks
+from hgext.vcsreplicator.mirror import metrics
+from hgext.vcsreplicator.mirror.service import _read_own_acks
+from hgext.vcsreplicator.mirror.supervision import records
+from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
+from hgext.vcsreplicator.mirror.supervision.dispatch import TaskDispatch
+from hgext.vcsreplicator.mirror.supervision.following import Following
+from hgext.vcsreplicator.mirror.supervision.healing import Healing
+from hgext.vcsreplicator.mirror.supervision.state import RepositoryTable
 from hgext.vcsreplicator.mirror.task import Task, Trouble
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.levels import ErrorRecord, Reason
 from hgext.vcsreplicator.words.roster import KEY, Roster
 from hgext.vcsreplicator.words.shape import from_json, plain
 from testing.builders.chains import Chain
-from tests.mirror.test_supervisor import Bench, state_of
+from tests.mirror.supervision.test_supervisor import Bench, state_of
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def rejects(bench: Bench) -> list[ErrorRecord]:
-    return [from_json(ErrorRecord, message.value or b"") for message in bench.sender.others if message.topic == ERRORS]
+    return [from_json(ErrorRecord, message.value or b"") for message in bench.writer.others if message.topic == ERRORS]
 
 
 def goes_on(bench: Bench) -> bool:
@@ -70,9 +75,9 @@ def test_a_hostile_record_is_set_aside_and_everything_else_goes_on(bench: Bench,
         bench.records(bench.record(topic, key, value))
         assert [(record.topic, record.key) for record in rejects(bench)] == [(topic, key)]
     elif topic == STATE:
-        bench.mirror.take_state(key, value)
+        bench.mirror.control.load_state(key, value)
     elif topic == ROSTER:
-        bench.mirror.take_roster(value)
+        bench.mirror.control.load_roster(value)
     bench.passes(3)
     assert bench.pool.given == []
     assert bench.notes.detached() == []
@@ -83,16 +88,18 @@ def unforeseen(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("nobody thought of this")
 
 
-@pytest.mark.parametrize("act", ["_read_item", "_twin", "_is_repeat", "_queue"])
+@pytest.mark.parametrize(
+    ("part", "act"), [(records, "_decode"), (RepositoryTable, "find_twin"), (Following, "is_at"), (Agenda, "queue")]
+)
 def test_an_exception_that_nobody_foresaw_is_a_reject_of_its_record_and_sets_its_repository_apart(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, act: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
 ) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     bench.applied(first)
     with monkeypatch.context() as patched:
-        patched.setattr(Books, act, unforeseen)
-        bench.mirror._record(bench.record(EVENTS, second.repository, wire.encode(second)))
+        patched.setattr(part, act, unforeseen)
+        bench.mirror.intake.take(bench.record(EVENTS, second.repository, wire.encode(second)))
     [told] = rejects(bench)
     assert (told.repository, told.topic, told.offset) == (first.repository, EVENTS, 1)
     assert "nobody thought of this" in told.reason
@@ -108,9 +115,9 @@ def test_an_exception_over_what_a_worker_achieved_sets_one_repository_apart(
     [event] = Chain("r").take(1)
     bench.read(event)
     with monkeypatch.context() as patched:
-        patched.setattr(metrics, "applied", unforeseen)
+        patched.setattr(metrics, "count_applied", unforeseen)
         bench.applied(event)
-    assert bench.sender.acks[event.repository].detached == Reason.CRASHED
+    assert bench.writer.acks[event.repository].detached == Reason.CRASHED
     assert goes_on(bench)
     bench.passes(100)
     assert attempts(bench, event.repository) > 0
@@ -121,12 +128,12 @@ def attempts(bench: Bench, repository: str) -> int:
     return note.attempts
 
 
-@pytest.mark.parametrize("act", ["_task", "_lane"])
+@pytest.mark.parametrize(("part", "act"), [(TaskDispatch, "_make_task"), (Agenda, "choose_lane")])
 def test_an_exception_while_work_is_given_out_sets_one_repository_apart(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, act: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
 ) -> None:
     [event] = Chain("r").take(1)
-    before = getattr(supervisor.Supervisor, act)
+    before = getattr(part, act)
 
     def fails(self: Any, following: Any) -> Any:
         return (
@@ -135,11 +142,11 @@ def test_an_exception_while_work_is_given_out_sets_one_repository_apart(
             else before(self, following)
         )
 
-    bench.mirror._record(bench.record(EVENTS, event.repository, wire.encode(event)))
+    bench.mirror.intake.take(bench.record(EVENTS, event.repository, wire.encode(event)))
     with monkeypatch.context() as patched:
-        patched.setattr(supervisor.Supervisor, act, fails)
+        patched.setattr(part, act, fails)
         bench.mirror.turn(0)
-        assert bench.sender.acks[event.repository].detached == Reason.CRASHED
+        assert bench.writer.acks[event.repository].detached == Reason.CRASHED
         assert goes_on(bench)
 
 
@@ -149,7 +156,7 @@ def test_an_exception_in_an_attempt_to_heal_is_no_more_than_one_that_failed(
     bench.break_down()
     [note] = bench.notes.detached()
     with monkeypatch.context() as patched:
-        patched.setattr(supervisor.Supervisor, "_attempt", unforeseen)
+        patched.setattr(Healing, "_attempt", unforeseen)
         bench.passes(10)
         assert goes_on(bench)
     bench.passes(100)
@@ -171,12 +178,12 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
     def short(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(Books, "_read_item", short)
+    monkeypatch.setattr(records, "_decode", short)
     with pytest.raises(MemoryError):
-        bench.mirror._record(bench.record(EVENTS, event.repository, wire.encode(event)))
+        bench.mirror.intake.take(bench.record(EVENTS, event.repository, wire.encode(event)))
     assert rejects(bench) == []
 
 
 @pytest.mark.parametrize("value", [b"\xff", b'{"applied":' + b"9" * 400 + b"}", b'{"served_at":1e999}'])
 def test_a_level_of_its_own_that_a_mirror_cannot_read_is_passed_over_at_the_start(bench: Bench, value: bytes) -> None:
-    assert _own_acks(bench.settings, {f"alpha/{'e' * 32}": value}) == {}
+    assert _read_own_acks(bench.settings, {f"alpha/{'e' * 32}": value}) == {}

@@ -14,14 +14,15 @@ import structlog
 
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, Record, check_message, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.arrivals import Ends, Read, Skipped
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Notes
-from hgext.vcsreplicator.mirror.pool import Answered, Lane
+from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import AHEAD, Ends, Read, Skipped, Source
-from hgext.vcsreplicator.mirror.sources import AckWriter as RealSender
-from hgext.vcsreplicator.mirror.supervisor import Supervisor
+from hgext.vcsreplicator.mirror.sources import AHEAD, Source
+from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
+from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
@@ -45,18 +46,18 @@ class Pool:
         self.used: dict[int, float] = {}
 
     def idle(self, lane: object) -> Any:
-        idle = [worker for worker in self.workers if worker.lane is lane and not worker.is_apart]
+        idle = [worker for worker in self.workers if worker.lane is lane and not worker.is_slow]
         if len(idle) >= self.limits.get(lane, 1000):
             return None
         return SimpleNamespace(
-            lane=lane, busy=None, since=None, is_ready=True, is_apart=False, is_killed=False, progress=0.0, moved=0.0
+            lane=lane, busy=None, since=None, is_ready=True, is_slow=False, is_killed=False, progress=0.0, moved=0.0
         )
 
     def progress(self, worker: Any) -> float:
         return float(self.used.get(id(worker), 0.0))
 
-    def give(self, worker: Any, task: object) -> None:
-        worker.busy = task
+    def give(self, worker: Any, task: object, now: float) -> None:
+        worker.busy, worker.since = task, now
         self.workers.append(worker)
         if isinstance(task, Task):
             self.given.append(worker)
@@ -69,7 +70,7 @@ class Pool:
         self.killed.append(worker)
 
 
-class Sender:
+class Writer:
     """Keeps what would be written."""
 
     def __init__(self) -> None:
@@ -104,9 +105,11 @@ class Bench:
         self.start({0: 0})
 
     def start(self, positions: dict[int, int]) -> None:
-        self.pool, self.sender = Pool(), Sender()
-        self.mirror = Supervisor(self.settings, self.log, self.notes, self.clock, positions)
-        self.mirror.pool, self.mirror.sender = self.pool, self.sender  # type: ignore[assignment]
+        self.pool, self.writer = Pool(), Writer()
+        self.mirror = Supervisor(
+            self.settings, self.log, self.notes, self.clock, positions, inbox=queue.SimpleQueue(),
+            pool=cast(WorkerPool, self.pool), writer=cast(AckWriter, self.writer),
+        )  # fmt: skip
 
     def read(self, *events: Event) -> None:
         self.records(*(self.record(EVENTS, event.repository, wire.encode(event)) for event in events))
@@ -139,6 +142,11 @@ class Bench:
     def large(self) -> list[Any]:
         """The workers that have such a push."""
         return [worker for worker in self.pool.workers if worker.lane is Lane.HEAVY]
+
+    def detach(self, repository: str, reason: Reason, note: str) -> None:
+        following = self.mirror.state.table.get(repository)
+        assert following is not None
+        self.mirror.detachments.detach(following, reason, note)
 
     def break_down(self) -> None:
         """A repository that must be repaired."""
@@ -188,7 +196,7 @@ def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: 
     assert bench.notes.detached()[0].attempts > 0
 
 
-def test_more_trouble_while_it_is_apart_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
+def test_more_trouble_while_it_is_slow_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.records(bench.record(EVENTS, event.repository, b"junk"))
     bench.read(event)
@@ -246,17 +254,17 @@ def test_a_deletion_whose_ack_a_kill_prevented_is_acked_after_the_restart(bench:
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
     bench.applied(created)
-    acks = dict(bench.sender.acks)
+    acks = dict(bench.writer.acks)
     gone = checkpoint(deleted, deleted=True)
     if known == "noted":
         bench.read(deleted)
         bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
     bench.start({0: 1})
     if known == "aside":
-        bench.mirror.adopt(FoundRepository(folder="/aside", checkpoint=gone, serving=2, is_aside=True), None)
-    bench.mirror.settle(acks)
+        bench.mirror.startup.adopt(FoundRepository(folder="/aside", checkpoint=gone, serving=2, is_aside=True), None)
+    bench.mirror.startup.settle(acks)
     bench.read(deleted)
-    ack = bench.sender.acks[chain.repository]
+    ack = bench.writer.acks[chain.repository]
     assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
 
 
@@ -270,12 +278,12 @@ def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_ack
     bench.read(deleted)
     gone = checkpoint(deleted, deleted=True)
     bench.answer(bench.pool.given[-1], done=1, checkpoint=gone, folder="/x", serving=1)
-    acks = dict(bench.sender.acks)
+    acks = dict(bench.writer.acks)
     assert (acks[chain.repository].applied, acks[chain.repository].serving) == (2, 1)
     bench.start({0: 2})
-    bench.mirror.adopt(FoundRepository(folder="/aside", checkpoint=gone, serving=1, is_aside=True), None)
-    bench.mirror.settle(acks)
-    assert bench.sender.acks[chain.repository].serving == 2
+    bench.mirror.startup.adopt(FoundRepository(folder="/aside", checkpoint=gone, serving=1, is_aside=True), None)
+    bench.mirror.startup.settle(acks)
+    assert bench.writer.acks[chain.repository].serving == 2
 
 
 @pytest.mark.parametrize("told", ["an older checkpoint", "nothing"])
@@ -286,19 +294,76 @@ def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
     bench.applied(created)
-    acks = dict(bench.sender.acks) if told == "an older checkpoint" else {}
-    bench.notes.let_go(
+    acks = dict(bench.writer.acks) if told == "an older checkpoint" else {}
+    bench.notes.record_deletion(
         DeletedRepository(repository=chain.repository, path="r", incarnation=chain.incarnation, seq=2, since=1.0)
     )
     bench.start({0: 2})
-    bench.mirror.settle(acks)
-    assert chain.repository not in bench.sender.acks
+    bench.mirror.startup.settle(acks)
+    assert chain.repository not in bench.writer.acks
     waits = replace(state_of(deleted), deleted=True, released=2, noticed=1)
     bench.records(bench.record(STATE, chain.repository, to_json(waits)))
-    ack = bench.sender.acks[chain.repository]
+    ack = bench.writer.acks[chain.repository]
     assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
     bench.records(bench.record(STATE, chain.repository, to_json(replace(waits, noticed=2))))
-    assert chain.repository not in bench.mirror._all  # with its ack
+    assert bench.mirror.state.table.get(chain.repository) is None  # with its ack
+
+
+class Deletion:
+    """A repository that was deleted here, and the start of the mirror after it."""
+
+    def __init__(self, bench: Bench) -> None:
+        chain = Chain("r")
+        self.bench, self.repository = bench, chain.repository
+        self.events = created, deleted = chain.next(), chain.next(Type.DELETED)
+        bench.read(created)
+        bench.applied(created)
+        bench.read(deleted)
+        self.last = checkpoint(deleted, deleted=True)
+        bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=self.last)
+        self.acks = dict(bench.writer.acks)
+        self.state = replace(state_of(deleted), deleted=True, released=2, noticed=2)
+
+    def restart(self, acks: dict[str, Ack], state: RepositoryState, *, aside: bool = False) -> None:
+        found = FoundRepository(folder="/aside", checkpoint=self.last, serving=2, is_aside=True)
+        self.bench.start({0: 2})
+        self.bench.mirror.startup.adopt_all([found] if aside else [], acks)
+        self.bench.mirror.control.load_state(self.repository, to_json(state))
+        self.bench.mirror.startup.prune_deletions(acks)
+
+    def noted(self) -> list[str]:
+        return [deleted.repository for deleted in self.bench.notes.deleted()]
+
+
+def test_the_note_of_a_deletion_goes_once_it_is_noticed_and_nothing_names_the_repository(bench: Bench) -> None:
+    deletion = Deletion(bench)
+    deletion.restart(deletion.acks, deletion.state)  # its ack is withdrawn now, which a kill may prevent
+    assert deletion.noted() == [deletion.repository]
+    deletion.restart({}, deletion.state)
+    assert deletion.noted() == []
+
+
+def test_events_of_a_deleted_repository_need_no_work_when_its_note_is_gone(bench: Bench) -> None:
+    deletion = Deletion(bench)
+    for _ in range(2):
+        deletion.restart({}, deletion.state)
+        bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))  # the log was restored and is read again
+        bench.read(*deletion.events)
+        assert bench.pool.given == []
+        assert bench.mirror.state.table.get(deletion.repository) is None
+        assert bench.mirror.state.backlog.positions() == {0: bench.offset}
+
+
+@pytest.mark.parametrize("why", ["its notice waits", "another incarnation", "a state of before it", "kept on the disk"])
+def test_the_note_of_a_deletion_stays_as_long_as_it_may_be_needed(bench: Bench, why: str) -> None:
+    deletion = Deletion(bench)
+    members: dict[str, Any] = {
+        "its notice waits": {"noticed": 1},
+        "another incarnation": {"incarnation": "e" * 32},
+        "a state of before it": {"seq": 1, "noticed": 1},
+    }.get(why, {})
+    deletion.restart({}, replace(deletion.state, **members), aside=why == "kept on the disk")
+    assert deletion.noted() == [deletion.repository]
 
 
 def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(bench: Bench) -> None:
@@ -311,10 +376,10 @@ def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(b
     done = len(first.busy.items)
     bench.answer(first, done=done, checkpoint=checkpoint(events[done - 1]), folder="/x", serving=0)
     bench.passes(1)
-    assert bench.mirror._backlog.positions() == {0: 0}
+    assert bench.mirror.state.backlog.positions() == {0: 0}
     second = bench.pool.given[-1]
     bench.answer(second, done=len(second.busy.items), checkpoint=checkpoint(events[-1]), folder="/x", serving=0)
-    assert bench.mirror._backlog.positions() == {0: 6}
+    assert bench.mirror.state.backlog.positions() == {0: 6}
     assert not bench.notes.detached()
 
 
@@ -322,9 +387,9 @@ def test_acks_that_the_log_lost_are_written_again(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.applied(event)
-    bench.sender.acks.clear()
+    bench.writer.acks.clear()
     bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))
-    assert bench.sender.acks[event.repository].applied == 1
+    assert bench.writer.acks[event.repository].applied == 1
 
 
 def test_the_deletion_of_a_repository_that_never_was_here_is_acked(bench: Bench) -> None:
@@ -332,7 +397,7 @@ def test_the_deletion_of_a_repository_that_never_was_here_is_acked(bench: Bench)
     _, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(deleted)
     bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0)
-    ack = bench.sender.acks[chain.repository]
+    ack = bench.writer.acks[chain.repository]
     assert (ack.applied, ack.serving, ack.event) == (2, 2, deleted.id)
 
 
@@ -341,12 +406,12 @@ def test_positions_that_do_not_move_are_stored_again_before_kafka_forgets_them(b
     for _ in range(50):
         bench.clock.advance(150.0)
         bench.mirror.turn(0)
-    assert bench.sender.stored == [{0: 0}, {0: 0}]
+    assert bench.writer.stored == [{0: 0}, {0: 0}]
 
 
 def test_what_is_set_aside_fits_into_the_log_whatever_its_key(bench: Bench) -> None:
     bench.records(bench.record(EVENTS, "k" * 5_000_000, b"junk"))
-    [message] = bench.sender.others
+    [message] = bench.writer.others
     check_message(message)
 
 
@@ -357,11 +422,11 @@ def test_rules_that_carry_more_make_the_mirror_look_for_what_it_lacks(bench: Ben
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(narrow,)))))
     bench.records(bench.record(STATE, chain.repository, to_json(state_of(event))))
     bench.passes(10)
-    assert bench.sender.asked == 0
+    assert bench.writer.asked == 0
     wide = replace(narrow, rules=Rules())
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=2, mirrors=(wide,)))))
     bench.passes(10)
-    assert bench.sender.asked > 0
+    assert bench.writer.asked > 0
 
 
 def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(bench: Bench) -> None:
@@ -369,7 +434,7 @@ def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(
     bench.read(event)
     [worker] = bench.pool.given
     bench.passes(6)
-    assert worker.is_apart
+    assert worker.is_slow
     assert bench.notes.detached()[0].reason is Reason.SLOW
     assert bench.pool.killed == []
     bench.passes(300)
@@ -383,40 +448,40 @@ def test_a_worker_that_died_while_it_was_slow_did_not_hang(bench: Bench) -> None
     bench.read(event)
     [worker] = bench.pool.given
     bench.passes(6)
-    assert worker.is_apart
+    assert worker.is_slow
     bench.mirror.take(Answered(worker=worker, answer=None))
     assert bench.notes.detached()[0].note == "its worker died"
 
 
-def test_a_wish_to_heal_what_is_at_work_is_kept_until_it_can_be_granted(bench: Bench) -> None:
+def test_a_heal_request_for_what_is_at_work_is_kept_until_it_can_be_granted(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.passes(6)
-    bench.notes.wish(event.repository, 1.0)
+    bench.notes.request_heal(event.repository, 1.0)
     bench.passes(10)
-    assert bench.notes.wishes() == [event.repository]
+    assert bench.notes.heal_requests() == [event.repository]
     bench.applied(event)
     bench.passes(10)
-    assert bench.notes.wishes() == []
+    assert bench.notes.heal_requests() == []
 
 
-def test_a_wish_to_heal_a_busy_repository_of_the_stream_is_granted(bench: Bench) -> None:
+def test_a_heal_request_for_a_busy_repository_of_the_stream_is_granted(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
-    bench.notes.wish(event.repository, 1.0)
+    bench.notes.request_heal(event.repository, 1.0)
     bench.mirror.turn(0)
     bench.clock.advance(5.0)
     bench.mirror.turn(0)
-    assert bench.notes.wishes() == []
+    assert bench.notes.heal_requests() == []
     assert bench.notes.detached()[0].note == "an operator asked for a new copy"
 
 
-def test_a_wish_to_heal_what_is_not_here_is_answered(bench: Bench) -> None:
-    bench.notes.wish("a" * 32, 1.0)
+def test_a_heal_request_for_what_is_not_here_is_answered(bench: Bench) -> None:
+    bench.notes.request_heal("a" * 32, 1.0)
     with structlog.testing.capture_logs() as told:
         bench.passes(10)
     assert [line["repository"] for line in told if line["event"].startswith("nothing to heal")] == ["a" * 32]
-    assert bench.notes.wishes() == []
+    assert bench.notes.heal_requests() == []
 
 
 def test_a_worker_that_hangs_at_its_start_is_replaced_and_then_killed(bench: Bench) -> None:
@@ -424,7 +489,7 @@ def test_a_worker_that_hangs_at_its_start_is_replaced_and_then_killed(bench: Ben
     worker.is_ready = False
     bench.pool.workers.append(worker)
     bench.passes(7)
-    assert worker.is_apart
+    assert worker.is_slow
     assert bench.pool.killed == []
     bench.passes(60)
     assert bench.pool.killed == [worker]
@@ -447,7 +512,7 @@ def test_large_pushes_leave_room_for_small_work_that_takes_long(bench: Bench) ->
     [event] = Chain("small").take(1)
     bench.read(event)
     bench.passes(6)
-    assert bench.pool.given[-1].is_apart
+    assert bench.pool.given[-1].is_slow
 
 
 def test_a_large_push_may_take_long_but_is_ended_when_it_hangs(bench: Bench) -> None:
@@ -495,7 +560,7 @@ def test_a_level_that_went_down_while_the_mirror_runs_is_acked(bench: Bench) -> 
     restored = checkpoint(events[1])
     trouble = Trouble(reason=Reason.GAP, note="seq 5 follows, this mirror has 2")
     bench.answer(bench.pool.given[-1], done=0, checkpoint=restored, folder="/x", serving=4, trouble=trouble)
-    ack = bench.sender.acks[restored.repository]
+    ack = bench.writer.acks[restored.repository]
     assert (ack.applied, ack.serving, ack.event) == (2, 2, restored.id)
 
 
@@ -512,7 +577,7 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     assert worker.busy.seq == 4
     answer = Checked(repository=events[0].repository, problem=None, lower=checkpoint(events[1]))
     bench.mirror.take(Answered(worker=worker, answer=answer))
-    ack = bench.sender.acks[events[0].repository]
+    ack = bench.writer.acks[events[0].repository]
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
 
 
@@ -523,7 +588,7 @@ def test_a_release_that_another_process_is_in_the_way_of_is_tried_again_where_on
     [event] = chain.take(1)
     bench.read(event)
     bench.answer(bench.pool.given[-1], done=1, checkpoint=checkpoint(event), folder="/x", serving=0)
-    bench.mirror._detach(bench.mirror._all[event.repository], Reason.FORK, "two histories")
+    bench.detach(event.repository, Reason.FORK, "two histories")
     bench.pool.given.clear()
     bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(event), released=1))))
     locked = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
@@ -531,7 +596,7 @@ def test_a_release_that_another_process_is_in_the_way_of_is_tried_again_where_on
     assert len(bench.pool.given) == 1
     bench.passes(2)
     assert [(worker.busy.released, worker.busy.items) for worker in bench.pool.given[1:]] == [(1, ())]
-    assert bench.sender.acks[event.repository].detached == Reason.FORK
+    assert bench.writer.acks[event.repository].detached == Reason.FORK
 
 
 def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out(bench: Bench) -> None:
@@ -558,7 +623,7 @@ def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_lea
     value = to_json(Roster(version=2, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules),)))
     with structlog.testing.capture_logs() as logs:
         if when == "at the start":
-            bench.mirror.take_roster(value)
+            bench.mirror.control.load_roster(value)
         else:
             bench.records(bench.record(ROSTER, KEY, value))
     named = [entry["rule"] for entry in logs if entry["log_level"] == "error"]
@@ -570,7 +635,7 @@ def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_lea
     mended = replace(rules, include=("re:wanted/",), exclude=("re:private/",))
     value = to_json(Roster(version=3, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=mended),)))
     bench.records(bench.record(ROSTER, KEY, value))
-    assert not bench.mirror._carries(refused.path)
+    assert not bench.mirror.state.membership.carries(refused.path)
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
@@ -588,7 +653,7 @@ def test_web_servers_learn_when_this_machine_heard_the_aggregator_whatever_its_c
         return file.stat().st_mtime
 
     began = bench.clock.now()
-    bench.mirror.take_state("aggregator", said(began - 7200.0))  # it may be dead since
+    bench.mirror.control.load_state("aggregator", said(began - 7200.0))  # it may be dead since
     assert not file.exists()
     first = heard(said(began + 1.0))
     assert first == bench.clock.now()
@@ -605,10 +670,10 @@ def test_a_level_that_a_check_read_is_believed_only_if_it_is_the_repositorys_and
     for event in ours.take(3):
         bench.read(event)
         bench.applied(event)
-    told = bench.sender.acks[ours.repository]
+    told = bench.writer.acks[ours.repository]
     lower = checkpoint(other.next()) if whose == "another's" else checkpoint(ours.events[2])
-    bench.mirror._checked(Checked(repository=ours.repository, problem=None, lower=lower))
-    assert bench.sender.acks[ours.repository] == told
+    bench.mirror.maintenance.take_checked(Checked(repository=ours.repository, problem=None, lower=lower))
+    assert bench.writer.acks[ours.repository] == told
     assert (told.applied, told.detached) == (3, None)
 
 
@@ -634,7 +699,7 @@ def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after
     for one in rounds:
         assert sorted(one) == sorted([busy.repository] * 2 + [event.repository for event in others])
         assert one[-1] == busy.repository
-    assert all(ack.detached is None for ack in bench.sender.acks.values())
+    assert all(ack.detached is None for ack in bench.writer.acks.values())
 
 
 def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> None:
@@ -649,7 +714,7 @@ def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> 
     bench.break_down()
     bench.passes(2)
     assert any(worker.busy.heal for worker in bench.pool.workers if isinstance(worker.busy, Task))
-    assert not check.is_apart
+    assert not check.is_slow
 
 
 @pytest.mark.parametrize(("size", "lane"), [(600_000, Lane.LIGHT), (60_000_000, Lane.HEAVY)])
@@ -689,7 +754,7 @@ def test_a_deletion_whose_note_cannot_be_removed_is_told_and_the_note_goes_later
         if worker in bench.pool.workers:
             bench.answer(worker, done=0, checkpoint=None, folder=None, serving=0)
         bench.passes(2)
-    ack = bench.sender.acks[chain.repository]
+    ack = bench.writer.acks[chain.repository]
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, deleted.id, None)
     assert bench.notes.detached() == []
 
@@ -722,7 +787,7 @@ def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench
     [note] = bench.notes.detached()
     assert note.reason is Reason.GAP
     bench.passes(1)
-    assert bench.sender.stored[-1] == {0: 40}
+    assert bench.writer.stored[-1] == {0: 40}
 
 
 class Failing:
@@ -737,13 +802,13 @@ class Failing:
         return getattr(self._log, name)
 
 
-def test_a_sender_that_cannot_go_on_ends_the_mirror(bench: Bench) -> None:
+def test_a_writer_that_cannot_go_on_ends_the_mirror(bench: Bench) -> None:
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    sender = RealSender(
+    writer = AckWriter(
         cast(Log, Failing(bench.log, "append", Unavailable("away"), ZeroDivisionError())), "g", arrived.put
     )
-    sender.start()
-    sender.ack("alpha/r", b"{}")
+    writer.start()
+    writer.ack("alpha/r", b"{}")
     with pytest.raises(ZeroDivisionError):
         bench.mirror.take(arrived.get(timeout=30))
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which repositories wait for a worker, and which for a time. Pure but for the clock it is given."""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from ...words.clock import Clock
+from ..pool import Lane
+from .backlog import Backlog
+from .following import Following, Phase
+
+
+class Agenda:
+    """One queue for each lane of workers, and the alarms of the repositories that rest."""
+
+    def __init__(self, backlog: Backlog, clock: Clock, large_bytes: int) -> None:
+        self._backlog, self._clock, self._large_bytes = backlog, clock, large_bytes
+        self._waiting: dict[Lane, deque[str]] = {lane: deque() for lane in Lane}
+        self._alarms: list[tuple[float, str]] = []
+
+    def queue(self, following: Following) -> None:
+        """Let the repository wait for a worker, if it has work that may begin now."""
+        if following.is_queued or following.is_running or following.is_resting:
+            return
+        lane = self.choose_lane(following)
+        if lane is not None:
+            following.is_queued = True
+            self._waiting[lane].append(following.id)
+
+    def choose_lane(self, following: Following) -> Lane | None:
+        """Return where the repository's next task belongs; None if there is none."""
+        if following.phase is Phase.HEALING:
+            return Lane.REPAIR
+        if following.phase is Phase.LEAVING:
+            return Lane.LIGHT
+        if following.phase is not Phase.WAITING and (items := self._backlog.peek(following.id, events=1, size=0)):
+            return Lane.HEAVY if items[0].is_large(self._large_bytes) else Lane.LIGHT
+        return Lane.LIGHT if following.may_release else None
+
+    def has_waiting(self, lane: Lane | None = None) -> bool:
+        """Whether a repository waits for a worker of this lane, or of any."""
+        return bool(self._waiting[lane]) if lane else any(self._waiting.values())
+
+    def take_next(self, lane: Lane) -> str:
+        """Return the repository that has waited longest for this lane; it waits no more."""
+        return self._waiting[lane].popleft()
+
+    def rest(self, following: Following, seconds: float) -> None:
+        """Give the repository no work until the time is over."""
+        following.is_resting, following.rests_until = True, self._clock.monotonic() + seconds
+        heapq.heappush(self._alarms, (following.rests_until, following.id))
+
+    def remind(self, following: Following, seconds: float) -> None:
+        """Have the repository among those that are due after this time; it may get work meanwhile."""
+        heapq.heappush(self._alarms, (self._clock.monotonic() + seconds, following.id))
+
+    def is_rested(self, following: Following) -> bool:
+        """Whether the time until which the repository rests is over."""
+        return self._clock.monotonic() >= following.rests_until
+
+    def take_due(self) -> Iterator[str]:
+        """Yield the repositories whose time has come, earliest first, those that become due meanwhile too."""
+        now = self._clock.monotonic()
+        while self._alarms and self._alarms[0][0] <= now:
+            yield heapq.heappop(self._alarms)[1]

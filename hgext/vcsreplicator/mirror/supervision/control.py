@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the aggregator writes for mirrors: states of repositories, the roster, and its sign of life."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from ...log import ROSTER, STATE
+from ...words.errors import MalformedEvent, Rejected
+from ...words.event import check_place
+from ...words.levels import AggregatorBeat, RepositoryState
+from ...words.roster import KEY as ROSTER_KEY
+from ...words.roster import Roster
+from ...words.rules import refused
+from ...words.shape import from_json
+from ...words.unexpected import fault
+from .. import metrics
+from .departures import Departures, deletion
+from .following import Following
+from .state import State
+
+# The key of the aggregator's sign of life in `state`.
+AGGREGATOR_KEY = "aggregator"
+# The file by whose time web servers know when this machine last heard the aggregator.
+FRESH = "fresh"
+logger = structlog.get_logger()
+
+
+class Control:
+    """Takes the records of `state` and `roster`; keeps the newest state of each repository that is not gone for good."""
+
+    def __init__(self, state: State, departures: Departures) -> None:
+        self._fresh, self._clock = Path(state.settings.folder) / FRESH, state.clock
+        self._table, self._agenda, self._acks = state.table, state.agenda, state.acks
+        self._membership, self._departures = state.membership, departures
+        self._states: dict[str, RepositoryState] = {}
+        self._aggregator_beat: AggregatorBeat | None = None
+
+    def state_of(self, repository: str) -> RepositoryState | None:
+        """Return the newest state of a repository; None if there is none, or its deletion is noticed."""
+        return self._states.get(repository)
+
+    def take(self, topic: str, key: str | None, value: bytes | None) -> None:
+        """Take a new record of `state` or `roster`. Raises MalformedEvent; what was known before then holds."""
+        if topic == STATE:
+            self._take_state(key, value, is_new=True)
+        elif topic == ROSTER and key == ROSTER_KEY:
+            self._take_roster(value)
+
+    def load_state(self, key: str, value: bytes) -> None:
+        """Take what `state` held for a key at the start; log and skip what cannot be handled.
+
+        The aggregator's beat there may be of any age: only another one is a sign of life.
+        """
+        self._load(STATE, key, lambda: self._take_state(key, value, is_new=False))
+
+    def load_roster(self, value: bytes | None) -> None:
+        """Take the roster of the start; log and skip one that cannot be handled."""
+        self._load(ROSTER, ROSTER_KEY, lambda: self._take_roster(value))
+
+    @staticmethod
+    def _load(topic: str, key: str, take: Callable[[], None]) -> None:
+        try:
+            take()
+        except Exception as error:
+            if not isinstance(error, Rejected) and fault(error) is None:
+                raise
+            logger.error("record not understood", topic=topic, key=key, reason=str(error)[:300])
+
+    def _take_state(self, key: str | None, value: bytes | None, *, is_new: bool) -> None:
+        if key is None or value is None:
+            return
+        if key == AGGREGATOR_KEY:
+            beat = from_json(AggregatorBeat, value)
+            if is_new and beat != self._aggregator_beat:
+                self._renew_fresh()
+            self._aggregator_beat = beat
+            return
+        state = from_json(RepositoryState, value)
+        check_place(state.repository, state.path)
+        if state.repository != key:
+            raise MalformedEvent(f"state: its key is not the repository {state.repository}")
+        self._learn(state)
+
+    def _renew_fresh(self) -> None:
+        """Note by this machine's clock that the aggregator was heard; clocks of machines are never compared."""
+        now = self._clock.now()
+        metrics.AGGREGATOR_BEAT.set(now)
+        try:
+            self._fresh.touch()
+            os.utime(self._fresh, (now, now))
+        except OSError as error:
+            logger.error("file not renewed", file=str(self._fresh), reason=error.strerror)
+
+    def _learn(self, state: RepositoryState) -> None:
+        is_finished = state.deleted and state.noticed >= state.seq
+        if is_finished:
+            self._states.pop(state.repository, None)
+            self._departures.finish(state)
+        else:
+            self._states[state.repository] = state
+        following = self._table.get(state.repository)
+        if following is None and not is_finished and self._membership.carries(state.path):
+            if state.deleted and self._departures.is_deleted(state.repository):
+                self._departures.acknowledge_if_awaited(state)
+                return
+            following = self._table.get_or_add(state.repository, state.path)
+        if following is not None:
+            self._update(following, state)
+
+    def _update(self, following: Following, state: RepositoryState) -> None:
+        checkpoint = following.checkpoint
+        if checkpoint is None or checkpoint.incarnation != state.incarnation or state.seq >= checkpoint.seq:
+            following.master_path = state.path
+        else:
+            following.master_path = checkpoint.path
+        following.released, following.incarnation = state.released, state.incarnation
+        following.told = state.seq, state.event, state.digest
+        following.is_release_stuck = False
+        following.expected = state.seq if self._membership.carries(state.path) else 0
+        following.deletion = deletion(state, self._clock.now()) if state.deleted else None
+        self._departures.leave_if_due(following)
+        self._agenda.queue(following)
+
+    def _take_roster(self, value: bytes | None) -> None:
+        """Take what the roster says this mirror carries; without one, or not being in it, it carries everything.
+
+        A roster older than the last one means nothing any more. A rule that cannot be evaluated (one of an older release) leaves
+        nothing out, as in the aggregator: what it gates is carried, or notices would wait forever.
+        """
+        roster = None if value is None else from_json(Roster, value)
+        if roster is None or roster.version < self._membership.roster.version:
+            return
+        before, self._membership.roster = self._membership.member, roster
+        now = self._membership.member
+        if now is None or before == now:
+            return
+        if before is None or before.rules != now.rules:
+            for rule, problem in refused((*now.rules.include, *now.rules.exclude)).items():
+                logger.error("rule refused, leaves nothing out", rule=rule[:200], reason=problem)
+        if before is None or (before.rules, before.role) != (now.rules, now.role):
+            for state in [*self._states.values()]:  # what this mirror shall have now, or not any more
+                self._learn(state)
+            for following in self._table:
+                self._departures.leave_if_due(following)
+        if before is not None and (before.state, before.since) != (now.state, now.since):
+            for following in self._table:  # a mirror that was removed meanwhile has no acks in the log
+                self._acks.send_again(following)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories that are deleted here, and those that leave because this mirror carries them no more."""
+
+from dataclasses import replace
+
+import structlog
+
+from ...words.event import Event
+from ...words.levels import RepositoryState
+from ..checkpoint import Checkpoint, before_first
+from ..notes import DeletedRepository, try_to_write
+from .catchup import CatchUpReaders
+from .following import Following, Phase
+from .state import State
+
+logger = structlog.get_logger()
+
+
+class Departures:
+    """Sets repositories aside and forgets them; remembers which are deleted here, as long as the log may name them."""
+
+    def __init__(self, state: State, readers: CatchUpReaders) -> None:
+        self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
+        self._membership, self._notes, self._clock = state.membership, state.notes, state.clock
+        self._readers = readers
+        self._deleted = {deleted.repository: deleted for deleted in state.notes.deleted()}
+        # Deleted repositories whose deletion is noticed: nothing waits for their acks any more.
+        self._finished: dict[str, RepositoryState] = {}
+        # Deleted repositories of which the log has an ack from before the start.
+        self._acked: set[str] = set()
+
+    def is_deleted(self, repository: str) -> bool:
+        """Whether the repository is deleted here."""
+        return repository in self._deleted
+
+    def is_finished(self, repository: str) -> bool:
+        """Whether the repository's deletion is noticed."""
+        return repository in self._finished
+
+    def is_past(self, event: Event) -> bool:
+        """Whether the event is of a repository that is deleted here, and not after its deletion.
+
+        The ack of a deletion that is read again is repeated: a kill may have prevented it.
+        """
+        deleted = self._deleted.get(event.repository)
+        if deleted is None or deleted.incarnation != event.incarnation or event.seq > deleted.seq:
+            return self._is_finished_without(event)
+        is_open = event.repository not in self._finished and self._table.get(event.repository) is None
+        if event.seq == deleted.seq and is_open:
+            self.acknowledge_again(deletion(event, self._clock.now()))
+        return True
+
+    def _is_finished_without(self, event: Event) -> bool:
+        """Whether the repository was deleted, which is noticed, and is not here: no event of it has anything to do."""
+        state = self._finished.get(event.repository)
+        if state is None or state.incarnation != event.incarnation or event.seq > state.seq:
+            return False
+        return self._table.get(event.repository) is None
+
+    def note_ack_of_deleted(self, repository: str) -> bool:
+        """Keep in mind that the log has an ack of the repository; False if it is not deleted here."""
+        if repository in self._deleted:
+            self._acked.add(repository)
+        return repository in self._deleted
+
+    def record_deletion(self, checkpoint: Checkpoint) -> None:
+        """Remember that the repository is deleted here."""
+        deleted = DeletedRepository(
+            repository=checkpoint.repository,
+            path=checkpoint.path,
+            incarnation=checkpoint.incarnation,
+            seq=checkpoint.seq,
+            since=self._clock.now(),
+        )
+        self._deleted[checkpoint.repository] = deleted
+        try_to_write(lambda: self._notes.record_deletion(deleted))  # what is set aside on disk says it too
+
+    def let_go(self, following: Following, checkpoint: Checkpoint) -> None:
+        """Take over that the repository was set aside because of its deletion."""
+        self.record_deletion(checkpoint)
+        self._table.vacate(following)
+        self._put_at_deletion(following, checkpoint)
+
+    def acknowledge_again(self, checkpoint: Checkpoint) -> None:
+        """Send the ack of a deletion that may have been prevented by a kill."""
+        following = self._table.get_or_add(checkpoint.repository, checkpoint.path)
+        self._put_at_deletion(following, checkpoint)
+        self._acks.send(following)
+
+    def acknowledge_if_awaited(self, state: RepositoryState) -> None:
+        """Send the ack of a deletion whose notice waits: the log may never have got it."""
+        deleted = self._deleted.get(state.repository)
+        if deleted is not None and (deleted.incarnation, deleted.seq) == (state.incarnation, state.seq):
+            self.acknowledge_again(deletion(state, self._clock.now()))
+
+    def leave_if_due(self, following: Following) -> bool:
+        """Return whether the repository leaves, from now on or already; a task that is under way ends before.
+
+        It leaves if this mirror carries it no more, or if it waits for a repair while the master has deleted it. One that follows
+        the stream meets its deletion there.
+        """
+        is_lost = following.phase is Phase.WAITING and following.deletion is not None
+        path = following.master_path or following.path
+        is_due = (is_lost or bool(path and not self._membership.carries(path))) and not self._membership.is_backup
+        if not is_due or following.is_running or following.phase is Phase.LEAVING:
+            return following.phase is Phase.LEAVING
+        logger.info("leaves", repository=following.id, path=following.path, deleted=following.deletion is not None)
+        self._readers.stop(following)
+        self._backlog.drop(following.id)  # after a kill it is found on the disk and leaves again
+        following.drops += 1
+        following.is_resting, following.phase = False, Phase.LEAVING
+        self._agenda.queue(following)
+        return True
+
+    def finish(self, state: RepositoryState) -> None:
+        """Take in that the repository's deletion is noticed: its ack goes."""
+        self._finished[state.repository] = state
+        following = self._table.get(state.repository)
+        if following is None and state.repository in self._acked:
+            self._acked.remove(state.repository)
+            self._acks.withdraw(state.repository)
+        if following is not None and not following.is_running:
+            self.abandon_if_finished(following)
+
+    def forget_if_finished(self, deleted: DeletedRepository) -> None:
+        """Remove the note of a deletion that is noticed: its state says too that older events need no work any more."""
+        state = self._finished.get(deleted.repository)
+        if state is None or state.incarnation != deleted.incarnation or state.seq < deleted.seq:
+            return
+        if self._table.get(deleted.repository) is None:
+            try_to_write(lambda: self._notes.forget(deleted.repository))
+            del self._deleted[deleted.repository]
+
+    def abandon_if_finished(self, following: Following) -> None:
+        """Forget a repository that is deleted here and whose deletion is noticed."""
+        if following.id in self._finished and following.id in self._deleted:
+            self.abandon(following)
+
+    def abandon(self, following: Following) -> None:
+        """Follow the repository no more; its ack goes."""
+        self._readers.stop(following)
+        self._backlog.drop(following.id)
+        try_to_write(lambda: self._notes.rejoin(following.id))
+        self._table.vacate(following)
+        self._acks.withdraw(following.id)
+        self._table.remove(following)
+
+    def _put_at_deletion(self, following: Following, checkpoint: Checkpoint) -> None:
+        following.checkpoint, following.serving, following.served_at = checkpoint, checkpoint.seq, self._clock.now()
+
+
+def deletion(of: Event | RepositoryState, now: float) -> Checkpoint:
+    """Return the checkpoint of a repository after the event that deleted it."""
+    first = before_first(of.repository, of.incarnation, of.path, of.generation)
+    last = of.event if isinstance(of, RepositoryState) else of.id
+    return replace(first, seq=of.seq, id=last, digest=of.digest, time=now, deleted=True)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories in trouble: detached from the stream, so that everything else goes on.
+
+A note about the repository is durable before anything that it says is relied on.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import structlog
+
+from ...log import partition_of
+from ...words.errors import Unavailable
+from ...words.event import Event
+from ...words.levels import Reason
+from ...words.retry import Backoff
+from ...words.unexpected import fault
+from .. import metrics
+from ..arrivals import Ends
+from ..notes import Detached
+from ..task import Task, Trouble
+from .catchup import CatchUpReaders
+from .following import NEEDS_OPERATOR, Following, Phase, retry_delay
+from .state import State
+
+# Seconds after which a stuck release is tried again where nothing else is tried: another process may have been in its way.
+RELEASE_AGAIN = 1.0
+
+# Seconds after which a note that could not be written is tried again.
+NOTE_AGAIN = 1.0
+
+# Characters of a note that are kept.
+NOTE_KEPT = 500
+
+# How often a repository may crash its worker before it is detached.
+CRASHES_ALLOWED = 2
+
+_PASSING = Backoff(first=0.02, longest=1.0)
+logger = structlog.get_logger()
+
+
+class Detachments:
+    """Detaches repositories: decides what trouble leads to, and writes the notes."""
+
+    def __init__(self, state: State, readers: CatchUpReaders) -> None:
+        self._settings, self._notes, self._clock = state.settings, state.notes, state.clock
+        self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
+        self._readers = readers
+        self._retries = Backoff(first=state.settings.retry_first, longest=state.settings.retry_longest)
+
+    @contextlib.contextmanager
+    def isolate(self, repository: str | None) -> Iterator[None]:
+        """Make an unexpected exception inside the trouble of this repository alone."""
+        try:
+            yield
+        except Exception as error:
+            found, following = fault(error), self._table.get(repository)
+            if found is None or following is None:
+                raise
+            logger.exception("unexpected", repository=following.id, path=following.path)
+            self.detach(following, Reason.CRASHED, found.reason)
+
+    def take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
+        """Decide what the trouble of a task leads to: the same again soon, one event at a time, or detaching."""
+        if following.phase is Phase.WAITING and not task.items:
+            following.is_release_stuck = True
+            if following.note is not None and following.note.reason in NEEDS_OPERATOR:
+                if trouble.passing:
+                    self._agenda.remind(following, RELEASE_AGAIN)
+                return
+        if self._may_try_singly(following, task, done):
+            following.takes_single_events = True
+            self._agenda.queue(following)
+            return
+        now = self._clock.monotonic()
+        following.tries += 1
+        following.troubled_since = following.troubled_since or now
+        is_patient = now - following.troubled_since < self._settings.slow_after
+        if trouble.reason is Reason.CRASHED and following.tries >= CRASHES_ALLOWED:
+            is_patient = False
+        if trouble.passing and following.follows_stream and is_patient:
+            self._agenda.rest(following, _PASSING.delay(following.tries, random.random()))
+            return
+        reason = trouble.reason
+        if following.phase is Phase.HEALING and following.note is not None and trouble.passing:
+            reason = following.note.reason  # it is not repaired yet
+        self.detach(following, reason, trouble.note)
+
+    def detach(self, following: Following, reason: Reason, note: str, *, offset: int | None = None) -> None:
+        """Detach the repository from now on, with a resume point that loses nothing: first the note, then the position moves.
+
+        `offset` is the resume point if nothing of the repository is queued (None: behind what was read).
+        """
+        former = following.note
+        partition = partition_of(following.id, self._backlog.partitions)
+        if former is not None:
+            resume = former.offset
+        elif queued := self._backlog.peek(following.id, events=1, size=0):
+            resume = queued[0].offset
+        else:
+            resume = self._backlog.next(partition) if offset is None else offset
+        written = Detached(
+            repository=following.id,
+            path=following.path,
+            partition=partition,
+            offset=resume,
+            reason=reason,
+            note=note.encode("utf-8", "replace").decode()[:NOTE_KEPT],  # it may name a file of any bytes
+            since=former.since if former else self._clock.now(),
+            attempts=former.attempts if former else 0,
+        )
+        self.write_note(following, written)
+
+    def refuse(self, following: Following, event: Event, other: str) -> None:
+        """Detach a repository whose path is taken, until an operator acts or the other one leaves its path."""
+        self.detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {other!r}")
+
+    def write_note(self, following: Following, written: Detached) -> None:
+        """Write the note and stop following the stream; until the note is written nothing else is done for the repository."""
+        try:
+            self._notes.detach(written)
+        except Unavailable as error:
+            logger.error("note not written", repository=following.id, reason=str(error))
+            following.unwritten_note = written
+            self._agenda.rest(following, NOTE_AGAIN)
+            return
+        logger.warning(
+            "detached", repository=following.id, path=following.path, reason=written.reason.value, note=written.note
+        )
+        metrics.DETACHED_TOTAL.labels(written.reason.value).inc()
+        self._readers.stop(following)
+        self._backlog.drop(following.id)
+        following.drops += 1
+        following.is_resting, following.unwritten_note = False, None
+        following.note, following.phase, following.takes_single_events = written, Phase.WAITING, False
+        self._plan_attempt(following, written)
+        self._acks.send(following)
+
+    def find_silent_gaps(self, ends: Ends) -> None:
+        """Detach repositories of which the aggregator saw more than this mirror has, though everything is read."""
+        for following in self._table:
+            if following.expected <= following.level or following.phase is not Phase.STREAM or following.is_running:
+                continue
+            partition = partition_of(following.id, self._backlog.partitions)
+            if not self._backlog.has(following.id) and self._backlog.next(partition) >= ends.ends[partition]:
+                found = f"the log had events up to {following.expected}, this mirror has {following.level}"
+                self.detach(following, Reason.GAP, found, offset=0)
+
+    @staticmethod
+    def _may_try_singly(following: Following, task: Task, done: int) -> bool:
+        """Whether several events that failed together may succeed one by one."""
+        is_first = not done and not following.takes_single_events
+        return len(task.items) > 1 and is_first and following.phase is not Phase.WAITING
+
+    def _plan_attempt(self, following: Following, note: Detached) -> None:
+        """Set the time of the next attempt to heal; a slow task that is under way ends first."""
+        following.troubled_since, following.tries = None, 0
+        if following.is_running and note.reason is Reason.SLOW:
+            return
+        delay = retry_delay(note, self._retries, random.random())
+        if delay is not None:
+            self._agenda.rest(following, delay)

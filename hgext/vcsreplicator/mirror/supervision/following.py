@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One repository as the supervisor sees it, and what heals it when it is detached. Pure."""
+
+import enum
+from dataclasses import dataclass, field
+
+from ...words.event import Event
+from ...words.levels import Ack, Reason
+from ...words.retry import Backoff
+from ..checkpoint import Checkpoint
+from ..notes import Detached
+
+
+class Phase(enum.StrEnum):
+    """How the supervisor follows a repository.
+
+    STREAM ─trouble─▶ WAITING ─due─▶ HEALING ─healed─▶ CATCHING_UP ─caught up with the stream─▶ JOINING ─worked off─▶ STREAM;
+    a reason that needs no repair leads from WAITING to CATCHING_UP. Trouble leads back to WAITING from each phase. A repository
+    that must leave this mirror becomes LEAVING from each phase: once set aside it is deleted (STREAM) or forgotten.
+    """
+
+    STREAM = "stream"
+    WAITING = "waiting"
+    HEALING = "healing"
+    CATCHING_UP = "catching-up"
+    JOINING = "joining"
+    LEAVING = "leaving"
+
+
+# Reasons for which reading the log again is not enough: the mirror must ask the master.
+NEEDS_REPAIR = frozenset(
+    {
+        Reason.GAP,
+        Reason.BLOB_MISSING,
+        Reason.CORRUPT,
+        Reason.DIVERGED,
+        Reason.FORK,
+        Reason.EXPIRED,
+        Reason.BOOTSTRAP,
+    }
+)
+
+# Reasons that wait for a heal request of an operator. After a restart all but a fork are tried once: a newer program may know more.
+NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION})
+
+
+@dataclass(slots=True, eq=False)
+class Following:
+    """What the supervisor knows of one repository and does for it; only its thread changes it."""
+
+    id: str
+    path: str
+    # The path on the master.
+    master_path: str = ""
+
+    # What is on disk; a release whose trouble only an operator, or another process that ends, can remove is stuck.
+    folder: str | None = None
+    checkpoint: Checkpoint | None = None
+    serving: int = 0
+    served_at: float = 0.0
+    # See `TaskOutcome`.
+    floor: int = 0
+    is_release_stuck: bool = False
+
+    # What the aggregator says: the newest event that it saw (sequence, id, digest), its sequence if this mirror carries the
+    # repository, and the checkpoint after that event if it is the repository's deletion.
+    released: int = 0
+    incarnation: str | None = None
+    told: tuple[int, str, str] | None = None
+    expected: int = 0
+    deletion: Checkpoint | None = None
+
+    phase: Phase = Phase.STREAM
+    note: Detached | None = None
+    # A note that could not be written yet.
+    unwritten_note: Detached | None = None
+
+    # Work: one that rests gets none until a time of the supervisor's clock.
+    is_running: bool = False
+    is_queued: bool = False
+    takes_single_events: bool = False
+    is_resting: bool = False
+    rests_until: float = 0.0
+    # Since when, and in how many tries, passing trouble has not passed.
+    troubled_since: float | None = None
+    tries: int = 0
+    # How often its queue was dropped: a task from an older queue finishes nothing of the present one.
+    drops: int = 0
+
+    # Which catching up this is, and the offset before which records that cannot be read do not matter: the master was asked later.
+    run: int = 0
+    repaired_to: int = 0
+
+    sent_ack: Ack | None = field(default=None)
+
+    @property
+    def level(self) -> int:
+        """The sequence that this mirror has reached in the repository; 0 without any."""
+        return 0 if self.checkpoint is None else self.checkpoint.seq
+
+    @property
+    def follows_stream(self) -> bool:
+        """Whether events of the stream are queued for it."""
+        return self.phase in (Phase.STREAM, Phase.JOINING)
+
+    @property
+    def may_release(self) -> bool:
+        """Whether more is released and applied than served, and can be shown."""
+        return (
+            self.checkpoint is not None
+            and self.incarnation == self.checkpoint.incarnation
+            and not self.checkpoint.contradicts(self.told)
+            and not self.is_release_stuck
+            and min(self.released, self.checkpoint.seq) >= max(self.floor, self.serving + 1)
+        )
+
+    def is_at(self, event: Event) -> bool:
+        """Whether the event is the last one that was applied."""
+        checkpoint = self.checkpoint
+        return checkpoint is not None and (checkpoint.id, checkpoint.incarnation) == (event.id, event.incarnation)
+
+
+def resume_offset(following: Following, note: Detached) -> int:
+    """Return the offset to resume at: behind the checkpoint if that came from the log, else the note's."""
+    checkpoint = following.checkpoint
+    if checkpoint is not None and checkpoint.partition == note.partition and checkpoint.offset >= 0:
+        return checkpoint.offset + 1
+    return note.offset
+
+
+def needed_repair(note: Detached) -> Reason | None:
+    """Return what the next attempt must repair from the master; None if reading (a gap: once more) may be enough."""
+    if note.reason not in NEEDS_REPAIR or (note.reason is Reason.GAP and note.attempts <= 1):
+        return None
+    return note.reason
+
+
+def retry_delay(note: Detached, backoff: Backoff, chance: float) -> float | None:
+    """Return the seconds to the next attempt; None if only an operator can help."""
+    if note.reason in NEEDS_OPERATOR:
+        return None
+    return backoff.delay(note.attempts + 1, chance)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The way of a detached repository back to the stream: repaired, caught up, rejoined."""
+
+from dataclasses import replace
+
+import structlog
+
+from ...log import EVENTS
+from ...words.errors import Rejected, Unavailable
+from ...words.levels import Reason
+from ..arrivals import Lost, Read
+from ..notes import try_to_write
+from .catchup import CatchUpReaders
+from .departures import Departures
+from .detached import NOTE_AGAIN, Detachments
+from .following import Following, Phase, needed_repair
+from .records import checked_event
+from .state import State
+
+# Seconds after which a repository is looked at again whose task from before its detaching is under way.
+TASK_AGAIN = 1.0
+logger = structlog.get_logger()
+
+
+class Healing:
+    """Leads detached repositories back to the stream."""
+
+    def __init__(self, state: State, readers: CatchUpReaders, departures: Departures, detachments: Detachments) -> None:
+        self._settings, self._notes, self._membership = state.settings, state.notes, state.membership
+        self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
+        self._readers, self._departures, self._detachments = readers, departures, detachments
+
+    def wake(self, repository: str) -> None:
+        """Do what the repository rested for, unless its rest was made longer meanwhile, or something else began."""
+        following = self._table.get(repository)
+        if following is None:
+            return
+        if following.is_release_stuck and not following.is_resting:
+            following.is_release_stuck = False
+            self._agenda.queue(following)
+        if not following.is_resting or not self._agenda.is_rested(following):
+            return
+        following.is_resting = False
+        if following.unwritten_note is not None:
+            self._detachments.write_note(following, following.unwritten_note)
+        elif following.phase is Phase.JOINING and not self._backlog.has_untracked(following.id):
+            self._rejoin(following)
+        elif following.phase is Phase.WAITING and following.is_running:
+            self._agenda.rest(following, TASK_AGAIN)
+        elif following.phase is Phase.WAITING:
+            self._attempt(following)
+        self._agenda.queue(following)
+
+    def answer_requests(self) -> None:
+        """Take up the heal requests of operators: a detached repository is tried again now, another one is copied anew.
+
+        A request is kept until that has begun, or is under way anyway.
+        """
+        for repository in try_to_write(self._notes.heal_requests) or ():
+            if self._take_up_request(repository):
+                self._answer(repository)
+
+    def take_success(self, following: Following) -> None:
+        """Take the next step after a task that ended without trouble."""
+        note = following.note
+        match following.phase:
+            case Phase.HEALING:
+                logger.info("healed", repository=following.id, path=following.path)
+                assert note is not None
+                if note.reason is Reason.EXPIRED:
+                    following.note = replace(note, offset=following.repaired_to)
+                self._readers.start(following)
+            case Phase.WAITING if note is not None and note.reason is Reason.SLOW:
+                self._readers.start(following)
+            case Phase.CATCHING_UP:
+                if self._backlog.size(following.id) < self._settings.repository_buffer_bytes // 4:
+                    self._readers.read_on(following)
+            case Phase.JOINING if not self._backlog.has_untracked(following.id):
+                self._rejoin(following)
+            case Phase.LEAVING:
+                self._finish_leaving(following)
+
+    def take_events(self, read: Read) -> None:
+        """Queue the events that a catch-up reader brought; once caught up with the stream, the repository joins it."""
+        following = self._table.get(read.follows)
+        if following is None or following.run != read.run or following.phase is not Phase.CATCHING_UP:
+            return
+        if not self._queue_events(following, read):
+            return
+        assert following.note is not None
+        partition = following.note.partition
+        if read.positions[EVENTS, partition] >= self._backlog.next(partition):
+            self._readers.stop(following)
+            following.phase = Phase.JOINING
+            if not self._backlog.has_untracked(following.id):
+                self._rejoin(following)
+        elif self._backlog.size(following.id) < self._settings.repository_buffer_bytes:
+            self._readers.read_on(following)
+        self._agenda.queue(following)
+
+    def take_loss(self, lost: Lost) -> None:
+        """Detach a repository anew of which the log no longer holds the resume point."""
+        following = self._table.get(lost.follows)
+        if following is not None and following.run == lost.run and following.phase is Phase.CATCHING_UP:
+            self._detachments.detach(following, Reason.EXPIRED, lost.reason)
+
+    def _queue_events(self, following: Following, read: Read) -> bool:
+        """Queue what is new; False if the repository was detached anew."""
+        for record in read.records:
+            try:
+                item = checked_event(record, self._backlog.partitions)
+            except Rejected as error:
+                if record.offset < following.repaired_to:
+                    continue  # what it may have held came from the master; if not, the next event shows a gap
+                self._detachments.detach(following, Reason.GAP, str(error), offset=record.offset)
+                return False
+            if item is None or following.is_at(item.event):
+                continue
+            if (other := self._table.find_twin(following, item.event)) is not None:
+                self._detachments.refuse(following, item.event, other)
+                return False
+            self._backlog.add(following.id, item, tracked=False)
+        return True
+
+    def _attempt(self, following: Following) -> None:
+        """Begin an attempt to heal: repair first if reading on is not enough."""
+        following.is_resting = following.is_release_stuck = False
+        if self._departures.leave_if_due(following):
+            return
+        assert following.note is not None
+        note = following.note = replace(following.note, attempts=following.note.attempts + 1)
+        try:
+            self._notes.detach(note)
+        except Unavailable as error:
+            logger.error("note not written", repository=following.id, reason=str(error))
+        if needed_repair(note) is None:
+            self._readers.start(following)
+        else:
+            following.phase = Phase.HEALING
+            # The master is ahead of everything that stands in the log now: what expired or cannot be read there is not needed.
+            following.repaired_to = self._backlog.next(note.partition)
+        self._agenda.queue(following)
+
+    def _take_up_request(self, repository: str) -> bool:
+        """Begin what a heal request asks for; False if it is not its turn yet."""
+        following = self._table.get(repository)
+        if following is None:
+            logger.warning("nothing to heal: no such repository on this mirror", repository=repository)
+        elif following.unwritten_note is not None or (following.phase is Phase.WAITING and following.is_running):
+            return False
+        elif following.phase is Phase.WAITING:
+            self._attempt(following)
+        elif following.phase is Phase.STREAM:
+            self._detachments.detach(following, Reason.DIVERGED, "an operator asked for a new copy")
+            return following.unwritten_note is None
+        else:
+            logger.info("is being healed already", repository=repository, path=following.path)
+        return True
+
+    def _answer(self, repository: str) -> None:
+        try_to_write(lambda: self._notes.remove_heal_request(repository))
+
+    def _rejoin(self, following: Following) -> None:
+        """Follow the repository in the stream again, once its note is removed."""
+        try:
+            self._notes.rejoin(following.id)
+        except Unavailable as error:
+            logger.error("note not removed", repository=following.id, reason=str(error))
+            self._agenda.rest(following, NOTE_AGAIN)
+            return
+        logger.info("rejoined", repository=following.id, path=following.path)
+        following.phase, following.note = Phase.STREAM, None
+        self._acks.send(following)
+        self._departures.abandon_if_finished(following)
+
+    def _finish_leaving(self, following: Following) -> None:
+        """Acknowledge the deletion of a repository that was set aside, or forget one that is not carried any more."""
+        following.phase = Phase.STREAM if following.note is None else Phase.WAITING
+        if not self._membership.carries(following.master_path or following.path):
+            self._departures.abandon(following)
+        elif following.deletion is not None:
+            self._departures.let_go(following, following.deletion)
+            if following.note is not None:
+                self._rejoin(following)
+        else:
+            self._detachments.detach(following, Reason.GAP, "it was set aside when it was not carried", offset=0)

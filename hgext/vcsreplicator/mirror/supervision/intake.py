@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Records of the stream: events are checked and queued, and what can never work is kept in the topic `errors`."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+
+import structlog
+
+from ...log import ERRORS, EVENTS, NewRecord, Record
+from ...words.errors import Rejected, UnknownEvent
+from ...words.levels import KEY_KEPT, ErrorRecord, Reason
+from ...words.shape import to_json
+from ...words.unexpected import UnexpectedError, fault
+from .. import metrics
+from ..task import ReadEvent
+from .control import Control
+from .departures import Departures
+from .detached import Detachments
+from .following import Following
+from .records import checked_event
+from .state import State
+
+# Bytes of a rejected record's value that are kept.
+VALUE_KEPT = 48 * 1024
+logger = structlog.get_logger()
+
+
+class Intake:
+    """Takes the records of the stream's reader; a record does no more to this mirror than become a reject."""
+
+    def __init__(self, state: State, control: Control, departures: Departures, detachments: Detachments) -> None:
+        self._settings, self._writer, self._clock = state.settings, state.writer, state.clock
+        self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
+        self._membership = state.membership
+        self._control, self._departures, self._detachments = control, departures, detachments
+
+    def take(self, record: Record) -> None:
+        """Take one record of `events`, `state` or `roster`; one that can never work is rejected."""
+        try:
+            if record.topic == EVENTS:
+                self._take_event(record)
+            else:
+                self._control.take(record.topic, record.key, record.value)
+        except Rejected as error:
+            self._reject(record, error)
+        except Exception as error:
+            if (found := fault(error)) is None:
+                raise
+            logger.exception("unexpected", topic=record.topic, partition=record.partition, offset=record.offset)
+            self._reject(record, UnexpectedError(found))
+
+    def skip(self, positions: Mapping[tuple[str, int], int]) -> None:
+        """Go on at these positions: drop what is queued and will be read again, and write every ack again.
+
+        A log that goes back to former positions lost records: perhaps the newest acks, too.
+        """
+        for (_, partition), offset in positions.items():
+            for repository in self._backlog.queued_from(partition, offset):
+                self._backlog.drop(repository)
+                if (following := self._table.get(repository)) is not None:
+                    following.drops += 1
+            self._backlog.skip(partition, offset)
+        for following in self._table:
+            self._acks.send_again(following)
+
+    def _take_event(self, record: Record) -> None:
+        self._backlog.read(record.partition, record.offset)
+        item = checked_event(record, self._backlog.partitions)
+        if item is None or self._departures.is_past(item.event) or not self._is_carried(item):
+            return
+        event = item.event
+        following = self._table.get_or_add(event.repository, event.path)
+        if not following.follows_stream:
+            return
+        if (other := self._table.find_twin(following, event)) is not None:
+            self._backlog.add(event.repository, item)
+            self._detachments.refuse(following, event, other)
+        elif not following.is_at(event):
+            self._queue(following, item)
+
+    def _queue(self, following: Following, item: ReadEvent) -> None:
+        self._backlog.add(following.id, item)
+        if self._backlog.size(following.id) > self._settings.repository_buffer_bytes:
+            self._detachments.detach(following, Reason.SLOW, "events arrive faster than they can be applied")
+        else:
+            self._agenda.queue(following)
+
+    def _is_carried(self, item: ReadEvent) -> bool:
+        """Whether this mirror carries the event's repository, and it was not renamed since to where this mirror does not."""
+        event, carries = item.event, self._membership.carries
+        known = self._control.state_of(event.repository)
+        is_older = known is not None and known.incarnation == event.incarnation and event.seq <= known.seq
+        if known is not None and is_older and not carries(known.path):
+            return False
+        return carries(event.path) or carries((event.detail or {}).get("from", event.path))
+
+    def _reject(self, record: Record, error: Rejected) -> None:
+        """Keep the record in `errors`; the repository that its key names is detached, because its next event is missing."""
+        reason = Reason.UNKNOWN_VERSION if isinstance(error, UnknownEvent) else Reason.GAP
+        known = self._table.get(record.key)
+        logger.error(
+            "record rejected", topic=record.topic, partition=record.partition, offset=record.offset, reason=str(error)
+        )
+        metrics.REJECTED.inc()
+        key = None if record.key is None else record.key[:KEY_KEPT]
+        kept = ErrorRecord(
+            time=self._clock.now(),
+            service=self._settings.group,
+            reason=str(error),
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=key,
+            value=b64encode((record.value or b"")[:VALUE_KEPT]).decode(),
+            repository=known.id if known else None,
+            traceback=error.traceback if isinstance(error, UnexpectedError) else None,
+        )
+        self._writer.append(NewRecord(topic=ERRORS, key=key, value=to_json(kept)))
+        if record.topic == EVENTS and known is not None and known.follows_stream:
+            self._detachments.detach(known, reason, str(error), offset=record.offset)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Work that no push waits for: reading repositories through, removing what was set aside, and filling caches."""
+
+import structlog
+
+from ...words.clock import DAY
+from ...words.levels import Reason
+from ..pool import Lane, WorkerPool
+from ..task import Check, Checked, Sweep, Warm
+from .detached import Detachments
+from .following import Following, Phase
+from .state import State
+
+# Seconds between two removals of what was set aside long ago.
+SWEEP_INTERVAL = 3600.0
+logger = structlog.get_logger()
+
+
+class Maintenance:
+    """Gives idle workers what has time."""
+
+    def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
+        self._settings, self._table, self._agenda, self._clock = state.settings, state.table, state.agenda, state.clock
+        self._pool, self._detachments = pool, detachments
+        # Repositories whose caches are cold → whether the lock on the disk must be changed too.
+        self._cold: dict[str, bool] = {}
+        # Repositories that are not read through yet in this round, and those that changed while they were read.
+        self._unchecked: list[str] = []
+        self._undecided: set[str] = set()
+        self._sweep_at = self._clock.monotonic() + self._settings.beat_interval
+        self._check_at = self._clock.monotonic() + self._settings.check_interval
+
+    def mark_cold(self, following: Following, *, relock: bool = False) -> None:
+        """Fill the repository's caches when all workers are idle, to spare the next reader that."""
+        self._cold[following.id] = relock or self._cold.get(following.id, False)
+
+    def warm_next(self) -> None:
+        """Fill the caches of one cold repository, if all light workers are idle."""
+        if not self._cold or self._agenda.has_waiting():
+            return
+        if any(worker.busy for worker in self._pool.workers if worker.lane is Lane.LIGHT and not worker.is_slow):
+            return
+        worker = self._pool.idle(Lane.LIGHT)
+        if worker is None:
+            return
+        repository = next(iter(self._cold))
+        relock, following = self._cold.pop(repository), self._table.get(repository)
+        if following is not None and following.folder is not None and not following.is_running:
+            task = Warm(repository=repository, folder=following.folder, relock=relock)
+            self._pool.give(worker, task, self._clock.monotonic())
+
+    def give_due(self, now: float) -> None:
+        """Begin the next reading through and the next removal, if it is time and a worker is idle."""
+        if self._settings.check_interval and now >= self._check_at:
+            self._check_next(now)
+        if now >= self._sweep_at and (worker := self._pool.idle(Lane.CHECK)) is not None:
+            self._sweep_at = now + SWEEP_INTERVAL
+            before = self._clock.now() - DAY * self._settings.keep_deleted_days
+            self._pool.give(worker, Sweep(before=before), self._clock.monotonic())
+
+    def take_checked(self, checked: Checked) -> None:
+        """Take what reading a repository through found: damage, or a checkpoint that is lower than what is known."""
+        if checked.is_undecided and checked.problem is not None:
+            logger.error("not read through", repository=checked.repository, reason=checked.problem)
+            return
+        if checked.is_undecided and checked.repository not in self._undecided:
+            self._undecided.add(checked.repository)
+            self._unchecked.insert(0, checked.repository)  # once more when all others had their turn
+        following = self._table.get(checked.repository)
+        if following is None or following.phase is not Phase.STREAM:
+            return
+        if checked.problem is not None:
+            self._detachments.detach(following, Reason.CORRUPT, checked.problem)
+        elif not following.is_running:
+            self._believe_lower(following, checked)
+
+    def _believe_lower(self, following: Following, checked: Checked) -> None:
+        """Detach a repository that has less than it had; what was applied meanwhile says otherwise."""
+        known, lower = following.checkpoint, checked.lower
+        if known is None or lower is None or lower.repository != following.id or lower.seq >= known.seq:
+            return
+        following.checkpoint = lower
+        self._detachments.detach(following, Reason.GAP, f"had events up to {known.seq}, has {lower.seq} now", offset=0)
+
+    def _check_next(self, now: float) -> None:
+        """Have one repository read through, in turn, once the last one was."""
+        worker = self._pool.idle(Lane.CHECK)
+        if worker is None:
+            return
+        self._check_at = now + self._settings.check_interval
+        if not self._unchecked:
+            self._undecided.clear()
+            self._unchecked = [following.id for following in self._table if following.folder is not None]
+        following = self._table.get(self._unchecked.pop()) if self._unchecked else None
+        if following is not None and following.folder is not None and following.phase is Phase.STREAM:
+            task = Check(repository=following.id, folder=following.folder, seq=following.level)
+            self._pool.give(worker, task, self._clock.monotonic())

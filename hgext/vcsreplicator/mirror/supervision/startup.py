@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The start of a mirror: what is on the disk, in its notes and in its former acks is put together."""
+
+from collections.abc import Container, Iterable, Mapping
+
+import structlog
+
+from ...words.levels import Ack, Reason
+from ..checkpoint import Checkpoint
+from ..task import FoundRepository
+from .departures import Departures
+from .detached import Detachments
+from .following import Phase
+from .maintenance import Maintenance
+from .state import State
+
+logger = structlog.get_logger()
+
+
+class Startup:
+    """Adopts every repository found on the disk, then settles what notes and acks say otherwise."""
+
+    def __init__(
+        self, state: State, departures: Departures, detachments: Detachments, maintenance: Maintenance
+    ) -> None:
+        self._settings, self._notes, self._acks = state.settings, state.notes, state.acks
+        self._table, self._agenda = state.table, state.agenda
+        self._departures, self._detachments, self._maintenance = departures, detachments, maintenance
+        # The checkpoints of deleted repositories that are still kept on the disk.
+        self._aside: dict[str, Checkpoint] = {}
+
+    def adopt_all(self, found: Iterable[FoundRepository], acks: Mapping[str, Ack]) -> None:
+        """Take everything that was found on the disk, and settle it with the last acks of this mirror."""
+        for each in found:
+            self.adopt(each, acks.get(each.checkpoint.repository) if each.checkpoint else None)
+        self.settle(acks)
+
+    def adopt(self, found: FoundRepository, acked: Ack | None) -> None:
+        """Take a repository that was found on the disk, and the last ack of it."""
+        checkpoint = found.checkpoint
+        if checkpoint is None:
+            logger.error("repository damaged", folder=found.folder, reason=found.problem)
+            return
+        if checkpoint.deleted and found.is_aside:
+            if not self._departures.is_deleted(checkpoint.repository):
+                self._departures.record_deletion(checkpoint)
+            self._aside[checkpoint.repository] = checkpoint
+            return
+        following = self._table.get_or_add(checkpoint.repository, checkpoint.path)
+        if following.checkpoint is not None and following.checkpoint.generation >= checkpoint.generation:
+            return
+        following.folder, following.checkpoint, following.serving = found.folder, checkpoint, found.serving
+        if found.is_locked not in (None, self._settings.lock):
+            self._maintenance.mark_cold(following, relock=True)
+        following.sent_ack = acked
+        if acked is not None:
+            following.served_at = acked.served_at
+        self._table.occupy(following)
+
+    def settle(self, acks: Mapping[str, Ack]) -> None:
+        """Detach what the notes say and what has less than it had; then acknowledge and queue everything."""
+        for repository, last in self._aside.items():
+            if self._lacks_deletion(acks.get(repository), last):
+                self._departures.acknowledge_again(last)
+        self._take_notes()
+        for repository, acked in acks.items():
+            if not self._departures.note_ack_of_deleted(repository) and acked.applied > 0:
+                self._take_ack(repository, acked)
+        for following in self._table:
+            self._acks.send(following)
+            self._agenda.queue(following)
+
+    def prune_deletions(self, acks: Container[str]) -> None:
+        """Remove the notes of deletions that are noticed, once neither the last acks nor the disk names their repositories."""
+        for deleted in self._notes.deleted():
+            if deleted.repository not in acks and deleted.repository not in self._aside:
+                self._departures.forget_if_finished(deleted)
+
+    @staticmethod
+    def _lacks_deletion(acked: Ack | None, last: Checkpoint) -> bool:
+        """Whether the last ack is of this repository, and a kill prevented the one of its deletion."""
+        if acked is None or acked.incarnation not in ("", last.incarnation):
+            return False
+        return min(acked.applied, acked.serving) < last.seq or acked.detached is not None
+
+    def _take_notes(self) -> None:
+        for note in self._notes.detached():
+            if note.repository in self._aside:
+                self._notes.rejoin(note.repository)
+                continue
+            following = self._table.get_or_add(note.repository, note.path)
+            following.note, following.phase = note, Phase.WAITING
+            if note.reason is not Reason.FORK:
+                self._agenda.rest(following, 0.0)
+
+    def _take_ack(self, repository: str, acked: Ack) -> None:
+        """Detach a repository that has less than it had, or of which the note was lost."""
+        following = self._table.get_or_add(repository, "")
+        following.sent_ack = acked
+        checkpoint = following.checkpoint
+        is_less = checkpoint is None or (checkpoint.incarnation == acked.incarnation and checkpoint.seq < acked.applied)
+        if following.phase is Phase.STREAM and (is_less or acked.detached is not None):
+            note = f"had events up to {acked.applied}, has {following.level} now"
+            self._detachments.detach(following, Reason.GAP, note, offset=0)

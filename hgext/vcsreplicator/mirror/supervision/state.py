@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the supervisor knows: repositories with their places and queues, the roster's word about this mirror, and its acks."""
+
+from collections.abc import Iterator, Mapping
+
+from ...words.clock import Clock
+from ...words.event import Event
+from ...words.levels import Ack, Reason
+from ...words.path import twin
+from ...words.roster import Mirror, MirrorRole, Roster
+from ...words.shape import to_json
+from ..notes import Notes
+from ..settings import MirrorSettings
+from ..writer import AckWriter
+from .agenda import Agenda
+from .backlog import Backlog
+from .following import Following, Phase
+
+
+class RepositoryTable:
+    """Every repository that this mirror follows, and which one has each place on a careless file system."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._followings: dict[str, Following] = {}
+        self._places: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[Following]:
+        """Iterate over the repositories of this moment: the loop may add and remove some."""
+        return iter([*self._followings.values()])
+
+    def get(self, repository: str | None) -> Following | None:
+        """Return what is known of a repository; None if this mirror does not follow it."""
+        return self._followings.get(repository or "")
+
+    def get_or_add(self, repository: str, path: str) -> Following:
+        """Return what is known of a repository, which is followed from now on."""
+        following = self._followings.get(repository)
+        if following is None:
+            following = self._followings[repository] = Following(id=repository, path=path)
+        return following
+
+    def remove(self, following: Following) -> None:
+        """Forget the repository, which has given up its place."""
+        del self._followings[following.id]
+
+    def find_twin(self, following: Following, event: Event) -> str | None:
+        """Return the path of another repository that a careless file system takes for the event's; a repeat has none."""
+        other = self.get(self._places.get(twin(event.path), following.id))
+        if other is None or other.id == following.id or other.path == event.path:
+            return None
+        checkpoint = following.checkpoint
+        return None if checkpoint is not None and checkpoint.is_beyond(event) else other.path
+
+    def occupy(self, following: Following) -> None:
+        """Note that the repository has the place of its path."""
+        self._places[twin(following.path)] = following.id
+
+    def vacate(self, following: Following) -> None:
+        """Free the repository's place; the repositories that it kept out are tried again."""
+        place = twin(following.path)
+        if self._places.get(place) != following.id:
+            return
+        del self._places[place]
+        for other in self:
+            is_refused = other.note is not None and other.note.reason is Reason.REFUSED
+            if is_refused and other.phase is Phase.WAITING and twin(other.path) == place:
+                self._agenda.rest(other, 0.0)
+
+
+class Membership:
+    """What the newest roster says of this mirror; without a word about it, it carries everything."""
+
+    def __init__(self, settings: MirrorSettings) -> None:
+        self.roster = Roster()
+        self._name, self._is_backup = settings.name, settings.backup
+
+    @property
+    def member(self) -> Mirror | None:
+        """This mirror in the roster."""
+        return self.roster.mirror(self._name)
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether nothing that is here may go: the roster says so, or the configuration does."""
+        return self._is_backup or (self.member is not None and self.member.role is MirrorRole.BACKUP)
+
+    def carries(self, path: str) -> bool:
+        """Whether a repository at this path belongs on this mirror."""
+        return self.member is None or self.member.rules.carries(path)
+
+
+class AckBook:
+    """This mirror's acks; one is written when it differs from the last one of its repository."""
+
+    def __init__(self, name: str, writer: AckWriter) -> None:
+        self._name, self._writer = name, writer
+
+    def send(self, following: Following) -> None:
+        """Write how far the repository is, unless the last ack says so or nothing was ever known of it."""
+        if following.checkpoint is None and following.sent_ack is None and following.note is None:
+            return
+        ack = self._make_ack(following)
+        if ack != following.sent_ack:
+            following.sent_ack = ack
+            self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
+
+    def send_again(self, following: Following) -> None:
+        """Write how far the repository is, though the last ack may say so: the log may have lost that."""
+        following.sent_ack = None
+        self.send(following)
+
+    def withdraw(self, repository: str) -> None:
+        """Write a tombstone: this mirror says nothing about the repository any more."""
+        self._writer.ack(f"{self._name}/{repository}", None)
+
+    def _make_ack(self, following: Following) -> Ack:
+        checkpoint = following.checkpoint
+        detached = following.note if following.phase is not Phase.STREAM else None
+        return Ack(
+            mirror=self._name,
+            repository=following.id,
+            incarnation=checkpoint.incarnation if checkpoint else "",
+            applied=following.level,
+            serving=min(following.serving, following.level),
+            floor=following.floor,
+            event=checkpoint.id if checkpoint else "",
+            digest=checkpoint.digest if checkpoint else "",
+            applied_at=checkpoint.time if checkpoint else 0.0,
+            served_at=following.served_at or (checkpoint.time if checkpoint else 0.0),
+            detached=detached.reason if detached else None,
+            note=detached.note if detached else None,
+        )
+
+
+class State:
+    """What all parts of the supervisor share; each takes from it what it needs."""
+
+    def __init__(
+        self, settings: MirrorSettings, notes: Notes, writer: AckWriter, clock: Clock, positions: Mapping[int, int]
+    ) -> None:
+        self.settings, self.notes, self.writer, self.clock = settings, notes, writer, clock
+        self.backlog = Backlog(positions)
+        self.agenda = Agenda(self.backlog, clock, settings.batch_bytes)
+        self.table = RepositoryTable(self.agenda)
+        self.membership = Membership(settings)
+        self.acks = AckBook(settings.name, writer)

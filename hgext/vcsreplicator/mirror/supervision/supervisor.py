@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The supervisor of a mirror: what was read goes to workers, what they achieved becomes acks and positions.
+
+One thread owns the parts that are wired here. Readers, workers and the writer reach it through its inbox. Rules:
+
+1. A position passes an event only after a worker reported that its transaction has committed, or after a note about its repository
+   is durable (`Backlog` keeps count).
+2. A repository has one task at a time (`TaskDispatch`).
+3. Trouble concerns one repository: it is detached, and everything else goes on (`Detachments`). That holds for mistakes of this
+   program too: an unexpected exception becomes a reject of its record, or the trouble of its repository.
+"""
+
+import queue
+from collections.abc import Mapping
+from typing import Any
+
+from ...log import Log
+from ...words.clock import Clock
+from ...words.levels import MIRROR_FORMAT, Beat
+from ...words.shape import to_json
+from ...words.version import VERSION
+from .. import metrics
+from ..arrivals import Broken, Ends, Lost, Read, Skipped
+from ..notes import Notes
+from ..pool import Answered, WorkerPool
+from ..settings import MirrorSettings
+from ..sources import Source
+from ..task import Checked
+from ..writer import AckWriter
+from .catchup import CatchUpReaders
+from .control import Control
+from .departures import Departures
+from .detached import Detachments
+from .dispatch import TaskDispatch
+from .healing import Healing
+from .intake import Intake
+from .maintenance import Maintenance
+from .startup import Startup
+from .state import State
+from .watch import WorkerWatch
+
+# Seconds between two looks at the workers and the positions.
+TICK = 0.2
+# Seconds after which positions that did not move are stored again: Kafka forgets what is not stored for a week.
+RENEW_INTERVAL = 3600.0
+
+
+class Supervisor:
+    """Wires the parts and calls them in turn; its methods are called by one thread."""
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        log: Log,
+        notes: Notes,
+        clock: Clock,
+        positions: Mapping[int, int],
+        *,
+        inbox: "queue.SimpleQueue[Any]",
+        pool: WorkerPool,
+        writer: AckWriter,
+        instance: str = "",
+    ) -> None:
+        self._settings, self._clock, self._instance = settings, clock, instance
+        self._inbox, self._pool, self._writer = inbox, pool, writer
+        self._reader: Source | None = None
+        self._stored = dict(positions)
+        self._renewed = clock.monotonic()
+        self._beaten = self._ticked = float("-inf")
+        self.state = state = State(settings, notes, writer, clock, positions)
+        self.readers = readers = CatchUpReaders(log, inbox.put)
+        self.departures = departures = Departures(state, readers)
+        self.detachments = detachments = Detachments(state, readers)
+        self.healing = Healing(state, readers, departures, detachments)
+        self.maintenance = Maintenance(state, pool, detachments)
+        self.control = Control(state, departures)
+        self.intake = Intake(state, self.control, departures, detachments)
+        self.dispatch = TaskDispatch(state, pool, departures, detachments, self.healing, self.maintenance)
+        self.startup = Startup(state, departures, detachments, self.maintenance)
+        self._watch = WorkerWatch(state, pool, detachments)
+
+    def read_stream(self, reader: Source) -> None:
+        """Take this reader as the stream's: it is held back when too much is in memory, and stopped at the end."""
+        self._reader = reader
+
+    def turn(self, timeout: float) -> None:
+        """Take what is in the inbox, waiting for it at most `timeout` seconds, and give work to idle workers."""
+        try:
+            self.take(self._inbox.get(timeout=timeout))
+            while True:
+                self.take(self._inbox.get_nowait())
+        except queue.Empty:
+            pass
+        self._tick()
+        self.dispatch.give_tasks()
+        self.maintenance.warm_next()
+
+    def take(self, arrived: object) -> None:
+        """Take one thing that arrived."""
+        match arrived:
+            case Read(follows=None):
+                for record in arrived.records:
+                    self.intake.take(record)
+                self._hold_back()
+                arrived.taken()
+            case Read():
+                with self.detachments.isolate(arrived.follows):
+                    self.healing.take_events(arrived)
+                arrived.taken()
+            case Answered():
+                with self.detachments.isolate(getattr(arrived.worker.busy, "repository", None)):
+                    self._take_answer(arrived)
+            case Lost():
+                self.healing.take_loss(arrived)
+            case Ends():
+                self.detachments.find_silent_gaps(arrived)
+            case Skipped():
+                self.intake.skip(arrived.positions)
+            case Broken():
+                raise arrived.error
+
+    def close(self, patience: float) -> None:
+        """Stop reading, let the workers end their tasks, and write the last acks."""
+        if self._reader is not None:
+            self._reader.stop()
+        self.readers.close()
+        deadline = self._clock.monotonic() + patience
+        while any(worker.busy for worker in self._pool.workers) and self._clock.monotonic() < deadline:
+            try:
+                arrived = self._inbox.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(arrived, Answered):
+                self._take_answer(arrived)
+        self._ticked = float("-inf")
+        self._tick()
+        self._pool.close(1.0)
+        self._writer.close(2.0)
+
+    def _take_answer(self, answered: Answered) -> None:
+        busy = answered.worker.busy
+        self._pool.freed(answered)
+        if isinstance(answered.answer, Checked):
+            self.maintenance.take_checked(answered.answer)
+        else:
+            self.dispatch.take_answer(busy, answered)
+
+    def _hold_back(self) -> None:
+        """Read the stream no further while too much of it is in memory; what catches up has bounds of its own."""
+        if self._reader is None:
+            return
+        if self.state.backlog.tracked_bytes >= self._settings.buffer_bytes:
+            self._reader.may_read.clear()
+        elif self.state.backlog.tracked_bytes < self._settings.buffer_bytes // 2:
+            self._reader.may_read.set()
+
+    def _tick(self) -> None:
+        for repository in self.state.agenda.take_due():
+            with self.detachments.isolate(repository):
+                self.healing.wake(repository)
+        now = self._clock.monotonic()
+        if now - self._ticked < TICK:
+            return
+        self._ticked = now
+        self._watch.check(now)
+        self._hold_back()
+        self._store_positions(now)
+        self.maintenance.give_due(now)
+        if now - self._beaten >= self._settings.beat_interval:
+            self._beaten = now
+            self._beat()
+
+    def _store_positions(self, now: float) -> None:
+        positions = self.state.backlog.positions()
+        is_renewal = now - self._renewed >= RENEW_INTERVAL
+        if positions == self._stored and not is_renewal:
+            return
+        self._writer.positions(
+            {partition: at for partition, at in positions.items() if is_renewal or self._stored.get(partition) != at}
+        )
+        self._stored = positions
+        if is_renewal:
+            self._renewed = now
+
+    def _beat(self) -> None:
+        """Give a sign of life, and do what is done as often."""
+        beat = Beat(
+            mirror=self._settings.name,
+            time=self._clock.now(),
+            positions={str(partition): offset for partition, offset in self._stored.items()},
+            version=VERSION,
+            instance=self._instance,
+            format=MIRROR_FORMAT,
+        )
+        self._writer.ack(self._settings.name, to_json(beat))
+        metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))
+        metrics.BUFFERED.set(self.state.backlog.bytes)
+        self.healing.answer_requests()
+        if any(following.expected > following.level for following in self.state.table):
+            self._writer.ask_ends()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Workers that take too long: their repository is detached, a replacement is started, and one that hangs is killed."""
+
+import structlog
+
+from ...words.levels import Reason
+from .. import metrics
+from ..pool import Lane, Worker, WorkerPool
+from ..task import Task
+from .detached import Detachments
+from .following import Phase
+from .state import State
+
+# How many workers may be taking too long for one more of this lane to get a replacement. A disk that is slow for all needs no more
+# of them; large pushes leave some for small work; repairs and checks take long by nature, and are replaced only if they hang.
+REPLACEMENT_LIMITS = {Lane.LIGHT: 8, Lane.HEAVY: 6, Lane.REPAIR: 0, Lane.CHECK: 0}
+
+# Seconds after which another worker is started beside one that is not ready yet.
+START_SLOW = 5.0
+
+# Seconds after which a worker that is not ready yet is killed.
+START_LIMIT = 60.0
+logger = structlog.get_logger()
+
+
+class WorkerWatch:
+    """Looks at all workers from time to time, so that none of them holds up other repositories."""
+
+    def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
+        self._settings, self._table, self._pool, self._detachments = state.settings, state.table, pool, detachments
+
+    def check(self, now: float) -> None:
+        """Act on workers that are slow or hang."""
+        for worker in self._pool.workers:
+            if worker.since is None:
+                worker.since = now  # it begins to start
+            if not worker.is_ready or worker.busy:
+                self._check_worker(worker, now)
+        metrics.SLOW_WORKERS.set(self._count_slow())
+
+    def _check_worker(self, worker: Worker, now: float) -> None:
+        assert worker.since is not None
+        following = self._table.get(worker.busy.repository) if isinstance(worker.busy, Task) else None
+        limit = self._settings.slow_after if worker.is_ready else START_SLOW
+        if now - worker.since > limit:
+            if following is not None and following.is_running and following.phase is Phase.STREAM:
+                note = f"one task takes more than {self._settings.slow_after:g} s"
+                self._detachments.detach(following, Reason.SLOW, note)
+            if not worker.is_slow:
+                worker.is_slow = self._count_slow() < REPLACEMENT_LIMITS[worker.lane]
+        if not worker.is_killed and self._hangs(worker, now):
+            seconds, repository = round(now - worker.since), following.id if following else None
+            logger.error("worker hung", lane=worker.lane.value, seconds=seconds, repository=repository)
+            metrics.HUNG.inc()
+            worker.is_slow = True
+            self._pool.kill(worker)
+
+    def _hangs(self, worker: Worker, now: float) -> bool:
+        """Whether the worker hangs: small work has a limit, everything else may take long as long as it makes progress."""
+        assert worker.since is not None
+        if not worker.is_ready:
+            return now - worker.since > START_LIMIT
+        if worker.lane is not Lane.LIGHT and (progress := self._pool.progress(worker)) != worker.progress:
+            worker.progress, worker.moved = progress, now
+        return now - max(worker.since, worker.moved) > self._settings.hung_after
+
+    def _count_slow(self) -> int:
+        return sum(worker.is_slow for worker in self._pool.workers)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The thread that writes the mirror's acks, positions and rejects to the log, as many as have come together at a time."""
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from ..log import ACKS, EVENTS, Log, NewRecord
+from ..words.errors import Unavailable
+from ..words.retry import RECONNECT
+from .arrivals import Broken, Ends
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    acks: dict[str, NewRecord] = field(default_factory=dict)
+    others: list[NewRecord] = field(default_factory=list)
+    positions: dict[int, int] = field(default_factory=dict)
+    wants_ends: bool = False
+
+    def has_work(self) -> bool:
+        return bool(self.acks or self.others or self.positions or self.wants_ends)
+
+
+class AckWriter:
+    """Writes acks (only the newest of each key), other records and positions; a failed write is retried indefinitely."""
+
+    def __init__(self, log: Log, group: str, report: Callable[[object], None]) -> None:
+        self._log, self._group, self._report = log, group, report
+        self._condition = threading.Condition()
+        self._waiting = _Outgoing()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+
+    def start(self) -> "AckWriter":
+        """Begin to write."""
+        self._thread.start()
+        return self
+
+    def ack(self, key: str, value: bytes | None) -> None:
+        """Write the newest value of a key of `acks`."""
+        with self._condition:
+            self._waiting.acks[key] = NewRecord(topic=ACKS, key=key, value=value)
+            self._condition.notify()
+
+    def append(self, record: NewRecord) -> None:
+        """Write a record of another topic."""
+        with self._condition:
+            self._waiting.others.append(record)
+            self._condition.notify()
+
+    def positions(self, positions: Mapping[int, int]) -> None:
+        """Store positions, after everything given before is written."""
+        with self._condition:
+            self._waiting.positions.update(positions)
+            self._condition.notify()
+
+    def ask_ends(self) -> None:
+        """Ask the log where `events` ends, and report the answer."""
+        with self._condition:
+            self._waiting.wants_ends = True
+            self._condition.notify()
+
+    def close(self, patience: float) -> None:
+        """Write what is left, for at most `patience` seconds."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify()
+        if self._thread.ident is not None:  # else nothing was given, because the mirror never began
+            self._thread.join(patience)
+
+    def _run(self) -> None:
+        attempt = 0
+        while (out := self._wait_for_work()) is not None:
+            try:
+                self._write(out)
+                attempt = 0
+            except Unavailable as error:
+                attempt += 1
+                logger.warning("acks not written", reason=str(error), attempt=attempt)
+                self._put_back(out)
+                threading.Event().wait(RECONNECT.delay(attempt, random.random()))
+            except Exception as error:
+                self._report(Broken(error=error))
+                return
+
+    def _wait_for_work(self) -> _Outgoing | None:
+        """Take everything that waits; None once the writer is stopped and nothing is left."""
+        with self._condition:
+            while not (self._waiting.has_work() or self._is_stopping):
+                self._condition.wait()
+            if not self._waiting.has_work():
+                return None
+            out, self._waiting = self._waiting, _Outgoing()
+            return out
+
+    def _write(self, out: _Outgoing) -> None:
+        records = [*out.others, *out.acks.values()]
+        if records:
+            self._log.append(records)
+        if out.positions:
+            self._log.acknowledge(self._group, EVENTS, out.positions)
+        if out.wants_ends:
+            self._report(Ends(ends=self._log.ends(EVENTS)))
+
+    def _put_back(self, out: _Outgoing) -> None:
+        """Keep what was not written; newer values of a key win. The supervisor asks for the ends again at its next beat."""
+        with self._condition:
+            self._waiting.acks = {**out.acks, **self._waiting.acks}
+            self._waiting.others = [*out.others, *self._waiting.others]
+            self._waiting.positions = {**out.positions, **self._waiting.positions}
