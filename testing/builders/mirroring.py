@@ -221,7 +221,7 @@ class Bench:
         )
 
     def wait_detached(self, author: Author, reason: str | None = None) -> Ack:
-        """Returns the ack that says the repository is followed apart (for this reason)."""
+        """Return the ack that says the repository is detached (for this reason)."""
 
         def detached(acks: dict[str, Ack]) -> bool:
             ack = acks.get(author.repository)
@@ -256,8 +256,8 @@ class Bench:
         finally:
             notes.close()
 
-    def wish(self, author: Author) -> None:
-        """An operator's wish to heal a repository."""
+    def request_heal(self, author: Author) -> None:
+        """Request healing of a repository, as an operator does."""
         notes = Notes(Path(self.settings().folder) / "mirror.db")
         notes.request_heal(author.repository, time.time())
         notes.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository in trouble is followed apart and heals, or stays apart with its reason; its neighbours never notice."""
+"""A repository in trouble is detached and heals, or stays detached with its reason; the others go on meanwhile."""
 
 import contextlib
 import errno
@@ -195,7 +195,7 @@ def test_a_fork_waits_for_an_operator_and_then_follows_the_master(bench: Bench) 
         bench.wait(lambda acks: acks[patient.repository].applied > 0, "still there")
 
 
-def test_two_histories_in_the_log_stay_apart_until_an_operator_wishes(bench: Bench) -> None:
+def test_two_histories_in_the_log_stay_detached_until_a_heal_request(bench: Bench) -> None:
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with bench.mirror():
@@ -209,7 +209,7 @@ def test_two_histories_in_the_log_stay_apart_until_an_operator_wishes(bench: Ben
         bench.wait_applied(neighbour)
     with bench.mirror():
         bench.wait_detached(patient, "fork")
-        bench.wish(patient)
+        bench.request_heal(patient)
         bench.send(patient)
         bench.wait_applied(patient)
     assert equal(bench, patient)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Records made by an enemy: rejected with a reason, or their repository set apart; nothing is written outside the root."""
+"""Records made by an attacker: rejected with a reason, or their repository detached; nothing is written outside the root."""
 
 import hashlib
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository that a mirror shall not have any more goes, and is told as gone, whatever state it is in and whatever was missed."""
+"""A repository that a mirror must not have any more is set aside and acknowledged, in any state and after any missed event."""
 
 import shutil
 from collections.abc import Iterator

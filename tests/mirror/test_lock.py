@@ -82,7 +82,7 @@ def test_a_copy_from_the_master_is_locked_before_it_has_a_place(bench: Bench) ->
     with bench.mirror(lock=True):
         bench.wait_served(author)
         before = (bench.where(author) / ".hg/store").stat().st_ino
-        bench.wish(author)
+        bench.request_heal(author)
         eventually(lambda: (bench.where(author) / ".hg/store").stat().st_ino != before, "a new copy")
         assert not is_open(bench, author)
         eventually(lambda: bench.notes() == [], "in the stream again")

@@ -220,7 +220,7 @@ def test_allowed_configuration_arrives_and_nothing_that_runs(bench: Bench) -> No
         assert {section: dict(read.items(section)) for section in read} == {
             b"web": {b"description": b"a repository"},
             b"phases": {b"publish": b"false"},
-            b"experimental": {b"evolution": b"all\n[hooks]\nx=y"},  # a value, whatever it looks like
+            b"experimental": {b"evolution": b"all\n[hooks]\nx=y"},  # a value, though it looks like a section
         }
         author.event(Type.HGRC, hgrc={})
         bench.send(author)
@@ -231,7 +231,7 @@ def test_allowed_configuration_arrives_and_nothing_that_runs(bench: Bench) -> No
 
 def test_heartbeats_and_foreign_keys_pass(bench: Bench) -> None:
     author = bench.author("repo")
-    bench.log.append([NewRecord(topic=EVENTS, key="somebody", value=message.value) for message in author.messages()])
+    bench.log.append([NewRecord(topic=EVENTS, key="another", value=message.value) for message in author.messages()])
     bench.send(author)
     with bench.mirror():
         bench.wait_applied(author)
@@ -240,7 +240,7 @@ def test_heartbeats_and_foreign_keys_pass(bench: Bench) -> None:
     assert "is not the repository" in bench.errors()[0].reason
 
 
-def test_a_bundle_in_the_blob_store_is_fetched_and_its_loss_waits_apart(bench: Bench) -> None:
+def test_a_bundle_in_the_blob_store_is_fetched_and_its_loss_detaches_the_repository(bench: Bench) -> None:
     blobs = f"file://{bench.folder}/blobs"
     author, neighbour = bench.author("repo"), bench.author("neighbour")
     event = author.push(files={"large": b"0123456789" * 100_000})
@@ -354,7 +354,7 @@ def test_a_second_mirror_on_one_root_is_refused(bench: Bench) -> None:
         pass
 
 
-def test_workers_that_hang_hold_up_nobody_for_long_and_are_killed(bench: Bench) -> None:
+def test_workers_that_hang_hold_up_nothing_for_long_and_are_killed(bench: Bench) -> None:
     authors = [bench.author(f"project/{number}") for number in range(6)]
     bench.send(*authors)
     with bench.process(slow_after=0.3, hung_after=3.0) as mirror:

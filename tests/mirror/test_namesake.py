@@ -80,7 +80,7 @@ class Seen:
         return self._log.ends(topic)
 
 
-def test_a_log_that_lost_records_does_not_end_the_look_for_namesakes(log: Log, settings: MirrorSettings) -> None:
+def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log, settings: MirrorSettings) -> None:
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     seen = Seen(log, Unavailable("away"))
     beat(log, OTHER)  # of long ago, and no sign of life
@@ -108,9 +108,7 @@ def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
 
 
 @pytest.mark.parametrize("clock", [0.0, 1e9, 4e9])
-def test_a_namesake_is_found_whatever_the_clock_of_its_machine_says(
-    log: Log, settings: MirrorSettings, clock: float
-) -> None:
+def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: MirrorSettings, clock: float) -> None:
     last = beat(log, OTHER, clock)
     position = log.ends(ACKS)[0]
     Namesakes(settings, OURS, log, position).wait(last, threading.Event())  # silent: its place is free

@@ -96,7 +96,7 @@ def before(monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Call
     monkeypatch.setattr(module, name, wrapper)
 
 
-def test_nobody_writes_into_a_repository_while_it_is_moved_out_of_the_way(
+def test_no_worker_writes_into_a_repository_while_it_is_moved_out_of_the_way(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = OpenRepositories(mirror.ui, 1).open(mirror.url)  # its own worker is about to apply the next event

@@ -102,7 +102,7 @@ def test_repositories_of_two_paths_cannot_share_a_folder() -> None:
     assert claim("a", 2, checkpoint(1, path="other"), is_leaving=False) is Claim.REFUSED
 
 
-def test_what_leaves_is_in_nobodys_way() -> None:
+def test_what_leaves_is_in_no_others_way() -> None:
     assert claim("a", 1, checkpoint(9, path="b", generation=7), is_leaving=True) is Claim.DISPLACE
 
 

@@ -77,7 +77,7 @@ def test_a_worker_gets_its_first_task_when_it_is_ready(bench: Bench) -> None:
 def test_a_worker_that_was_long_in_starting_is_used_when_it_is_ready(bench: Bench) -> None:
     bench.pool.idle(Lane.REPAIR)
     [worker] = bench.pool.workers
-    worker.is_apart = True
+    worker.is_slow = True
     assert bench.arrived() == READY
     assert bench.pool.idle(Lane.REPAIR) is worker
 

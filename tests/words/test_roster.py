@@ -47,7 +47,7 @@ def test_a_new_mirror_joins_at_the_positions_of_the_moment() -> None:
     )
     assert mirror.gates_at(0, 7)
     assert not mirror.gates_at(0, 6)
-    assert mirror.gates_at(5, 0), "a partition that nobody had read gates from its beginning"
+    assert mirror.gates_at(5, 0), "a partition that was never read gates from its beginning"
 
 
 def test_a_mirror_added_inactive_gates_nothing_until_it_joins() -> None:
@@ -131,7 +131,7 @@ def test_removing_a_mirror_forgets_what_it_was_deactivated_for() -> None:
         (request(Verb.ADD, "a/b"), "lower-case letters"),
         (request(Verb.ADD, "aggregator"), "lower-case letters"),
         (request(Verb.ADD, None), "lower-case letters"),
-        (request(Verb.JOIN, "nobody"), "add it first"),
+        (request(Verb.JOIN, "unknown"), "add it first"),
         (request(Verb.RULES), "expected rules"),
         (request(Verb.RULES, rules=Rules(include=("re:(",))), "not a regular expression"),
         (request(Verb.REMOVE, repository=REPOSITORY), "whole mirror"),

@@ -85,7 +85,7 @@ def test_a_number_without_bounds_is_refused_in_what_another_parser_read(value: i
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-def test_a_time_is_finite_whoever_parsed_it(value: float) -> None:
+def test_a_time_is_finite_for_every_parser(value: float) -> None:
     with pytest.raises(MalformedEvent, match=r"AggregatorBeat\.time: expected a number from 0"):
         read(AggregatorBeat, {"time": value, "roster": 1, "held": 1})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who is silent is measured by the observer's own clock: machines whose clocks are an hour apart see the same."""
+"""Silence is measured by the observer's own clock: machines whose clocks differ by an hour see the same."""
 
 import pytest
 
@@ -128,13 +128,13 @@ def texts(machines: Machines, *, mirror: bool, aggregator: bool) -> list[str]:
     return found
 
 
-def test_one_look_at_a_living_installation_finds_nothing_whatever_the_clocks_say(machines: Machines) -> None:
+def test_one_look_at_a_living_installation_finds_nothing_for_any_clocks(machines: Machines) -> None:
     machines.beat()
     machines.advance(7.0)
     assert texts(machines, mirror=True, aggregator=True) == []
 
 
-def test_one_look_finds_a_dead_installation_whatever_the_clocks_say(machines: Machines) -> None:
+def test_one_look_finds_a_dead_installation_for_any_clocks(machines: Machines) -> None:
     machines.beat()
     machines.advance(100.0)
     aggregator, mirror = texts(machines, mirror=False, aggregator=False)
@@ -142,7 +142,7 @@ def test_one_look_finds_a_dead_installation_whatever_the_clocks_say(machines: Ma
     assert "mirror alpha is silent" in mirror
 
 
-def test_one_look_finds_who_is_dead_among_the_living_whatever_the_clocks_say(machines: Machines) -> None:
+def test_one_look_finds_the_dead_among_the_living_for_any_clocks(machines: Machines) -> None:
     machines.beat()
     machines.advance(100.0)
     machines.beat(mirror=False)

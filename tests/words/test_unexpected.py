@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is kept of an exception that nobody foresaw, and which are no fault of the record."""
+"""What is kept of an unexpected exception, and which exceptions are no fault of the record."""
 
 import errno
 

@@ -75,7 +75,7 @@ def command(
             log,
             options,
             ask=lambda verb, wanted: _ask(log, verb, name, wanted, backup, wait, stop),
-            told=told,
+            report=told,
             stop=stop,
             rules=rules,
         )

@@ -87,7 +87,7 @@ def _once(
             output.print(Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}"))
 
     for settings in mirrors:
-        verify.compare(settings, log, options, told=tell, stop=stop, paths=paths)
+        verify.compare(settings, log, options, report=tell, stop=stop, paths=paths)
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")

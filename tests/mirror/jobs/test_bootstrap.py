@@ -52,21 +52,21 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def fill(
-    bench: Bench, rules: Rules | None = None, *, tell: Callable[[Progress | CopyFailed], None] = lambda event: None
+    bench: Bench, rules: Rules | None = None, *, act: Callable[[Progress | CopyFailed], None] = lambda event: None
 ) -> list[Progress | CopyFailed]:
-    """What a bootstrap in this process told."""
-    told: list[Progress | CopyFailed] = []
+    """Return what a bootstrap in this process reports."""
+    reported: list[Progress | CopyFailed] = []
 
     def keep(event: Progress | CopyFailed) -> None:
-        told.append(event)
-        tell(event)
+        reported.append(event)
+        act(event)
 
     def ask(verb: Verb, wanted: Rules | None) -> None:
         _ask(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
 
     options, stop = BootstrapSettings(workers=2), threading.Event()
-    assert bootstrap(bench.settings(), bench.log, options, ask=ask, told=keep, stop=stop, rules=rules)
-    return told
+    assert bootstrap(bench.settings(), bench.log, options, ask=ask, report=keep, stop=stop, rules=rules)
+    return reported
 
 
 def repositories(bench: Bench, count: int) -> list[Author]:
@@ -81,10 +81,10 @@ def repositories(bench: Bench, count: int) -> list[Author]:
 
 
 def outcomes(bench: Bench) -> set[ComparisonOutcome]:
-    told: list[Verdict] = []
+    reported: list[Verdict] = []
     options = VerifySettings(pace=0.0, patience=PATIENCE, again=0.1)
-    compare(bench.settings(), bench.log, options, told=told.append, stop=threading.Event())
-    return {verdict.outcome for verdict in told}
+    compare(bench.settings(), bench.log, options, report=reported.append, stop=threading.Event())
+    return {verdict.outcome for verdict in reported}
 
 
 def state_of(bench: Bench) -> MirrorState | None:
@@ -126,8 +126,8 @@ def pushes_to(bench: Bench, authors: list[Author], *, pause: float = 0.01) -> It
 def test_every_repository_is_copied_whole_and_the_mirror_joins_and_goes_on(bench: Bench) -> None:
     authors = repositories(bench, 4)
     wait_known(bench, authors)
-    told = fill(bench)
-    last = told[-1]
+    reported = fill(bench)
+    last = reported[-1]
     assert isinstance(last, Progress)
     assert (last.total, last.present, last.failed) == (4, 4, 0)
     assert last.bytes > 0
@@ -166,7 +166,7 @@ def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(be
     authors = repositories(bench, 2)
     wait_known(bench, authors)
     (bench.root / "folder").mkdir(parents=True)
-    (bench.root / "folder" / "1").write_text("somebody's file is in the way")
+    (bench.root / "folder" / "1").write_text("a file of an operator is in the way")
     with pytest.raises(Refused, match="not joined: 1 repositories could not be copied: folder/1"):
         fill(bench)
     assert state_of(bench) is MirrorState.INACTIVE
@@ -181,15 +181,15 @@ def test_a_repository_that_is_deleted_meanwhile_is_not_waited_for(bench: Bench) 
     wait_known(bench, [kept, doomed])
     doomed.event(Type.DELETED)
     shutil.rmtree(doomed.folder)
-    told: list[Progress | CopyFailed] = []
+    reported: list[Progress | CopyFailed] = []
 
-    def tell(event: Progress | CopyFailed) -> None:
-        if isinstance(event, CopyFailed) and not any(isinstance(before, CopyFailed) for before in told):
+    def act(event: Progress | CopyFailed) -> None:
+        if isinstance(event, CopyFailed) and not any(isinstance(before, CopyFailed) for before in reported):
             bench.send(doomed)
-        told.append(event)
+        reported.append(event)
 
-    fill(bench, tell=tell)
-    assert told[-1] == Progress(total=1, present=1, failed=0, bytes=told[-1].bytes)  # type: ignore[union-attr]
+    fill(bench, act=act)
+    assert reported[-1] == Progress(total=1, present=1, failed=0, bytes=reported[-1].bytes)  # type: ignore[union-attr]
     assert outcomes(bench) == {ComparisonOutcome.EQUAL}
 
 
@@ -202,10 +202,10 @@ def test_it_can_be_interrupted_while_it_waits_for_the_aggregator(tmp_path: Path)
             try:
                 eventually(lambda: bench.log.ends(ROSTER_REQUESTS)[0] > 0, "the aggregator asked")
                 run.send_signal(signal.SIGINT)
-                _, told = run.communicate(timeout=PATIENCE)
+                _, reported = run.communicate(timeout=PATIENCE)
             finally:
                 run.kill()
-        assert (run.returncode, told) == (130, "stopped; the same command goes on where this one was\n")
+        assert (run.returncode, reported) == (130, "stopped; the same command goes on where this one was\n")
         assert bench.log.stored(bench.settings().group, "events") == {}
 
 
@@ -271,6 +271,6 @@ def fill_many(bench: Bench, count: int) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_thousand_repositories_are_copied_while_pushes_go_on_and_through_a_kill(
-    bench: Bench, told: Callable[[object], None]
+    bench: Bench, reported: Callable[[object], None]
 ) -> None:
-    told(fill_many(bench, 1000))
+    reported(fill_many(bench, 1000))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When a comparison is told, and that nothing ends the comparing: looks that are scripted, a clock moved by hand."""
+"""When a verdict is reported, and that nothing ends the comparing: scripted answers of workers, a clock moved by hand."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ class Round:
         self.log.create(topics(partitions=1))
         self.state(STATE_OF_IT)
         self.roster(Mirror(name="alpha", state=MirrorState.ACTIVE))
-        self.told: list[Verdict] = []
+        self.reported: list[Verdict] = []
         self._monkeypatch = monkeypatch
 
     def state(self, state: RepositoryState) -> None:
@@ -75,21 +75,23 @@ class Round:
         self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(mirrors=(mirror,))))])
 
     def runs(self, *steps: Step) -> list[ComparisonOutcome]:
-        """What is told; every look but the last asks for another."""
+        """Return what is reported; every answer but the last asks for another look."""
         left = iter(steps)
 
-        def work(_: object, jobs: Sequence[Any], *, task: Any, decide: Any, **more: object) -> None:
+        def work(_: object, jobs: Sequence[Any], *, make_task: Any, decide: Any, **more: object) -> None:
             [job] = jobs
             delay: float | None = 0.0
             while delay is not None:
-                task(job)
+                make_task(job)
                 delay = decide(job, self._look(left))
                 self.clock.advance(delay or 0.0)
 
         self._monkeypatch.setattr(verify.crew, "work", work)
-        verify.compare(SETTINGS, self.log, OPTIONS, told=self.told.append, stop=threading.Event(), clock=self.clock)
+        verify.compare(
+            SETTINGS, self.log, OPTIONS, report=self.reported.append, stop=threading.Event(), clock=self.clock
+        )
         assert list(left) == []
-        return [verdict.outcome for verdict in self.told]
+        return [verdict.outcome for verdict in self.reported]
 
     def _look(self, left: Iterator[Step]) -> Looked:
         for step in left:
@@ -107,15 +109,15 @@ def round_(monkeypatch: pytest.MonkeyPatch) -> Round:
     return Round(monkeypatch)
 
 
-def test_equal_is_told_at_once(round_: Round) -> None:
+def test_equal_is_reported_at_once(round_: Round) -> None:
     assert round_.runs(EQUAL) == [ComparisonOutcome.EQUAL]
 
 
-def test_a_difference_is_told_when_found_twice(round_: Round) -> None:
+def test_a_difference_is_reported_when_found_twice(round_: Round) -> None:
     assert round_.runs(CHANGED, CHANGED) == [ComparisonOutcome.DIFFERS]
 
 
-def test_a_difference_that_passes_is_not_told(round_: Round) -> None:
+def test_a_difference_that_passes_is_not_reported(round_: Round) -> None:
     assert round_.runs(CHANGED, EQUAL) == [ComparisonOutcome.EQUAL]
 
 
@@ -128,7 +130,7 @@ def test_a_repository_deleted_and_created_again_is_no_alarm_before_the_mirror_ha
     assert round_.runs(RECREATED, RECREATED, RECREATED, Looked(here=new, there=new)) == [ComparisonOutcome.EQUAL]
 
 
-def test_another_repository_that_stays_is_told(round_: Round) -> None:
+def test_another_repository_that_stays_is_reported(round_: Round) -> None:
     assert round_.runs(RECREATED, round_.wait, RECREATED) == [ComparisonOutcome.DIFFERS]
 
 
@@ -136,7 +138,7 @@ def test_a_repository_renamed_meanwhile_is_looked_at_where_it_is(round_: Round) 
     assert round_.runs(GONE, lambda: round_.state(replace(STATE_OF_IT, path="two")), GONE, EQUAL) == [
         ComparisonOutcome.EQUAL
     ]
-    assert round_.told[0].path == "two"
+    assert round_.reported[0].path == "two"
 
 
 def test_a_repository_no_longer_carried_is_no_alarm(round_: Round) -> None:

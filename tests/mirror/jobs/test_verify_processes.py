@@ -39,9 +39,11 @@ def filled(bench: Bench, *paths: str) -> list[Author]:
 
 def verdicts(bench: Bench, options: VerifySettings = QUICK) -> dict[str, Verdict]:
     """One round, by path."""
-    told: dict[str, Verdict] = {}
-    compare(bench.settings(), bench.log, options, told=lambda v: told.__setitem__(v.path, v), stop=threading.Event())
-    return told
+    reported: dict[str, Verdict] = {}
+    compare(
+        bench.settings(), bench.log, options, report=lambda v: reported.__setitem__(v.path, v), stop=threading.Event()
+    )
+    return reported
 
 
 def test_equal_repositories_are_found_equal(bench: Bench) -> None:
@@ -74,13 +76,13 @@ def test_what_was_changed_by_hand_is_found_and_named(bench: Bench, arguments: tu
     assert found["one"].note == f"at event {one.seq}: {part}"
 
 
-def test_what_differs_is_healed_by_an_operators_wish(bench: Bench) -> None:
+def test_what_differs_is_healed_by_a_heal_request(bench: Bench) -> None:
     one, two = filled(bench, "one", "two")
     with bench.mirror():
         bench.wait_served(one, two)
         bench.hg(one, "phase", "--force", "--draft", "tip")
         assert verdicts(bench)["one"].outcome is ComparisonOutcome.DIFFERS
-        bench.wish(one)
+        bench.request_heal(one)
         bench.wait_detached(one, "diverged")
         bench.wait_applied(one)  # it said so again, in the stream: it is repaired
         bench.wait_served(one, two)
@@ -121,7 +123,7 @@ def test_without_the_master_nothing_is_said_to_differ(bench: Bench) -> None:
 
 def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
     authors = filled(bench, "one", "two")
-    told: list[Verdict] = []
+    reported: list[Verdict] = []
     over = threading.Event()
 
     def push() -> None:
@@ -137,22 +139,22 @@ def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
         try:
             for _ in range(5):
                 options = VerifySettings(pace=0.0, patience=20.0, again=0.0)
-                compare(bench.settings(), bench.log, options, told=told.append, stop=threading.Event())
+                compare(bench.settings(), bench.log, options, report=reported.append, stop=threading.Event())
         finally:
             over.set()
             pushing.join()
-    assert {verdict.outcome for verdict in told} <= {ComparisonOutcome.EQUAL, ComparisonOutcome.BEHIND}
-    assert len(told) == 10
-    assert ComparisonOutcome.EQUAL in {verdict.outcome for verdict in told}
+    assert {verdict.outcome for verdict in reported} <= {ComparisonOutcome.EQUAL, ComparisonOutcome.BEHIND}
+    assert len(reported) == 10
+    assert ComparisonOutcome.EQUAL in {verdict.outcome for verdict in reported}
 
 
-def test_a_path_that_nobody_has_is_not_told_as_equal(bench: Bench) -> None:
+def test_a_path_without_a_repository_is_not_reported_as_equal(bench: Bench) -> None:
     authors = filled(bench, "one")
     with bench.mirror():
         bench.wait_served(*authors)
     config = bench.folder / "verify.toml"
     config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
     for path, code in (("one/", 0), ("other", 1)):
-        told = CliRunner().invoke(program, ["verify", NAME, "-r", path, "-c", str(config)])
-        assert told.exit_code == code, told.output
-        assert ("other: nothing" in told.output) == (code == 1)
+        reported = CliRunner().invoke(program, ["verify", NAME, "-r", path, "-c", str(config)])
+        assert reported.exit_code == code, reported.output
+        assert ("other: nothing" in reported.output) == (code == 1)

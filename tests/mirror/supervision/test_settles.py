@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whatever happened to a mirror, and in whatever order, it settles once nothing more happens: everything applied, nobody apart.
+"""A mirror settles once nothing more happens, after any events in any order: everything applied, nothing detached.
 
 The supervisor and the decisions about events are real; disks, workers, readers, notes and the clock are played by a world that a
-seed steers. It kills, delays, deletes, restores, loses notes and detaches at every point; then it lets everybody finish.
+seed steers. It kills, delays, deletes, restores, loses notes and detaches at every point; then it lets everything finish.
 """
 
 import queue
@@ -289,7 +289,7 @@ class World:
             case 0:
                 self.notes.failing = self.chance.choice([0.0, 0.0, 0.5])
             case 1:
-                self.notes.wanted.append(self.chance.choice(self.chains).repository)  # an operator's wish
+                self.notes.wanted.append(self.chance.choice(self.chains).repository)  # a heal request
             case 2:
                 self.append(self.chance.choice(self.chains).repository, b"junk")
             case 3:
@@ -357,13 +357,13 @@ class World:
         )  # fmt: skip
 
     def check(self) -> None:
-        """Nobody is forgotten: who is not in the stream with nothing to do has somebody or something to wait for."""
+        """No repository is forgotten: one with something to do waits for a worker, a reader or a time."""
         alarmed = {repository for _, repository in self.mirror.state.agenda._alarms}
         tasks = [worker.busy.repository for worker in self.pool.workers if isinstance(worker.busy, Task)]
         assert len(tasks) == len(set(tasks)), "two workers have one repository"
         for following in self.mirror.state.table:
             assert following.is_running == (following.id in tasks)
-            assert not following.is_resting or following.id in alarmed, f"rests for ever: {following}"
+            assert not following.is_resting or following.id in alarmed, f"rests forever: {following}"
             assert following.is_running or following.is_resting or self.goes_on(following), f"forgotten: {following}"
 
     def goes_on(self, following: Following) -> bool:
@@ -376,7 +376,7 @@ class World:
         return waits
 
     def settle(self) -> None:
-        """From now on nothing new happens, and everybody finishes."""
+        """Let nothing new happen from now on, and everything finish."""
         self.calm, self.notes.failing = True, 0.0
         for chain in self.chains:
             if not chain.events or chain.events[-1].type is not Type.DELETED:
@@ -401,7 +401,7 @@ def reached(event: Event, *, offset: int) -> Checkpoint:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_mirror_that_was_tormented_settles(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_was_disturbed_settles(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catchup, "Source", Reader)
     monkeypatch.setattr(random, "random", lambda: 0.5)
     with structlog.testing.capture_logs():

@@ -286,15 +286,15 @@ def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_ack
     assert bench.writer.acks[chain.repository].serving == 2
 
 
-@pytest.mark.parametrize("told", ["an older checkpoint", "nothing"])
+@pytest.mark.parametrize("acked", ["an older level", "nothing"])
 def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_when_its_notice_waits(
-    bench: Bench, told: str
+    bench: Bench, acked: str
 ) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
     bench.applied(created)
-    acks = dict(bench.writer.acks) if told == "an older checkpoint" else {}
+    acks = dict(bench.writer.acks) if acked == "an older level" else {}
     bench.notes.record_deletion(
         DeletedRepository(repository=chain.repository, path="r", incarnation=chain.incarnation, seq=2, since=1.0)
     )
@@ -409,7 +409,7 @@ def test_positions_that_do_not_move_are_stored_again_before_kafka_forgets_them(b
     assert bench.writer.stored == [{0: 0}, {0: 0}]
 
 
-def test_what_is_set_aside_fits_into_the_log_whatever_its_key(bench: Bench) -> None:
+def test_a_reject_fits_into_the_log_with_any_key(bench: Bench) -> None:
     bench.records(bench.record(EVENTS, "k" * 5_000_000, b"junk"))
     [message] = bench.writer.others
     check_message(message)
@@ -478,9 +478,9 @@ def test_a_heal_request_for_a_busy_repository_of_the_stream_is_granted(bench: Be
 
 def test_a_heal_request_for_what_is_not_here_is_answered(bench: Bench) -> None:
     bench.notes.request_heal("a" * 32, 1.0)
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as lines:
         bench.passes(10)
-    assert [line["repository"] for line in told if line["event"].startswith("nothing to heal")] == ["a" * 32]
+    assert [line["repository"] for line in lines if line["event"].startswith("nothing to heal")] == ["a" * 32]
     assert bench.notes.heal_requests() == []
 
 
@@ -639,9 +639,7 @@ def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_lea
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
-def test_web_servers_learn_when_this_machine_heard_the_aggregator_whatever_its_clock_says(
-    bench: Bench, skew: float
-) -> None:
+def test_web_servers_learn_when_this_machine_heard_the_aggregator_for_any_clock(bench: Bench, skew: float) -> None:
     file = Path(bench.settings.folder) / "fresh"
     file.parent.mkdir(parents=True, exist_ok=True)
 
@@ -841,7 +839,7 @@ def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_
         source.join(10)
 
 
-def test_a_reader_is_never_far_ahead_of_whoever_takes_what_it_read(bench: Bench) -> None:
+def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
     chain = Chain("r")
     bench.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])
     arrived: list[Read] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whatever a record is and whatever it sets off, it never stops a mirror: it is a reject, or the trouble of one repository."""
+"""No record, and nothing that a record causes, stops a mirror: it becomes a reject, or the trouble of one repository."""
 
 import json
 from collections.abc import Iterator
@@ -84,38 +84,38 @@ def test_a_hostile_record_is_set_aside_and_everything_else_goes_on(bench: Bench,
     assert goes_on(bench)
 
 
-def unforeseen(*_: Any, **__: Any) -> Any:
-    raise ZeroDivisionError("nobody thought of this")
+def fail_unexpectedly(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("a mistake of ours")
 
 
 @pytest.mark.parametrize(
     ("part", "act"), [(records, "_decode"), (RepositoryTable, "find_twin"), (Following, "is_at"), (Agenda, "queue")]
 )
-def test_an_exception_that_nobody_foresaw_is_a_reject_of_its_record_and_sets_its_repository_apart(
+def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
 ) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     bench.applied(first)
     with monkeypatch.context() as patched:
-        patched.setattr(part, act, unforeseen)
+        patched.setattr(part, act, fail_unexpectedly)
         bench.mirror.intake.take(bench.record(EVENTS, second.repository, wire.encode(second)))
     [told] = rejects(bench)
     assert (told.repository, told.topic, told.offset) == (first.repository, EVENTS, 1)
-    assert "nobody thought of this" in told.reason
+    assert "a mistake of ours" in told.reason
     assert "Traceback" in (told.traceback or "")
     [note] = bench.notes.detached()
     assert (note.repository, note.offset) == (first.repository, 1)
     assert goes_on(bench)
 
 
-def test_an_exception_over_what_a_worker_achieved_sets_one_repository_apart(
+def test_an_unexpected_exception_over_an_outcome_detaches_one_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     with monkeypatch.context() as patched:
-        patched.setattr(metrics, "count_applied", unforeseen)
+        patched.setattr(metrics, "count_applied", fail_unexpectedly)
         bench.applied(event)
     assert bench.writer.acks[event.repository].detached == Reason.CRASHED
     assert goes_on(bench)
@@ -129,7 +129,7 @@ def attempts(bench: Bench, repository: str) -> int:
 
 
 @pytest.mark.parametrize(("part", "act"), [(TaskDispatch, "_make_task"), (Agenda, "choose_lane")])
-def test_an_exception_while_work_is_given_out_sets_one_repository_apart(
+def test_an_unexpected_exception_over_a_task_detaches_one_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
 ) -> None:
     [event] = Chain("r").take(1)
@@ -137,7 +137,7 @@ def test_an_exception_while_work_is_given_out_sets_one_repository_apart(
 
     def fails(self: Any, following: Any) -> Any:
         return (
-            unforeseen()
+            fail_unexpectedly()
             if following.id == event.repository and following.phase == "stream"
             else before(self, following)
         )
@@ -156,7 +156,7 @@ def test_an_exception_in_an_attempt_to_heal_is_no_more_than_one_that_failed(
     bench.break_down()
     [note] = bench.notes.detached()
     with monkeypatch.context() as patched:
-        patched.setattr(Healing, "_attempt", unforeseen)
+        patched.setattr(Healing, "_attempt", fail_unexpectedly)
         bench.passes(10)
         assert goes_on(bench)
     bench.passes(100)

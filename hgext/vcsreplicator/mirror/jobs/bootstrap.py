@@ -4,12 +4,12 @@
 The order is what makes it right, and each step can be repeated:
 
 1. The mirror's name is known, inactive: nothing waits for it.
-2. Its positions in `events` are stored: the present ends, once. Whatever is in the log before them the master has too, because
+2. Its positions in `events` are stored: the present ends, once. Everything in the log before them the master has too, because
    only committed events get there; so a copy made later has them all.
-3. Every repository that `state` names is copied from the master, many at once, each whole before it takes its place. What is
-   here already, at least as far as the log was, stays; so a killed bootstrap goes on where it was. What is deleted, or not
-   carried any more, is given up.
-4. Only when nothing is missing the mirror joins. From the joining point on notices wait for it; started, it reads on from 2.
+3. Every repository that `state` names is copied from the master, many at once, each whole before it takes its place. One that is
+   here already, at least as far as the log was, stays; so a killed bootstrap goes on where it was. One that is deleted, or no
+   longer carried, is given up.
+4. The mirror joins only when nothing is missing. From the joining point on, notices wait for it; started, it reads on from 2.
 
 No service of this mirror may run meanwhile; the mirror's folder is locked.
 """
@@ -37,12 +37,11 @@ from ..task import FoundRepository, Scan, Task, TaskOutcome
 from . import crew
 from .verify import carried, must_have
 
+# Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN. Returns once decided or stopped; raises Refused.
 Ask = Callable[[Verb, Rules | None], None]
-"""Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN; returns once decided or stopped, or raises
-Refused."""
 
+# How often a copy is tried whose failure does not pass by itself; a failure that may pass is retried indefinitely.
 ATTEMPTS = 5
-"""How often a copy that failed by itself is tried; what waiting may heal is tried for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ class CopyFailed:
     is_final: bool
 
 
-Told = Callable[[Progress | CopyFailed], None]
+Report = Callable[[Progress | CopyFailed], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,12 +91,12 @@ def bootstrap(
     options: BootstrapSettings,
     *,
     ask: Ask,
-    told: Told,
+    report: Report,
     stop: threading.Event,
     rules: Rules | None = None,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
-    """Fills the mirror; True once it has joined, False if stopped. Raises Refused naming what could not be copied."""
+    """Fill the mirror; True once it has joined, False if stopped. Raises Refused naming what could not be copied."""
     with lock_folder(settings):
         follower = Follower(events)
         try:
@@ -107,7 +106,7 @@ def bootstrap(
             store_start(events, settings.group)
             picture = follower.update()
             jobs = _missing(settings, carried(picture, settings.name), stop, clock)
-            _copy(settings, options, jobs, follower.update, told, stop, clock)
+            _copy(settings, options, jobs, follower.update, report, stop, clock)
             if stop.is_set():
                 return False
             _refuse_incomplete(jobs)
@@ -126,7 +125,7 @@ def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None) -> N
 
 
 def store_start(events: Log, group: str) -> None:
-    """Stores the present ends of `events` where the group has no position yet."""
+    """Store the present ends of `events` where the group has no position yet."""
     stored = events.stored(group, EVENTS)
     missing = {partition: end for partition, end in events.ends(EVENTS).items() if partition not in stored}
     if missing:
@@ -142,16 +141,16 @@ def _join(picture: Picture, name: str, ask: Ask) -> None:
 def _missing(
     settings: MirrorSettings, wanted: list[RepositoryState], stop: threading.Event, clock: Clock
 ) -> list[_BootstrapJob]:
-    """A job for each repository, done already if what is here reaches as far as the log did."""
+    """Return a job for each repository, done already if what is here reaches as far as the log did."""
     found: list[FoundRepository] = []
 
     def take(_job: None, answer: Any) -> float | None:
         if answer is None:
-            raise Refused("a worker could not look through the mirror's folder; its output says why")
+            raise Refused("a worker could not scan the mirror's folder; its output says why")
         found.extend(answer)
         return None
 
-    crew.work(settings, [None], task=lambda _job: Scan(), decide=take, stop=stop, clock=clock)
+    crew.work(settings, [None], make_task=lambda _job: Scan(), decide=take, stop=stop, clock=clock)
     here = {each.checkpoint.repository: each for each in found if each.checkpoint is not None and not each.is_aside}
     return [_BootstrapJob(state=state, is_done=_is_there(here.get(state.repository), state)) for state in wanted]
 
@@ -165,8 +164,8 @@ def _copy(
     settings: MirrorSettings,
     options: BootstrapSettings,
     jobs: list[_BootstrapJob],
-    look: Callable[[], Picture],
-    told: Told,
+    update: Callable[[], Picture],
+    report: Report,
     stop: threading.Event,
     clock: Clock,
 ) -> None:
@@ -174,7 +173,7 @@ def _copy(
     backoff = Backoff(first=settings.retry_first, longest=settings.retry_longest)
     counted = float("-inf")
 
-    def task(job: _BootstrapJob) -> Task:
+    def make_task(job: _BootstrapJob) -> Task:
         job.attempts += 1
         return Task(repository=job.state.repository, path=job.state.path, folder=None, heal=Reason.BOOTSTRAP)
 
@@ -183,33 +182,30 @@ def _copy(
         if outcome is not None and trouble is None and outcome.checkpoint is not None and outcome.folder is not None:
             job.is_done, job.bytes = True, size_of(Path(outcome.folder) / ".hg")
             return None
-        note = (
-            trouble.note
-            if trouble
-            else "its worker died"
-            if outcome is None
-            else "the master does not have it any more"
-        )
-        picture = look()
+        if trouble is not None:
+            note = trouble.note
+        else:
+            note = "its worker died" if outcome is None else "the master does not have it any more"
+        picture = update()
         job.state = picture.states.get(job.state.repository, job.state)  # it may have been renamed
         if not must_have(picture, settings.name, job.state):
             jobs.remove(job)
             shutil.rmtree(staging / job.state.repository, ignore_errors=True)
             return None
         job.is_failed = not (trouble and trouble.passing) and job.attempts >= ATTEMPTS
-        told(CopyFailed(path=job.state.path, note=note, is_final=job.is_failed))
+        report(CopyFailed(path=job.state.path, note=note, is_final=job.is_failed))
         return None if job.is_failed else backoff.delay(job.attempts)
 
-    def turn() -> None:
+    def report_progress() -> None:
         nonlocal counted
         if clock.monotonic() - counted >= 1.0:
             counted = clock.monotonic()
-            told(_progress(jobs, size_of(staging)))
+            report(_progress(jobs, size_of(staging)))
 
     left = [job for job in jobs if not job.is_done]
     working = replace(settings, heavy_workers=options.workers)
-    crew.work(working, left, task=task, decide=decide, stop=stop, clock=clock, turn=turn)
-    told(_progress(jobs, 0))
+    crew.work(working, left, make_task=make_task, decide=decide, stop=stop, clock=clock, each_turn=report_progress)
+    report(_progress(jobs, 0))
 
 
 def _progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
@@ -229,7 +225,7 @@ def _refuse_incomplete(jobs: list[_BootstrapJob]) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder; what vanishes meanwhile does not count."""
+    """Return the bytes of all files below a folder; a file that vanishes meanwhile does not count."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs done by worker processes of a mirror, many at once, each as often as it takes: what bootstrap and verify have in common."""
+"""Jobs done by worker processes of a mirror, many at once, each as often as it takes; for bootstrap and verify."""
 
 import heapq
 import queue
@@ -12,7 +12,9 @@ from ..pool import Answered, Lane, WorkerPool
 from ..settings import MirrorSettings
 
 Job = TypeVar("Job")
+# Seconds that one turn waits for an answer.
 TURN = 0.1
+# Seconds that workers get at the end to finish their tasks.
 PATIENCE = 5.0
 
 
@@ -20,17 +22,17 @@ def work(
     settings: MirrorSettings,
     jobs: Sequence[Job],
     *,
-    task: Callable[[Job], object],
+    make_task: Callable[[Job], object],
     decide: Callable[[Job, Any], float | None],
     stop: threading.Event,
     clock: Clock,
     pace: float = 0.0,
-    turn: Callable[[], None] = lambda: None,
+    each_turn: Callable[[], None] = lambda: None,
 ) -> None:
-    """Returns once every job is done, or soon after `stop` is set; `settings.heavy_workers` work at a time, at low priority.
+    """Return once every job is done, or soon after `stop` is set; `settings.heavy_workers` work at a time, at low priority.
 
-    `task` makes what a worker is given for a job, `decide` takes its answer (None: the worker died) and says in how many seconds
-    to try again, None when the job is done. Jobs start at least `pace` seconds apart. `turn` is called ten times a second.
+    `make_task` makes a worker's task for a job. `decide` takes the answer (None: the worker died) and returns in how many seconds
+    to try again, None when the job is done. Jobs start at least `pace` seconds apart. `each_turn` is called ten times a second.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     pool = WorkerPool(settings, inbox.put)
@@ -43,9 +45,9 @@ def work(
             while due and max(due[0][0], start) <= now and (worker := pool.idle(Lane.HEAVY)) is not None:
                 _, number = heapq.heappop(due)
                 running[id(worker)] = number
-                pool.give(worker, task(jobs[number]))
+                pool.give(worker, make_task(jobs[number]))
                 start = now + pace
-            turn()
+            each_turn()
             try:
                 answered: Answered = inbox.get(timeout=TURN)
             except queue.Empty:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every repository of a mirror compared with the master at the same sequence: heads, phases, bookmarks, markers, pushlog, all.
 
-Nothing is locked on either side and pushes go on meanwhile. A difference at the same event is told once two looks in a row found
-it; a repository that is behind, ahead, missing, unreadable, another one or out of reach is looked at again for `patience` seconds
-before that is told. One that is deleted, or no longer carried, meanwhile is passed over. So whatever is told is so.
+Nothing is locked on either side and pushes go on meanwhile. A difference at the same event is reported once two comparisons found
+it, one after the other. A repository that is behind, ahead, missing, unreadable, another one or out of reach is compared again
+for `patience` seconds before that is reported. One that is deleted meanwhile, or no longer carried, is skipped. So every report
+is true.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,17 +31,21 @@ COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome"
 DIFFERING = Gauge(
     "vcsreplicator_verify_differing_repositories", "Repositories that differ, in the last round", ["mirror"]
 )
+# Seconds after which a round that failed begins again.
 RETRY = 5.0
+# What does not pass by itself.
+NEEDS_OPERATOR = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
 logger = structlog.get_logger()
 
-Told = Callable[[Verdict], None]
+Report = Callable[[Verdict], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
-    """Times are seconds. `workers` look at a time, looks begin at least `pace` apart, rounds of `run` at least `rest` apart.
+    """Times are seconds. `workers` compare at a time; comparisons begin at least `pace`, rounds of `run` at least `rest` apart.
 
-    `patience` is how long a mirror may need to catch up before that is told, `again` the time between two looks.
+    `patience` is how long a mirror may be behind before that is reported, `again` the time between two comparisons of one
+    repository.
     """
 
     workers: int = 1
@@ -57,11 +63,11 @@ class _VerifyJob:
     state: RepositoryState
     since: float | None = None
     before: str = ""
-    is_over: bool = False
+    is_gone: bool = False
 
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
-    """What the mirror must have, by path; with `paths` only those."""
+    """Return what the mirror must have, by path; with `paths` only those."""
     wanted = (state for state in picture.states.values() if not paths or state.path in paths)
     return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
 
@@ -77,53 +83,53 @@ def compare(
     events: Log,
     options: VerifySettings,
     *,
-    told: Told,
+    report: Report,
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
 ) -> None:
-    """One round over the mirror's repositories (or those at `paths`); `told` gets one verdict for each."""
+    """Compare all repositories of the mirror (or those at `paths`) once; `report` gets one verdict for each."""
     follower = Follower(events)
     try:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
 
-        def task(job: _VerifyJob) -> Look:
+        def make_task(job: _VerifyJob) -> Look:
             if job.since is not None:  # it may have been renamed or deleted since
                 picture = follower.update()
                 job.state = picture.states.get(job.state.repository, job.state)
-                job.is_over = not must_have(picture, settings.name, job.state)
+                job.is_gone = not must_have(picture, settings.name, job.state)
             return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
 
         def decide(job: _VerifyJob, looked: Any) -> float | None:
-            return _decide(job, looked, settings.name, options, clock.monotonic(), told)
+            return _decide(job, looked, settings.name, options, clock.monotonic(), report)
 
         working = replace(settings, heavy_workers=options.workers)
-        crew.work(working, jobs, task=task, decide=decide, stop=stop, clock=clock, pace=options.pace)
+        crew.work(working, jobs, make_task=make_task, decide=decide, stop=stop, clock=clock, pace=options.pace)
     finally:
         follower.close()
 
 
 def _decide(
-    job: _VerifyJob, looked: Looked | None, mirror: str, options: VerifySettings, now: float, told: Told
+    job: _VerifyJob, looked: Looked | None, mirror: str, options: VerifySettings, now: float, report: Report
 ) -> float | None:
-    """Tells the verdict, or says in how many seconds to look again."""
+    """Report the verdict, or return in how many seconds to compare again."""
     state = job.state
-    if job.is_over:
+    if job.is_gone:
         return None
     outcome, note, seq = _outcome(looked)
     if outcome is not ComparisonOutcome.EQUAL:
         is_first = job.since is None
         job.since = now if job.since is None else job.since
-        is_settled = outcome is ComparisonOutcome.DIFFERS and looked is not None and _is_one(looked)
-        is_sure = job.before == note if is_settled else now - job.since >= options.patience
+        is_difference = outcome is ComparisonOutcome.DIFFERS and looked is not None and _is_same_repository(looked)
+        is_sure = job.before == note if is_difference else now - job.since >= options.patience
         job.before = note
         if is_first or not is_sure:
             return options.again
-    told(Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note))
+    report(Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note))
     return None
 
 
-def _is_one(looked: Looked) -> bool:
+def _is_same_repository(looked: Looked) -> bool:
     """Whether both sides could be read and are the same repository."""
     here, there = looked.here, looked.there
     return here is not None and there is not None and here.repository == there.repository
@@ -131,7 +137,7 @@ def _is_one(looked: Looked) -> bool:
 
 def _outcome(looked: Looked | None) -> tuple[ComparisonOutcome, str, int]:
     if looked is None:
-        return ComparisonOutcome.UNREACHABLE, "the process that looked died", 0
+        return ComparisonOutcome.UNREACHABLE, "the worker process died", 0
     seq = looked.here.seq if looked.here else 0
     if looked.there is None:
         return ComparisonOutcome.UNREACHABLE, looked.problem, seq
@@ -145,14 +151,14 @@ def run(
     events: Log,
     options: VerifySettings,
     *,
-    told: Told = lambda verdict: None,
+    report: Report = lambda verdict: None,
     stop: threading.Event,
     ready: Callable[[], None],
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
-    """Compares round after round until `stop` is set; what is wrong becomes a log line and a metric.
+    """Compare round after round until `stop` is set; what is wrong becomes a log line and a metric.
 
-    A round that fails is told and begun again.
+    A round that fails is logged and begins again.
     """
     ready()
     while not stop.is_set():
@@ -161,11 +167,11 @@ def run(
         def count(verdict: Verdict) -> None:
             counts[verdict.outcome] += 1  # noqa: B023
             COMPARED.labels(verdict.mirror, verdict.outcome.value).inc()
-            tell(verdict)
-            told(verdict)
+            _log(verdict)
+            report(verdict)
 
         try:
-            compare(settings, events, options, told=count, stop=stop, clock=clock)
+            compare(settings, events, options, report=count, stop=stop, clock=clock)
         except Unavailable as error:
             logger.warning("log unavailable", reason=str(error))
             stop.wait(RETRY)
@@ -179,16 +185,12 @@ def run(
         stop.wait(max(0.0, began + options.rest - clock.monotonic()))
 
 
-def tell(verdict: Verdict) -> None:
-    """A log line for whoever must act."""
+def _log(verdict: Verdict) -> None:
+    """Log a verdict on which an operator must act as an error, one that may pass as a warning."""
     if verdict.outcome is ComparisonOutcome.EQUAL:
         return
-    speak = (
-        logger.error
-        if verdict.outcome in (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
-        else logger.warning
-    )
-    speak(
+    logger.log(
+        logging.ERROR if verdict.outcome in NEEDS_OPERATOR else logging.WARNING,
         "not equal",
         mirror=verdict.mirror,
         repository=verdict.repository,
