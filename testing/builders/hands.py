@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An aggregation that is fed by hand: no log, no clock, no thread."""
 
-from collections.abc import Callable, Collection, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from hgext.vcsreplicator.aggregator.aggregation import Aggregation, RecordOutcome
 from hgext.vcsreplicator.log import (
@@ -24,6 +25,8 @@ from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, R
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 
+# Nothing is looked for a second time.
+WHOLE = {0: sys.maxsize}
 START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
 
 
@@ -41,7 +44,7 @@ class Hands:
         self.silence = Silence(self.now)
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
-        self.core = Aggregation(roster, self.positions, limit=limit)
+        self.core = Aggregation(roster, self.positions, limit=limit, whole=WHOLE)
         self.core.loaded(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
         self._events: list[Record] = []
@@ -71,7 +74,7 @@ class Hands:
 
     def read_again(self) -> None:
         """All events before the position."""
-        self.core.begin_again(0)
+        self.core.begin_again(0, self._offsets[EVENTS])
         for record in [record for record in self._events if record.offset < self.positions[EVENTS, 0]]:
             self.take(self.core.passed, record)
         self.core.end_again(0, self.now)
@@ -106,8 +109,8 @@ class Hands:
         self.positions.update(batch.positions)
         self._write(batch.messages)
 
-    def restart(self, *, whole: Collection[int] | None = None) -> None:
-        """Another aggregation from what was written; what it has not read before its positions is in all but `whole`."""
+    def restart(self, *, whole: Mapping[int, int] = WHOLE) -> None:
+        """Another aggregation from what was written; `whole` has what counts as read from its beginning."""
         roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.core.roster
         acks = [ack for repository in self.core.repositories.values() for ack in repository.acks.values()]
         self.core = Aggregation(roster, self.positions, whole=whole)

@@ -14,7 +14,9 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rewound, Unavailable
 
 TopicPartition = tuple[str, int]
-Copy = tuple[dict[TopicPartition, dict[int, Record]], dict[TopicPartition, int], dict[tuple[str, int, str | None], int]]
+MemoryCopy = tuple[
+    dict[TopicPartition, dict[int, Record]], dict[TopicPartition, int], dict[tuple[str, int, str | None], int]
+]
 
 
 class MemoryLog:
@@ -97,14 +99,14 @@ class MemoryLog:
             places = [place for place in self._records if place[0] == topic]
             return [record for place in places for record in self._records[place].values()]
 
-    def copied(self, topic: str) -> "Copy":
+    def copied(self, topic: str) -> MemoryCopy:
         """What the topic holds now."""
         with self._changed:
             places = [(topic, partition) for partition in range(self.partitions(topic))]
             newest = {key: at for key, at in self._newest.items() if key[0] == topic}
             return {place: dict(self._records[place]) for place in places}, {p: self._ends[p] for p in places}, newest
 
-    def restore(self, topic: str, copy: "Copy") -> None:
+    def restore(self, topic: str, copy: MemoryCopy) -> None:
         """The topic is as it was when this was copied; what was stored elsewhere stays."""
         records, ends, newest = copy
         with self._changed:

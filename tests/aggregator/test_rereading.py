@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
-from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
+from hgext.vcsreplicator.aggregator.rereading import Rereading
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
+from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -134,3 +136,90 @@ def test_what_is_read_again_holds_up_neither_other_partitions_nor_the_sign_of_li
             session.step(0.0)
     assert noticed(log, skipped) == list(range(1, 13))
     assert noticed(log, other) == [1, 2]
+
+
+# The log loses its newest records, and others fill their places before the aggregator's next read
+
+
+def other_history(log: MemoryLog, session: Session) -> Chain:
+    """Four events of another repository, all taken; the log then loses the last two."""
+    other = Chain("other")
+    send(log, other.take(4))
+    session.step(0.0)
+    assert session.core.positions[EVENTS, 0] == 4
+    log.lose(EVENTS, 0, 2)
+    return other
+
+
+def test_a_gap_where_the_log_was_filled_anew_is_no_loss_until_the_partition_is_read_again() -> None:
+    clock, log = installation()
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        other, chain = other_history(log, session), Chain("x")
+        send(log, [*chain.take(1), *other.events[2:], *chain.take(1)])  # the first stands before the position
+        ack(log, chain)
+        for _ in range(4):
+            session.step(0.0)
+        assert noticed(log, chain) == [1, 2]
+        assert log.records(ERRORS) == []
+
+
+def test_the_adoption_that_stands_where_the_log_was_filled_anew_is_found() -> None:
+    clock, log = installation()
+    old, new = Chain("x"), Chain("x", incarnation=2)
+    new.repository = old.repository
+    send(log, old.take(2))
+    ack(log, old)
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)
+        session.step(0.0)
+        log.lose(EVENTS, 0, 1)
+        send(log, [new.next(Type.SYNC, detail={"reason": "adopted"}), *new.take(2)])
+        ack(log, new)
+        for _ in range(4):
+            session.step(0.0)
+        assert noticed(log, old) == [1, 2, 1, 2, 3]
+        assert log.records(ERRORS) == []
+
+
+def test_events_that_stand_where_the_log_was_filled_anew_are_found_by_the_levels_of_mirrors() -> None:
+    clock, log = installation()
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        other, chain = other_history(log, session), Chain("x")
+        send(log, [*chain.take(2), *other.events[2:]])
+        ack(log, chain)
+        for _ in range(4):
+            clock.advance(SETTINGS.beat)
+            session.step(0.0)
+        assert noticed(log, chain) == [1, 2]
+        assert log.records(ERRORS) == []
+
+
+def test_a_history_that_was_never_adopted_makes_the_log_read_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = installation()
+    chain, foreign, read_again = Chain("x"), Chain("x", incarnation=2), []
+    foreign.repository = chain.repository
+    begin = Rereading.begin
+    monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        send(log, chain.take(1))
+        session.step(0.0)
+        for _ in range(5):
+            send(log, foreign.take(1))
+            session.step(0.0)
+    assert read_again == [0]
+
+
+def test_a_log_whose_oldest_records_expired_is_not_read_again_for_each_repository(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
+    clock, log = installation()
+    chains = [Chain(name) for name in "abc"]
+    for chain in chains:
+        chain.take(2)
+        send(log, chain.take(1))
+    ack(log, *chains)
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        for _ in range(4):
+            session.step(0.0)
+    assert [noticed(log, chain) for chain in chains] == [[3], [3], [3]]

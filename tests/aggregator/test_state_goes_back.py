@@ -104,6 +104,24 @@ def test_a_state_from_before_an_adoption_takes_no_public_sequence_back() -> None
     assert (here.state(new).retired, here.state(new).base) == ((chain.incarnation,), 4)
 
 
+@pytest.mark.parametrize("leaves", [Type.DELETED, Type.RENAMED])
+def test_a_successor_waits_for_a_repository_whose_state_was_lost(leaves: Type) -> None:
+    here, chain, new = Installation(), Chain("x"), Chain("x", generation=2)
+    here.step()
+    older = here.log.copied(STATE)
+    send(here.log, chain.take(2))
+    if leaves is Type.RENAMED:
+        chain.path = "elsewhere"
+    send(here.log, [chain.next(leaves), *chain.take(leaves is Type.RENAMED)])
+    here.step()
+    here.restart(lambda: here.log.restore(STATE, older))
+    send(here.log, new.take(2))
+    here.step(new)
+    assert here.told() == []
+    here.step(chain, new)
+    assert here.told()[-1] == ("x", 2, None)
+
+
 def test_a_state_that_went_back_under_a_running_aggregator_is_written_again() -> None:
     here, chain, other = Installation(), Chain("x"), Chain("other")
     send(here.log, [*chain.take(3), *other.take(1)])

@@ -23,7 +23,7 @@ Rules of this file:
 """
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, NewRecord, Record
 from ..words import roster as rosters
@@ -61,9 +61,10 @@ class Aggregation:
     """All repositories, levels and the roster of one installation; used by one thread.
 
     `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset; in `acks`, up to
-    where unreadable levels are recorded. `whole` are the partitions of `events` that were read from their beginning up to there, so
-    that what is missing in them is lost; all of them if nothing is said. `lost` counts by repository what was found to be. A batch
-    holds at most about `limit` notices, or BATCH_BYTES.
+    where unreadable levels are recorded. `whole` has the partitions of `events` that are read from their beginning, with their end
+    at that time: what is missing before this offset is lost. From there on the log may have lost records and filled their places,
+    so the partition is read again before anything counts as lost. `lost` counts by repository what was found to be. A batch holds
+    at most about `limit` notices, or BATCH_BYTES.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class Aggregation:
         *,
         limit: int = 1000,
         poison: Poison | None = None,
-        whole: Collection[int] | None = None,
+        whole: Mapping[int, int] | None = None,
     ) -> None:
         self.roster = roster
         self.poison = poison or Poison()
-        self.whole = {partition for _, partition in positions} if whole is None else set(whole)
+        self.whole = dict(whole or {})
         self.lost: dict[str, int] = {}
         self.limit = limit
         self.positions = dict(positions)
@@ -90,6 +91,7 @@ class Aggregation:
         self._stored_newer: list[Record] = []
         self._kept: set[tuple[str, int, int]] = set()
         self._unsettled: dict[str, Record] = {}
+        self._foreign: set[tuple[str, str]] = set()
         self._joining = Joining()
         self._is_loaded = False
         self._output = Outgoing(passed=dict(positions))
@@ -123,6 +125,8 @@ class Aggregation:
                 continue
             with blaming(repository.id):
                 repository.loaded()
+                if repository.state is not None:
+                    self.succession.note(repository.state)
         self._stored_newer.sort(key=lambda record: record.offset, reverse=True)
         self._is_loaded = True
         self._joining.survey(self.roster, self.repositories)
@@ -158,9 +162,12 @@ class Aggregation:
         """The partition of what `take_kept` takes next."""
         return self._stored_newer[-1].partition
 
-    def begin_again(self, partition: int) -> None:
-        """The partition is read from its beginning up to its position, by `passed`; what is not found there is lost."""
-        self.whole.add(partition)
+    def begin_again(self, partition: int, end: int) -> None:
+        """Reads the partition, which ends at `end`, from its beginning up to its position by `passed`.
+
+        What is not found there is lost.
+        """
+        self.whole[partition] = end
 
     def end_again(self, partition: int, now: float) -> None:
         """All of the partition up to its position was read again."""
@@ -471,11 +478,10 @@ class Aggregation:
             del self._unsettled[repository.id]
         if arrival is Arrival.REPEAT:
             return self._fill(repository, event, record, now) if repository.lacks(event) else RecordOutcome.REPEAT
-        is_other = repository.state is not None and event.incarnation != repository.state.incarnation
-        may_lack = arrival is Arrival.GAP or (arrival is Arrival.FORK and is_other)  # its adoption may have been passed
-        if may_lack and record.partition not in self.whole:
+        if self._may_lack(repository, event, arrival) and not self._is_read_whole(record):
             return RecordOutcome.MISSING
         if arrival not in TAKEN:
+            self._foreign.add((repository.id, event.incarnation))
             if is_again:
                 self._unsettled[repository.id] = record
             else:
@@ -498,6 +504,19 @@ class Aggregation:
         if self._joining and (arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED)):
             self._joining.survey(self.roster, self.repositories)
         return RecordOutcome.TAKEN
+
+    def _may_lack(self, repository: Repository, event: Event, arrival: Arrival) -> bool:
+        """Whether the log may have events before this one that were never taken: those of a gap, or the adoption of its history."""
+        if arrival is not Arrival.FORK:
+            return arrival is Arrival.GAP
+        assert repository.state is not None
+        pair = repository.id, event.incarnation
+        return event.incarnation != repository.state.incarnation and pair not in self._foreign
+
+    def _is_read_whole(self, record: Record) -> bool:
+        """Whether the partition was read from its beginning when it had this record already, or a stored one is taken."""
+        end = self.whole.get(record.partition)
+        return end is not None and (record.offset < end or bool(self._stored_newer))
 
     def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         """Marks the repository; recorded before, it is not again."""

@@ -239,7 +239,7 @@ class Session:
 
     def _read_again(self, partitions: set[int]) -> None:
         """Reads these to the end before anything else happens, which is for the start alone."""
-        for partition in sorted(partitions - self.core.whole):
+        for partition in sorted(partitions - self.core.whole.keys()):
             self._again.begin(partition)
         while self._again:
             self._again.slice(self._clock.now())
@@ -256,8 +256,10 @@ class Session:
             return
         if self._ahead and all(core.positions[place] >= end for place, end in self._seen.items()):
             proven = {key: at for key, at in self._ahead.items() if core.is_ahead(*key, at)}
-            for partition in sorted({self._partition(name) for _, name in proven} - core.whole):
-                self._again.begin(partition)
+            doubtful = {self._partition(key[1]) for key in proven.keys() - self._doubted.keys()}
+            for partition in sorted(doubtful):
+                if core.whole.get(partition, -1) < self._seen[EVENTS, partition]:
+                    self._again.begin(partition)
             if self._again:
                 return
             for (mirror, name), at in proven.items():
@@ -422,7 +424,9 @@ def _count(batch: OutputBatch) -> None:
 def _load(log: Log, limit: int, poison: Poison | None, stop: threading.Event) -> Aggregation:
     """Everything the log knows but for the levels."""
     positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
-    whole = {partition for partition, at in log.beginnings(EVENTS).items() if positions[EVENTS, partition] <= at}
+    ends = log.ends(EVENTS)
+    beginnings = log.beginnings(EVENTS)
+    whole = {partition: ends[partition] for partition, at in beginnings.items() if positions[EVENTS, partition] <= at}
     core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison, whole=whole)
     is_known, newest = False, None
     for record in _whole(log, (STATE, PENDING), {}, stop):

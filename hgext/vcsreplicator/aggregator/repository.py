@@ -204,15 +204,17 @@ class Repository:
         self.state = replace(self.state, released=released, noticed=noticed, stays=stays)
 
     def _state_of_queue(self) -> RepositoryState | None:
-        held = sorted((held for held in self.queue if held.known()), key=lambda held: held.seq)
-        if not held:
+        """The state after all that is stored of the newest history, each event of which may have left a path."""
+        events = [held.event for held in sorted(self.queue, key=lambda held: held.seq) if held.known()]
+        if not events:
             return self.state
-        newest, before = held[-1].event, held[0].seq - 1
-        if self.state is not None and newest.incarnation == self.state.incarnation:
-            return follow(self.state, newest, Arrival.NEXT, 0) if newest.seq > self.state.seq else self.state
-        if self.state is not None:
-            return replace(follow(self.state, newest, Arrival.ADOPTED, 0), released=before, noticed=before)
-        return replace(follow(None, held[-1].event, Arrival.FIRST, 0), released=before, noticed=before)
+        state, history = self.state, [event for event in events if event.incarnation == events[-1].incarnation]
+        if state is None or state.incarnation != history[0].incarnation:
+            state = follow(state, history[0], Arrival.FIRST if state is None else Arrival.ADOPTED, 0)
+        for event in history:
+            if event.seq > state.seq:
+                state = follow(state, event, Arrival.NEXT, 0)
+        return state
 
     def drop_broken(self) -> HeldEvent:
         """Takes out and returns what stands next to be decided and cannot be read."""

@@ -2,8 +2,8 @@
 """Partitions of `events` are read again, from their beginning up to the position, because something before it was never taken.
 
 A slice at a time, between the other work: meanwhile other partitions, levels and notices go on, and the service beats and stops.
-What comes behind the position of such a partition waits, because it may not follow what is known before the end. Each partition
-is read once in a session: then nothing of it is missing that the log still has.
+What comes behind the position of such a partition waits, because it may not follow what is known before the end. A partition is
+read again only for what the log took after the last time: then nothing of it is missing that the log still has.
 """
 
 from collections.abc import Callable
@@ -46,9 +46,10 @@ class Rereading:
         """The partition is read from now on."""
         place = (EVENTS, partition)
         end, start = self._core.positions[place], self._log.beginnings(EVENTS)[partition]
+        newest = max(end, self._log.ends(EVENTS)[partition])
         logger.warning("events are read again", partition=partition, count=end - start)
         self._readers[partition], self._ends[partition] = self._log.reader({place: start}), end
-        self._core.begin_again(partition)
+        self._core.begin_again(partition, newest)
 
     def slice(self, now: float) -> list[int]:
         """Takes some records of each; the partitions that are done, which is so too if the log ends before it should."""
