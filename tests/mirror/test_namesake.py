@@ -15,7 +15,6 @@ from hgext.vcsreplicator.mirror.arrivals import Broken
 from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.service import _retry
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import read_whole
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
 from hgext.vcsreplicator.words.levels import Beat
 from hgext.vcsreplicator.words.shape import to_json
@@ -127,15 +126,3 @@ def test_a_start_while_the_log_loses_records_reads_again(error: Exception) -> No
         return answer
 
     assert _retry(threading.Event(), ask) == "read"
-
-
-def test_a_topic_is_read_whole_though_its_end_is_behind_where_it_was(log: Log) -> None:
-    beat(log, OURS)
-
-    class Shrunk(Seen):
-        def ends(self, topic: str) -> Any:
-            found = super().ends(topic)
-            return {0: BEYOND} if self.ends_asked == 1 else found
-
-    newest, position = read_whole(cast(Log, Shrunk(log)), ACKS, threading.Event())
-    assert (set(newest), position) == ({"alpha"}, 1)

@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two mirrors of one name would take each other's levels for their own: the second refuses to start.
+"""Two mirrors of one name would take each other's acks for their own: the second one refuses to start.
 
-Each beat carries the instance that gives it: a number kept in the mirror's folder, and the machine's name. A restart with the same
-folder on the same machine is the same instance and begins at once. Another one waits whether the former still gives beats, and
-takes over when it is silent. If both began at the same moment, both find out, and the one with the greater instance ends.
+Each beat names the instance that gives it: a number kept in the mirror's folder, and the machine's name. A restart with the same
+folder on the same machine is the same instance and begins at once. Another one waits to see whether the former still gives beats,
+and takes over if it is silent. If both began at the same moment, both find out, and the one with the greater instance ends.
 """
 
 import contextlib
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from ..log import ACKS, Log, Reader
+from ..log.table import ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Beat
 from ..words.shape import from_json
 from .arrivals import Broken
 from .settings import MirrorSettings
 
-_PATIENCE = 3  # beats
-_LOOK = 1.0  # seconds
+# How many beats a mirror that lives gives for certain while another one waits.
+PATIENCE_BEATS = 3
 logger = structlog.get_logger()
 
 
 def instance_of(folder: Path) -> str:
-    """The instance that works with this folder on this machine; made at the first call. Raises BadConfig."""
+    """Return the instance that works with this folder on this machine; made at the first call. Raises BadConfig."""
     file = folder / "instance"
     try:
         if not file.exists():
@@ -42,100 +42,90 @@ def instance_of(folder: Path) -> str:
 
 
 class Namesakes:
-    """Looks for beats of this mirror's name that another instance gives, from a position in `acks` on; a thread while it runs."""
+    """Finds beats of this mirror's name that another instance gives, from a position in `acks` on; a thread while it runs."""
 
-    def __init__(self, settings: MirrorSettings, instance: str, source: Log, position: int) -> None:
-        self._settings, self._instance, self._log = settings, instance, source
+    def __init__(self, settings: MirrorSettings, instance: str, log: Log, position: int) -> None:
+        self._settings, self._instance, self._log = settings, instance, log
         self._position = position
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def wait(self, last: bytes | None, stop: threading.Event) -> None:
-        """Returns once no other mirror has this name, or `stop` is set; raises BadConfig if one has. `last`: the newest beat.
+        """Return once no other mirror has this name, or `stop` is set; raises BadConfig if one has. `last`: the newest beat.
 
-        How old that one is only the clock of the machine that gave it could tell: whether another follows is waited for.
+        Only the clock of the machine that gave that beat could say how old it is, so the mirror waits whether another one follows.
         """
-        former = self._other(last)
+        former = self._read_beat(last)
         if former is None:
             return
         logger.warning("waits for a mirror of the same name to be silent", instance=former.instance)
-        other, is_known = None, False
-        while not is_known and not stop.is_set():
-            stop.wait(_PATIENCE * self._settings.beat_interval)
+        while not stop.wait(PATIENCE_BEATS * self._settings.beat_interval):
             try:
-                other, is_known = self._since(stop), True
+                with contextlib.closing(self._open_reader()) as reader:
+                    other = self._find_other(reader, stop)
             except Expired as error:
-                self._skip(error)
-        if other is not None and not stop.is_set():
-            raise self._refusal(other)
+                self._skip_to_end(error)
+                continue
+            if other is not None:
+                raise self._refusal(other)
+            return
 
-    def _since(self, stop: threading.Event) -> Beat | None:
-        """A beat of another instance between the position and the end."""
-        reader, end = self._log.reader({(ACKS, 0): self._position}), self._log.ends(ACKS)[0]
-        try:
-            other = self._newest(reader)
-            while other is None and self._position < end and not stop.is_set():
-                other = self._newest(reader)
-            return other
-        finally:
-            reader.close()
+    def watch(self, report: Callable[[object], None]) -> None:
+        """Report from now on if this mirror must end because of another one."""
+        threading.Thread(target=self._watch, args=(report,), name="namesakes", daemon=True).start()
 
-    def _skip(self, error: Expired) -> None:
-        """Goes on at the end: who lives gives another beat, and an older one may be that of who does not."""
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+
+    def _watch(self, report: Callable[[object], None]) -> None:
+        lost: Expired | None = None
+        while not self._stop.wait(self._settings.beat_interval):
+            try:
+                if lost is not None:
+                    self._skip_to_end(lost)
+                    lost = None
+                with contextlib.closing(self._open_reader()) as reader:
+                    self._refuse_others(reader)
+            except Expired as error:
+                lost = error
+            except (Unavailable, ReadStopped):
+                continue
+            except Exception as error:
+                report(Broken(error=error))
+                return
+
+    def _refuse_others(self, reader: Reader) -> None:
+        """Read every beat until stopped; raises BadConfig once this mirror must end because of another one."""
+        while not self._stop.is_set():
+            other = self._find_other(reader, self._stop)
+            if other is not None and other.instance < self._instance:
+                raise self._refusal(other)
+            if other is not None:
+                logger.error("another mirror has this name", instance=other.instance)
+            self._stop.wait(self._settings.beat_interval)
+
+    def _open_reader(self) -> Reader:
+        return self._log.reader({(ACKS, 0): self._position})
+
+    def _skip_to_end(self, error: Expired) -> None:
+        """Go on at the end: a mirror that lives gives another beat, and an older one may be of a mirror that does not."""
         logger.warning("beats lost", reason=str(error))
         self._position = self._log.ends(ACKS)[0]
 
-    def watch(self, arrived: Callable[[object], None]) -> None:
-        """From now on tells the inbox if this mirror must end because of another one."""
-        self._thread = threading.Thread(target=self._watch, args=(arrived,), name="namesakes", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._stop.set()
-
-    def _watch(self, arrived: Callable[[object], None]) -> None:
-        reader: Reader | None = None
-        lost: Expired | None = None
-        while not self._stop.wait(self._settings.beat_interval):
-            other = None
-            try:
-                if lost is not None:
-                    self._skip(lost)
-                    lost = None
-                reader = reader or self._log.reader({(ACKS, 0): self._position})
-                other = self._newest(reader)
-            except Expired as error:
-                lost = error
-                _closed(reader)
-                reader = None
-            except Unavailable:
-                _closed(reader)
-                reader = None
-            except Exception as error:
-                arrived(Broken(error=error))
-                break
-            if other is not None and other.instance < self._instance:
-                arrived(Broken(error=self._refusal(other)))
-                break
-            if other is not None:
-                logger.error("another mirror has this name", instance=other.instance)
-        _closed(reader)
-
-    def _newest(self, reader: Reader) -> Beat | None:
-        """A beat of another instance among what came since the last look; looks for a moment, however much there is."""
-        found, end = None, time.monotonic() + _LOOK
-        while time.monotonic() < end and (records := reader.poll(0.05, limit=5000)):
-            beats = [self._other(record.value) for record in records if record.key == self._settings.name]
-            found = next((beat for beat in beats if beat is not None), found)
+    def _find_other(self, reader: Reader, stop: threading.Event) -> Beat | None:
+        """Read on to the end, and return the newest beat of another instance."""
+        found = None
+        for record in read_on(self._log, reader, stop=stop):
+            if record.key == self._settings.name:
+                found = self._read_beat(record.value) or found
         self._position = reader.positions()[ACKS, 0]
         return found
 
-    def _other(self, value: bytes | None) -> Beat | None:
-        """The beat, if it is another instance's."""
+    def _read_beat(self, value: bytes | None) -> Beat | None:
+        """Return the beat if another instance gave it."""
         try:
             beat = None if value is None else from_json(Beat, value)
-        except Exception:  # whatever is wrong with it, it is no beat
+        except Exception:  # what cannot be read is no beat
             return None
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 
@@ -144,9 +134,3 @@ class Namesakes:
         return BadConfig(
             f"mirror.{self._settings.name}: another mirror of this name works on {machine}; stop it, or give this one another name"
         )
-
-
-def _closed(reader: Reader | None) -> None:
-    if reader is not None:
-        with contextlib.suppress(Unavailable):
-            reader.close()

@@ -6,7 +6,7 @@ import os
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
+from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import Clock
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Ack
@@ -24,7 +25,7 @@ from .namesake import Namesakes, instance_of
 from .notes import Notes
 from .pool import Answered, Lane, WorkerPool
 from .settings import MirrorSettings
-from .sources import Source, read_whole
+from .sources import Source
 from .supervision.supervisor import Supervisor
 from .task import READY, FoundRepository, Scan
 from .writer import AckWriter
@@ -60,30 +61,30 @@ def _follow(
     clock: Clock,
 ) -> None:
     positions = _retry(stop, lambda: _read_positions(settings, log))
-    acks = _retry(stop, lambda: read_whole(log, ACKS, stop))
-    roster = _retry(stop, lambda: read_whole(log, ROSTER, stop))
     # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
-    states = _retry(stop, lambda: read_whole(log, STATE, stop))
-    if positions is None or acks is None or roster is None or states is None:
+    table = _retry(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
+    if positions is None or table is None:
         return
     instance = instance_of(Path(settings.folder))
-    namesakes = Namesakes(settings, instance, log, acks[1])
-    _retry(stop, lambda: namesakes.wait(acks[0].get(settings.name), stop))
-    own_acks = _read_own_acks(settings, acks[0])
+    namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
+    _retry(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
+    own_acks = _read_own_acks(settings, table)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put)
     supervisor = Supervisor(
         settings, log, notes, clock, positions, inbox=inbox, pool=pool, writer=writer, instance=instance
     )
-    supervisor.control.load_roster(roster[0].get(ROSTER_KEY))
-    control_reader = Source(log, {(ROSTER, 0): roster[1], (STATE, 0): states[1]}, inbox.put)
+    supervisor.control.load_roster(table.value(ROSTER, ROSTER_KEY))
+    control = [(ROSTER, 0), (STATE, 0)]
+    control_reader = Source(log, {place: table.positions[place] for place in control}, inbox.put)
     try:
         found = _scan(pool, inbox, stop)
         if found is None:
             return
         supervisor.startup.adopt_all(found, own_acks)
-        for key, value in states[0].items():
-            supervisor.control.load_state(key, value)
+        for (topic, key), record in table.records.items():
+            if topic == STATE and record.value is not None:
+                supervisor.control.load_state(key, record.value)
         supervisor.startup.prune_deletions(own_acks)
         pool.fill()
         writer.start()
@@ -125,14 +126,14 @@ def _read_positions(settings: MirrorSettings, log: Log) -> dict[int, int]:
     return {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)}
 
 
-def _read_own_acks(settings: MirrorSettings, newest: Mapping[str, bytes]) -> dict[str, Ack]:
+def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
     """Return this mirror's newest acks by repository; one that cannot be read is left out: its content is found again."""
     prefix = f"{settings.name}/"
     acks = {}
-    for key, value in newest.items():
-        if key.startswith(prefix):
+    for (topic, key), record in table.records.items():
+        if topic == ACKS and key.startswith(prefix):
             try:
-                acks[key.removeprefix(prefix)] = from_json(Ack, value)
+                acks[key.removeprefix(prefix)] = from_json(Ack, record.value or b"")
             except Exception as error:
                 logger.error("ack not understood", key=key, reason=str(error)[:300])
     return acks
@@ -166,6 +167,8 @@ def _retry(stop: threading.Event, ask: Callable[[], T]) -> T | None:
     while not stop.is_set():
         try:
             return ask()
+        except ReadStopped:
+            return None
         except (Unavailable, Expired) as error:
             attempt += 1
             logger.warning("log unavailable", reason=str(error), attempt=attempt)

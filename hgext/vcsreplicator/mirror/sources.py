@@ -128,27 +128,3 @@ class Source:
                 if name == topic and (is_rewound or not beginnings[partition] <= position <= ends[partition]):
                     self._positions[topic, partition] = skipped[topic, partition] = beginnings[partition]
         self._report(Skipped(positions={place: at for place, at in skipped.items() if place[0] == EVENTS}))
-
-
-def read_whole(source: Log, topic: str, stop: threading.Event) -> tuple[dict[str, bytes], int]:
-    """The newest value of each key of a compacted topic now, values that are tombstones left out; and where to read on."""
-    ends = source.ends(topic)
-    positions = {(topic, partition): offset for partition, offset in source.beginnings(topic).items()}
-    newest: dict[str, bytes] = {}
-    reader = source.reader(positions)
-    try:
-        while not stop.is_set() and any(
-            reader.positions().get((topic, partition), 0) < end for partition, end in ends.items()
-        ):
-            records = reader.poll(POLL, limit=5000)
-            if not records:  # a log that lost records ends earlier now, and may never come so far
-                ends = {partition: min(end, ends[partition]) for partition, end in source.ends(topic).items()}
-            for record in records:
-                if record.key is None:
-                    continue
-                newest.pop(record.key, None)
-                if record.value is not None:
-                    newest[record.key] = record.value
-        return newest, reader.positions().get((topic, 0), 0)
-    finally:
-        reader.close()

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import ERRORS, EVENTS, ROSTER, STATE, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror import metrics
 from hgext.vcsreplicator.mirror.service import _read_own_acks
 from hgext.vcsreplicator.mirror.supervision import records
@@ -186,4 +187,6 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
 
 @pytest.mark.parametrize("value", [b"\xff", b'{"applied":' + b"9" * 400 + b"}", b'{"served_at":1e999}'])
 def test_a_level_of_its_own_that_a_mirror_cannot_read_is_passed_over_at_the_start(bench: Bench, value: bytes) -> None:
-    assert _read_own_acks(bench.settings, {f"alpha/{'e' * 32}": value}) == {}
+    key = f"alpha/{'e' * 32}"
+    bench.log.append([NewRecord(topic=ACKS, key=key, value=value)])
+    assert _read_own_acks(bench.settings, read_table(bench.log, ACKS)) == {}
