@@ -21,8 +21,8 @@ from hgext.vcsreplicator.words.shape import to_json
 from testing.waiting import eventually
 
 OURS, OTHER = "ffff@here", "aaaa@there"
+# A position that the log had before it lost its newest records.
 BEYOND = 1000
-"""A position that the log had before it lost its newest records."""
 
 
 @pytest.fixture

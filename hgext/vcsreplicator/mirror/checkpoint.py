@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far a mirror is in one repository: written in the transaction that got it there, and the truth after any crash."""
+"""How far a mirror is in one repository: written in the transaction that applied it, and the truth after any crash."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,8 +9,10 @@ from ..words.event import NULL_NODE, Event
 from ..words.shape import from_json
 
 FILE, MAGIC = b"replicated.log", b"VRL1"
+# How many former incarnations are remembered.
 FORMER_KEPT = 16
-_LIMIT = 256 * 1024 * 1024  # a snapshot may move every bookmark
+# Bytes of a record: a snapshot may move every bookmark.
+_LIMIT = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +21,10 @@ class Checkpoint:
 
     `length` and `tip` are the mirror's own changelog then (unfiltered) and `push` its newest push id: what a release of this
     event shows. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
-    incarnations that this repository had before. `deleted`: this event was its deletion, its folder must go.
+    incarnations that this repository had before. `deleted`: this event was its deletion, and its folder must be removed.
     `moved` are the bookmarks that it set, moved or deleted, as they were before it (None: there was none): what a release of an
-    earlier event still shows. `hgrc` is the configuration that this event brought, which acts at its release. `stripping`: a
-    strip was begun; only the first `length` changesets are certain.
+    earlier event still shows. `hgrc` is the configuration that this event brought, which takes effect at its release.
+    `stripping`: a strip was begun, and only the first `length` changesets are certain.
     """
 
     repository: str
@@ -51,17 +53,17 @@ class Checkpoint:
         return event.seq <= self.seq
 
     def contradicts(self, told: tuple[int, str, str] | None) -> bool:
-        """Whether another event than this one has its sequence, or leads elsewhere: `told` are a sequence, an id and a digest."""
+        """Whether `told` (sequence, id, digest) is another event with this one's sequence."""
         return told is not None and told[0] == self.seq and told[1:] != (self.id, self.digest)
 
 
 def checkpoint_of(record: bytes) -> Checkpoint:
-    """The checkpoint in a record of the file; raises MalformedEvent."""
+    """Return the checkpoint in a record of the file; raises MalformedEvent."""
     return from_json(Checkpoint, record, limit=_LIMIT)
 
 
 def before_first(repository: str, incarnation: str, path: str, generation: int) -> Checkpoint:
-    """The checkpoint of a repository that has no event yet."""
+    """Return the checkpoint of a repository that has no event yet."""
     return Checkpoint(
         repository=repository,
         incarnation=incarnation,
@@ -78,7 +80,7 @@ def before_first(repository: str, incarnation: str, path: str, generation: int) 
 
 
 def with_former(checkpoint: Checkpoint, before: Checkpoint | None) -> Checkpoint:
-    """The checkpoint as the successor of `before`: a former incarnation of the repository is remembered."""
+    """Return the checkpoint with the former incarnations that `before` names."""
     if before is None or before.repository != checkpoint.repository:
         return checkpoint
     names = [*before.former, *([before.incarnation] if before.incarnation != checkpoint.incarnation else [])]

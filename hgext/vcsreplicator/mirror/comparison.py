@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What comparing a mirror's repository with the master's says. Pure.
+"""The comparison of a mirror's repository with the master's. Pure.
 
-Both sides are looked at while pushes go on, so most looks find them at different sequences, which says nothing: look again. Only
-at the same sequence can they differ.
+Both sides are read while pushes go on, so most comparisons find them at different sequences, which means nothing: compare again.
+Only at the same sequence can they differ.
 """
 
 import enum
@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """A repository after event `seq`. Hashes are SHA-256; `changesets` is over all nodes in order, `heads` over the sorted
-    heads, `phases` over the sorted roots of each, `markers` over the sorted binary markers, `pushlog` over its rows."""
+    """A repository after event `seq`, in SHA-256 hashes.
+
+    `changesets` is over all nodes in order, `heads` over the sorted heads, `phases` over the sorted roots of each, `markers` over
+    the sorted binary markers, `pushlog` over its rows.
+    """
 
     repository: str
     incarnation: str
@@ -28,8 +31,8 @@ class Fingerprint:
     pushlog: str
 
 
+# The members that must be equal at equal sequence.
 PARTS = ("id", "digest", "length", "changesets", "heads", "phases", "bookmarks", "markers", "pushlog")
-"""The members that must be equal at equal sequence."""
 
 
 class ComparisonOutcome(enum.StrEnum):
@@ -56,12 +59,12 @@ class Verdict:
 
 
 def differences(one: Fingerprint, other: Fingerprint) -> tuple[str, ...]:
-    """What differs between two fingerprints of the same sequence; nothing if they are equal."""
+    """Return what differs between two fingerprints of the same sequence."""
     return tuple(name for name in PARTS if getattr(one, name) != getattr(other, name))
 
 
 def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[ComparisonOutcome, str]:
-    """The outcome of one look at the mirror (None: it has no such repository) and at the master, and a note."""
+    """Return the outcome, and a note, for the mirror (None: it has no such repository) and the master."""
     if here is None:
         return ComparisonOutcome.MISSING, f"the master has {there.length} changesets, this mirror nothing"
     if here.repository != there.repository:
@@ -72,11 +75,9 @@ def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[ComparisonOutco
     if here.incarnation != there.incarnation:
         return ComparisonOutcome.BEHIND, f"incarnation {here.incarnation}, on the master {there.incarnation}"
     if here.seq != there.seq:
-        note = f"at event {here.seq}, the master at {there.seq}"
-        return (ComparisonOutcome.BEHIND if here.seq < there.seq else ComparisonOutcome.AHEAD), note
+        outcome = ComparisonOutcome.BEHIND if here.seq < there.seq else ComparisonOutcome.AHEAD
+        return outcome, f"at event {here.seq}, the master at {there.seq}"
     found = differences(here, there)
-    return (
-        (ComparisonOutcome.DIFFERS, f"at event {here.seq}: {', '.join(found)}")
-        if found
-        else (ComparisonOutcome.EQUAL, "")
-    )
+    if found:
+        return ComparisonOutcome.DIFFERS, f"at event {here.seq}: {', '.join(found)}"
+    return ComparisonOutcome.EQUAL, ""

@@ -29,7 +29,7 @@ logger = structlog.get_logger()
 
 
 def instance_of(folder: Path) -> str:
-    """Return the instance that works with this folder on this machine; made at the first call. Raises BadConfig."""
+    """Return this folder's instance, made at the first call. Raises BadConfig."""
     file = folder / "instance"
     try:
         if not file.exists():
@@ -50,9 +50,9 @@ class Namesakes:
         self._stop = threading.Event()
 
     def wait(self, last: bytes | None, stop: threading.Event) -> None:
-        """Return once no other mirror has this name, or `stop` is set; raises BadConfig if one has. `last`: the newest beat.
+        """Return once no other mirror has this name, or `stop` is set; raises BadConfig.
 
-        Only the clock of the machine that gave that beat could say how old it is, so the mirror waits whether another one follows.
+        Only the clock of the machine that gave the newest beat, `last`, could say how old it is: the mirror waits for another one.
         """
         former = self._read_beat(last)
         if former is None:
@@ -108,7 +108,7 @@ class Namesakes:
         return self._log.reader({(ACKS, 0): self._position})
 
     def _skip_to_end(self, error: Expired) -> None:
-        """Go on at the end: a mirror that lives gives another beat, and an older one may be of a mirror that does not."""
+        """Go on at the end: a mirror that lives gives another beat."""
         logger.warning("beats lost", reason=str(error))
         self._position = self._log.ends(ACKS)[0]
 

@@ -115,7 +115,7 @@ class Notes:
             self._database.execute(_FORGET, (repository,))
 
     def request_heal(self, repository: str, now: float) -> None:
-        """Keep an operator's request to heal the repository now, also for a reason that does not heal by itself."""
+        """Keep an operator's request to heal the repository now."""
         with _translated():
             self._database.execute(_REQUEST_HEAL, (repository, now))
 
@@ -149,7 +149,7 @@ def _detached(row: tuple[str, str, int, int, str, str, float, int]) -> Detached:
 
 
 def try_to_write(change: Callable[[], T]) -> T | None:
-    """Return what `change` returns; None and a log line if it fails: the mirror finds out again what it says."""
+    """Return what `change` returns; None if it fails, which does no lasting harm."""
     try:
         return change()
     except Unavailable as error:

@@ -28,7 +28,7 @@ class Step:
 
 
 class Claim(enum.StrEnum):
-    """What a claim to a folder comes to: the occupant makes room, the claimant waits without a URL, or an operator must decide."""
+    """The end of a claim to a folder: the occupant makes room, the claimant waits without a URL, or an operator must decide."""
 
     DISPLACE = "displace"
     WAIT = "wait"
@@ -67,7 +67,7 @@ def _first(event: Event) -> Step:
 
 
 def claim(path: str, generation: int, occupant: Checkpoint, *, is_leaving: bool) -> Claim:
-    """Who of two repositories gets a folder: the one that is released at `path` with `generation`, or the one that is there.
+    """Decide which repository gets a folder: the one released at `path`, or the occupant.
 
     The highest generation wins. One that was renamed away or deleted by an event that is applied `is_leaving`. Generations of two
     paths with one folder say nothing.
@@ -86,15 +86,15 @@ def _other_incarnation(event: Event, checkpoint: Checkpoint) -> Step:
 
 
 def _fork(event: Event, checkpoint: Checkpoint) -> Step:
-    told = f"event {event.id} with seq {event.seq} follows {event.previous}, this mirror has {checkpoint.id} with {checkpoint.seq}"
-    return trouble(Reason.FORK, told)
+    found = f"event {event.id} with seq {event.seq} follows {event.previous}, this mirror has {checkpoint.id} with {checkpoint.seq}"
+    return trouble(Reason.FORK, found)
 
 
 def skip(why: str) -> Step:
-    """Nothing to do, and why."""
+    """Return a step that does nothing, and why."""
     return Step(act=Act.SKIP, why=why)
 
 
 def trouble(reason: Reason, why: str) -> Step:
-    """The repository must be followed apart."""
+    """Return a step that detaches the repository."""
     return Step(act=Act.TROUBLE, why=why, reason=reason)

@@ -121,7 +121,7 @@ class WorkerPool:
             self.start(Lane.LIGHT)
 
     def idle(self, lane: Lane) -> Worker | None:
-        """Return an idle worker of the lane; without one, start another if the lane may have one more, and return None."""
+        """Return an idle worker of the lane; if there is none, start one if allowed."""
         for worker in [each for each in self.workers if each.is_ready and each.busy is None]:
             if worker.process.poll() is not None:
                 self._end(worker)
@@ -140,7 +140,7 @@ class WorkerPool:
         worker.requests.put(task)
 
     def freed(self, answered: Answered) -> None:
-        """Take that a worker is ready, has answered or died: it is idle now, or ends because it is dead or has done enough."""
+        """Take what a worker reported: it is idle now, or ends if it died or is worn out."""
         worker = answered.worker
         if answered.answer == READY:
             worker.is_ready, worker.is_slow = True, worker.is_killed
@@ -151,7 +151,7 @@ class WorkerPool:
             self._end(worker)
 
     def progress(self, worker: Worker) -> float:
-        """Return the worker's seconds of processor time, which grow while it makes progress; waiting for a disk uses none."""
+        """Return the worker's seconds of processor time; they grow while it makes progress."""
         try:
             times = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
             return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
@@ -159,7 +159,7 @@ class WorkerPool:
             return time.monotonic()
 
     def kill(self, worker: Worker) -> None:
-        """Kill a worker in the middle of its task; it is reported as died, one that waits for a disk when that answers."""
+        """Kill a worker in its task; it is reported as died, at once or when its disk answers."""
         worker.is_killed = True
         worker.process.kill()
 
@@ -204,7 +204,7 @@ def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
 
 
 def _environment(settings: MirrorSettings) -> dict[str, str]:
-    """Return the workers' environment: of the caller's what programs and credentials need, and one hgrc of ours."""
+    """Return an environment with what programs and credentials need, and our hgrc."""
     file = Path(settings.folder) / "worker.hgrc"
     file.parent.mkdir(parents=True, exist_ok=True)
     own = file.with_suffix(f".{os.getpid()}")  # others may be starting workers with the same file right now

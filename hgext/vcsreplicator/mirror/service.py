@@ -127,7 +127,7 @@ def _read_positions(settings: MirrorSettings, log: Log) -> dict[int, int]:
 
 
 def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
-    """Return this mirror's newest acks by repository; one that cannot be read is left out: its content is found again."""
+    """Return this mirror's newest acks by repository, without those that cannot be read."""
     prefix = f"{settings.name}/"
     acks = {}
     for (topic, key), record in table.records.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What an operator chooses for one mirror: section `[mirror.NAME]`."""
+"""The settings of one mirror: section `[mirror.NAME]`."""
 
 import re
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ class MirrorSettings:
     an operator. `master_auth` is a file like an hgrc, in whose section `[auth]` are name and password for it. `blobs` is the blob
     store of the master. `paths` rewrites wire prefixes to folders below the root.
 
-    `workers` apply in parallel; up to `heavy_workers` more take large pushes, up to `repair_workers` more what is healed from the
-    master. None may allocate more than `worker_memory_bytes`: what needs more, a hostile bundle for instance, is its repository's
-    trouble and not the machine's. `open_repositories` are kept open per worker, which is replaced after `recycle_after` tasks.
-    `buffer_bytes` of events are held in memory, of one repository at most `repository_buffer_bytes`. A repository whose task takes
-    `slow_after` is followed apart, and the worker replaced, unless it repairs. A worker that small work still occupies after
-    `hung_after` is killed, any other one that has used no processor time for so long (so `hung_after` is longer than
-    `master_timeout`). `batch_events` and `batch_bytes` bound what shares one Mercurial transaction.
+    `workers` apply in parallel; up to `heavy_workers` more take large pushes, up to `repair_workers` more copy from the master.
+    None may allocate more than `worker_memory_bytes`: a repository that needs more, for a hostile bundle for instance, is
+    detached. `open_repositories` are kept open per worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events
+    are held in memory, of one repository at most `repository_buffer_bytes`. A repository whose task takes `slow_after` is
+    detached, and the worker replaced, unless it repairs. A worker is killed if small work takes it `hung_after`, or if it uses no
+    processor time for so long with other work (so `hung_after` is longer than `master_timeout`). `batch_events` and `batch_bytes`
+    bound what shares one Mercurial transaction.
 
-    With `lock` no Mercurial that lacks the extension opens this mirror's repositories, not even to read: `.hg/requires` says so.
-    A `backup` ignores deletes, as does one that the roster calls so. Deleted repositories are kept `keep_deleted_days`.
+    With `lock` a Mercurial without the extension cannot open this mirror's repositories, not even to read: see `.hg/requires`.
+    A `backup` ignores deletes, as does a mirror that is a backup in the roster. Deleted repositories are kept `keep_deleted_days`.
     `master_timeout` bounds how long a master may be silent in the middle of an answer.
     """
 
@@ -101,7 +101,7 @@ class MirrorSettings:
         return f"mirror-{self.name}"
 
     def local(self, path: str) -> str:
-        """The folder of the repository at a (checked) wire path, by the longest rewritten prefix."""
+        """Return the folder of the repository at a (checked) wire path."""
         for prefix in sorted(self.paths, key=len, reverse=True):
             bare = prefix.strip("/")
             if path == bare or path.startswith(bare + "/"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the supervisor asks of a worker process, and what comes back; pickled between processes of one program."""
+"""Tasks for a worker process and its answers; pickled between processes of one program."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from ..words.wire import Frame, Where
 from .checkpoint import Checkpoint
 from .comparison import Fingerprint
 
+# A worker's first word, before it was asked anything.
 READY = "ready"
-"""A worker's first word, before it was asked anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class Task:
     `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
     `released` is the newest sequence that may be served, of `incarnation`, unless the mirror has another event than `told`, the
     newest one that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
-    whatever state it is; with `keep` not even its deletion does that. `run` tells the supervisor whether the queue that the items
-    came from still stands.
+    any state; with `keep` not even its deletion does that. By `run` the supervisor knows whether the queue that the items came from
+    still stands.
     """
 
     repository: str
@@ -83,12 +83,12 @@ class FoundRepository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """Asks for every repository below the root; answered by a tuple of `FoundRepository`."""
+    """A request for every repository below the root; answered by a tuple of `FoundRepository`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Asks to read a repository through, every revision of every file, while work on it goes on; answered by `Checked`.
+    """A request to read a repository through while work on it goes on; answered by `Checked`.
 
     It was at `seq` when this was asked.
     """
@@ -100,7 +100,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What reading a repository through found: nothing, or what is wrong, and the checkpoint if that is lower than it was.
+    """The result of reading a repository through: a problem or None, and the checkpoint if that is lower than it was.
 
     One that changed meanwhile `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker
     may take, which `is_spent` then; `problem` says so.
@@ -115,14 +115,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Asks to remove for good what was set aside before a time (seconds since the epoch); answered by itself."""
+    """A request to remove what was set aside before a time (seconds since the epoch); answered by itself."""
 
     before: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """Asks that the caches of what clients see, and with `relock` the lock on the disk, be as they should; answered by itself."""
+    """A request to fill the caches of what clients see, with `relock` to set the lock too; answered by itself."""
 
     repository: str
     folder: str
@@ -140,7 +140,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What a task achieved: the first `done` items need no more work.
+    """The outcome of a task: its first `done` items need no more work.
 
     `checkpoint` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it serves since `served_at`.
     `floor` is the next sequence that it can serve, if that is not the one after `serving` (0: it is). `gone` is the checkpoint of
@@ -161,7 +161,7 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Asks for a repository as it is here and on the master now; answered by `Looked`. It may still wait for its release."""
+    """A request to compare a repository, released or not, with the master's; answered by `Looked`."""
 
     folder: str
     path: str
@@ -170,7 +170,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """Both fingerprints; `here` is None if the mirror has nothing there, `there` if it could not be had (see `problem`)."""
+    """Both fingerprints; `here` is None if this mirror has no such repository, `there` if it could not be had (see `problem`)."""
 
     here: Fingerprint | None
     there: Fingerprint | None

@@ -109,7 +109,7 @@ class AckWriter:
             self._report(Ends(ends=self._log.ends(EVENTS)))
 
     def _put_back(self, out: _Outgoing) -> None:
-        """Keep what was not written; newer values of a key win. The supervisor asks for the ends again at its next beat."""
+        """Keep what was not written; newer values of a key win."""
         with self._condition:
             self._waiting.acks = {**out.acks, **self._waiting.acks}
             self._waiting.others = [*out.others, *self._waiting.others]

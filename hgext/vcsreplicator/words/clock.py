@@ -5,17 +5,18 @@ import time
 from collections.abc import Hashable
 from typing import Protocol
 
-DAY = 86400.0  # seconds
+# Seconds.
+DAY = 86400.0
 
 
 class Clock(Protocol):
     """Where a stage gets its time from; tests move theirs by hand."""
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC; may jump when the system's time is set."""
+        """Return the seconds since the epoch, UTC; they jump when the system's time is set."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean anything."""
+        """Return seconds that never go back; only differences mean anything."""
 
 
 class SystemClock:
@@ -39,12 +40,12 @@ class Silence:
         self._last: dict[Hashable, tuple[Hashable, float]] = {}
 
     def heard(self, who: Hashable, sign: Hashable, now: float) -> None:
-        """Takes the newest sign there is, which may be one that was taken before."""
+        """Take the newest sign of life, which may be one that was taken before."""
         known = self._last.get(who)
         if known is None or known[0] != sign:
             self._last[who] = sign, now
 
     def seconds(self, who: Hashable, now: float) -> float:
-        """Since the last new sign."""
+        """Return the seconds since the last new sign."""
         known = self._last.get(who)
         return now - (known[1] if known else self._began)

@@ -16,12 +16,15 @@ START = hashlib.sha256(b"").hexdigest()
 
 
 def advance(digest: str, kind: Type, changes: Changes) -> str:
-    """The digest after a change, 64 hexadecimal digits."""
+    """Return the digest after a change, 64 hexadecimal digits."""
     return hashlib.sha256(bytes.fromhex(digest) + canonical(kind, changes)).hexdigest()
 
 
 def canonical(kind: Type, changes: Changes) -> bytes:
-    """One text for one change, whatever the order it was observed in; the markers' public form is left out, their hash is in."""
+    """Return one text for one change, in which the order of observation has no part.
+
+    It has the hash of the markers, not their public form.
+    """
     phases = {move.phase: sorted(move.nodes) for move in changes.phases if move.nodes}
     bookmarks = sorted((bookmark.name, bookmark.node) for bookmark in changes.bookmarks)
     content = {
@@ -38,13 +41,13 @@ def canonical(kind: Type, changes: Changes) -> bytes:
 
 
 def node_set(nodes: Sequence[bytes]) -> NodeSet | None:
-    """The set of these 20-byte nodes, in this order; None for none."""
+    """Return the set of these 20-byte nodes, in this order; None for none."""
     if not nodes:
         return None
     return NodeSet(count=len(nodes), sha256=hashlib.sha256(b"".join(nodes)).hexdigest())
 
 
 def marker_hash(encoded: Iterable[bytes]) -> str | None:
-    """SHA-256 over the sorted binary forms of markers; None for none."""
+    """Return SHA-256 over the sorted binary forms of markers; None for none."""
     items = sorted(encoded)
     return hashlib.sha256(b"".join(items)).hexdigest() if items else None

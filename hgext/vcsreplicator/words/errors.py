@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can go wrong, by whose turn it is: wait, set aside, heal, or stop.
+"""What can go wrong, by the next step: wait, reject, heal, or stop.
 
 Adapters translate the exceptions of their clients into these, with the cause chained. Above the adapters only the loop of a
 service catches `Exception`. A message says what, where, and the operator's next step, in one line.
@@ -11,7 +11,7 @@ class ReplicationError(Exception):
 
 
 class Unavailable(ReplicationError):
-    """Something outside does not answer now; waiting and trying again heals it."""
+    """Something outside does not answer now; it is tried again indefinitely."""
 
 
 class Expired(ReplicationError):

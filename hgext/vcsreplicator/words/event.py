@@ -19,7 +19,7 @@ from .value import Value
 VERSION = 1
 NULL_NODE = "0" * 40
 
-# compiled at their first use: a push, which defines events, has none to check
+# Compiled at their first use: a push, which defines events, has none to check.
 _NODE = r"[0-9a-f]{40}\Z"
 _HASH = r"[0-9a-f]{64}\Z"
 _IDENTIFIER = r"[0-9a-f]{32}\Z"
@@ -63,7 +63,7 @@ class NodeSet(Value):
 class PhaseMove(Value):
     """The changesets that moved to `phase` (0 public, 1 draft, 2 secret), sorted.
 
-    Those that moved down are told by the heads of their set, those that moved up by its roots. An added changeset begins with the
+    The heads of the set name those that moved down, its roots those that moved up. An added changeset begins with the
     highest phase that its parents had before the event. `hg.observe` has the details, and carries moves out.
     """
 
@@ -101,8 +101,8 @@ class Changes(Value):
     """What a transaction did to a repository, by node; empty where nothing changed.
 
     `markers_sha256` is SHA-256 over the sorted binary forms of the markers (null without markers). `heads_added` in ascending
-    revision order, the public `heads` of a push; `heads_removed` are the parents that the added have elsewhere, sorted: whatever
-    of them was a head is none any more (whether it was would cost a look at all heads).
+    revision order, the public `heads` of a push; `heads_removed` are the other parents of the added, sorted: none of them is a head
+    any more (which of them was one would take a search of all heads).
     """
 
     added: NodeSet | None
@@ -166,7 +166,10 @@ def is_identifier(text: str) -> bool:
 
 
 def check_event(event: Event) -> Event:
-    """The event itself if every identifier, node, number and path has its form; raises MalformedEvent."""
+    """Return the event if its identifiers, nodes, numbers and path are well-formed.
+
+    Raises MalformedEvent.
+    """
     check_path(event.path)
     for name in ("repository", "incarnation", "id", "previous"):
         value = getattr(event, name)
@@ -183,7 +186,7 @@ def check_event(event: Event) -> Event:
 
 
 def check_place(repository: str, path: str) -> None:
-    """Raises MalformedEvent unless id and path of a repository have their form: both become names of folders."""
+    """Raise MalformedEvent unless id and path are well-formed: both name folders."""
     check_path(path)
     _expect(_IDENTIFIER, repository, "repository")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Levels: the small records by which mirrors and aggregator tell each other how far they are.
+"""Levels: the small records by which mirrors and aggregator report to each other how far they are.
 
 All are the latest value of their key in a compacted topic: reading a topic whole gives the present, and an older value never
-matters. Sequences count from 1; 0 means nothing yet. Mirrors and aggregator are upgraded one by one: what a newer one says beyond
-what is known here is passed over.
+matters. Sequences count from 1; 0 means nothing yet. Mirrors and aggregator are upgraded one by one: members that a
+newer one added are ignored.
 """
 
 import enum
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from .event import Event
 from .shape import Count, Time, extensible
 
+# Of what an aggregator stores. One that knows less refuses to take over: it would drop `base` and `stays` from each state.
 AGGREGATOR_FORMAT = 2
-"""Of what an aggregator stores. One that knows less refuses to take over: it would drop `base` and `stays` from each state."""
 
+# Of what a mirror writes; since 2 an ack has `floor`.
 MIRROR_FORMAT = 2
-"""Of what a mirror says; since 2 an ack says `floor`."""
 
 
 class Reason(enum.StrEnum):
-    """Why a mirror follows a repository apart from the stream."""
+    """Why a mirror detached a repository."""
 
     SLOW = "slow"
     LOCKED = "locked"
@@ -41,15 +41,14 @@ class Reason(enum.StrEnum):
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """A mirror's level for one repository. Topic `acks`, key `MIRROR/REPOSITORY`; may go down (a restored mirror).
+    """The level of a mirror in one repository. Topic `acks`, key `MIRROR/REPOSITORY`; may go down (a restored mirror).
 
     `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times are when those levels were
     reached. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve: it was filled to there, or
-    what came before was stripped since. `detached` names the reason while the mirror follows the repository apart from the
-    stream: a Reason, or one that only newer mirrors know. A mirror that no longer
-    carries a repository writes a tombstone; a deletion is acked like any other event (applied and serving), because its notice
-    waits for that, and the tombstone may follow once `state` says that the deletion is noticed. When it starts, a
-    mirror sees to it that all its levels are in the log.
+    what came before was stripped since. `detached` names the reason while the repository is detached: a Reason, or one that only
+    newer mirrors know. A mirror that no longer carries a repository writes a tombstone. A deletion is acked like any other event
+    (applied and serving), because its notice waits for that; the tombstone may follow once `state` says that the deletion is
+    noticed. When it starts, a mirror makes sure that all its levels are in the log.
     """
 
     mirror: str
@@ -72,8 +71,8 @@ class Beat:
     """A mirror's sign of life, every few seconds. Topic `acks`, key `MIRROR`.
 
     `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's, `format` what its acks
-    say (MIRROR_FORMAT; 1 if it does not say). `instance` tells mirrors of one name apart: it stays over restarts, and ends in `@`
-    and the name of the machine.
+    say (MIRROR_FORMAT; 1 if it does not say). `instance` distinguishes mirrors of one name: it stays over restarts, and ends
+    in `@` and the name of the machine.
     """
 
     mirror: str
@@ -164,7 +163,7 @@ class MirrorProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A record of the topic `notices`, key REPOSITORY: the event without its bundle, and the proof that it may be told.
+    """A record of the topic `notices`, key REPOSITORY: the event without its bundle, and the proof that it may be announced.
 
     `previous` maps each public stream to the id of the notice before this one in that stream for the same repository (the id of
     a notice is its event's id); a stream that this event does not appear in is absent. `roster` is the roster's version,
@@ -181,8 +180,8 @@ class Notice:
     base: Count | None = None
 
 
+# Characters of a refused record's key that its ErrorRecord keeps: whole, it might not fit beside the rest.
 KEY_KEPT = 200
-"""Characters of a refused record's key that its ErrorRecord keeps: whole, it might not fit beside the rest."""
 
 
 @extensible
@@ -190,7 +189,7 @@ KEY_KEPT = 200
 class ErrorRecord:
     """A record of the topic `errors`: something that can never work, kept with its reason and its bytes (base64, cut at 64 KiB).
 
-    `traceback` is there if an exception that nobody foresaw made it a reject: see `unforeseen`.
+    `traceback` is there if an unexpected exception made it a reject: see `unexpected`.
     """
 
     time: Time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether trouble of the machine passes by itself: it was short of something, or a disk failed. All else is an operator's turn."""
+"""Whether trouble of the machine passes by itself: a shortage, or a failing disk. All else needs an operator."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ def is_passing(error: BaseException | None) -> bool:
 
 
 def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
-    """The same for an error of the database at `path`.
+    """Whether what an error of the database at `path` came from may be gone.
 
     SQLite does not say why it cannot open a file: if nothing is found that stands in its way, it was short of file descriptors.
     """
@@ -41,7 +41,10 @@ def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
 
 
 def _obstacle(path: str) -> OSError | None:
-    """Opens nothing: whoever closes a file again gives up the locks that other connections of the process have on it."""
+    """Return what is wrong with the files, None if nothing is found.
+
+    Opens none: closing a file gives up the locks that other connections of the process have on it.
+    """
     for file in (path + name for name in _BESIDE):
         try:
             if not stat.S_ISREG(os.stat(file).st_mode):

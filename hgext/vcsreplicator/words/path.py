@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Wire paths: how a repository is named in the log, the same on every machine, whatever its folder is called.
+"""Wire paths: how a repository is named in the log, the same on every machine and for any folder.
 
 A wire path is relative, uses `/`, and stays inside its root on any mirror: no `..`, no empty or dot-only part, no part that
 Mercurial or a file system treats specially. Checked before any I/O, because it arrives from the log.
@@ -17,7 +17,7 @@ _FORBIDDEN_PARTS = frozenset({".", "..", ".hg", ".hglf", ".hgsub", ".hgsubstate"
 
 
 def check_path(path: str) -> str:
-    """The wire path itself if a mirror may create it; raises MalformedEvent saying what is wrong with it."""
+    """Return the wire path if a mirror may create it; raises MalformedEvent."""
     problem = _problem(path)
     if problem:
         raise MalformedEvent(f"repository path {path[:80]!r}: {problem}")
@@ -42,7 +42,7 @@ def _problem(path: str) -> str | None:
 
 
 def check_prefix(prefix: str, where: str) -> None:
-    """Raises ValueError naming `where` unless wire paths below this prefix may be created; an empty one is none."""
+    """Raise ValueError naming `where` unless wire paths may begin with this prefix."""
     try:
         if prefix.strip("/"):
             check_path(prefix.strip("/"))
@@ -51,14 +51,18 @@ def check_prefix(prefix: str, where: str) -> None:
 
 
 def twin(path: str) -> str:
-    """What two paths share that a file system without case or with Unicode normalisation would take for one."""
+    """Return what is equal for paths that some file systems take for one.
+
+    These ignore case or normalise Unicode.
+    """
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
 
 
 def wire_path(local: str, roots: Mapping[str, str]) -> str | None:
-    """The wire path of the local folder, by the longest matching root `{folder: wire prefix}`; None outside all roots.
+    """Return the wire path of a local folder; None outside all roots.
 
-    A prefix of "" puts the repository's path relative to the root on the wire as it is.
+    The longest root `{folder: wire prefix}` that matches decides. A prefix of "" puts the repository's path relative to the root
+    on the wire as it is.
     """
     for root in sorted(roots, key=len, reverse=True):
         folder = root.rstrip("/")

@@ -14,11 +14,14 @@ class Backoff:
     jitter: float = 0.2
 
     def delay(self, attempt: int, chance: float = 0.5) -> float:
-        """Seconds to wait after the failed attempt number `attempt` (from 1); `chance` in [0, 1) picks the jitter."""
+        """Return the seconds to wait after failed attempt `attempt` (from 1).
+
+        `chance` in [0, 1) picks the jitter.
+        """
         exponent = min(max(attempt - 1, 0), 64)
         plain = min(self.longest, self.first * self.factor**exponent)
         return plain * (1 + self.jitter * (2 * chance - 1))
 
 
+# For what is outside and was away: with its jitter, at least one attempt in five seconds, after an outage of any length.
 RECONNECT = Backoff(first=0.1, longest=4.0)
-"""For what is outside and was away: with its jitter, at least one attempt in five seconds, after an outage of any length."""

@@ -16,7 +16,7 @@ the point at which it joined; everything else takes effect at once, on all that 
     allow-empty                                whether notices go out when no mirror gates
 
 Requests travel in the topic `roster-requests`; the aggregator decides each at a version of the roster, in its transaction, and
-keeps the newest decisions in the roster for whoever asked. Topic `roster`, key `roster`.
+keeps the newest decisions in the roster, where those who asked find them. Topic `roster`, key `roster`.
 """
 
 import enum
@@ -29,8 +29,8 @@ from .rules import Rules, check_rules
 from .shape import Count, Time, to_json
 
 KEY = "roster"
+# How many decisions the roster remembers.
 RECENT = 50
-"""How many decisions the roster remembers."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _IDENTIFIER = re.compile(r"[0-9a-f]{32}\Z")
@@ -83,7 +83,7 @@ class Mirror:
     since: Time = 0.0
 
     def carries(self, path: str) -> bool:
-        """Whether this mirror shall have the repository at this wire path."""
+        """Whether the repository at this wire path belongs on this mirror."""
         return self.state is not MirrorState.REMOVED and self.rules.carries(path)
 
     def gates(self, repository: str, path: str | None) -> bool:
@@ -144,28 +144,28 @@ class Roster:
     recent: tuple[Decision, ...] = ()
 
     def mirror(self, name: str | None) -> Mirror | None:
-        """The mirror of this name, removed ones too."""
+        """Return the mirror of this name, also a removed one."""
         return next((mirror for mirror in self.mirrors if mirror.name == name), None)
 
     def decision(self, request: str) -> Decision | None:
-        """What became of the request with this id, if that is remembered."""
+        """Return the decision about the request with this id, if it is remembered."""
         return next((decision for decision in self.recent if decision.request.id == request), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a request is not carried out, in one line for whoever asked."""
+    """Why a request is not carried out, in one line for the operator who asked."""
 
     reason: str
 
 
 def gating(roster: Roster, repository: str, path: str) -> tuple[str, ...]:
-    """Names of the mirrors that notices of this repository wait for, joining ones included."""
+    """Return the names of the mirrors that gate the repository, joining ones included."""
     return tuple(mirror.name for mirror in roster.mirrors if mirror.gates(repository, path))
 
 
 def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, int], now: float) -> Roster | Refusal:
-    """The roster after the request, one version on, or why not.
+    """Return the roster after the request, one version on, or the refusal.
 
     `positions` are the aggregator's in `events`, the joining point of a mirror that joins now. The decision itself is not yet
     among `recent`: see `remember`.
@@ -182,21 +182,21 @@ def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, in
 
 
 def with_mirror(roster: Roster, changed: Mirror) -> Roster:
-    """The roster, one version on, with this mirror in place of the one of its name."""
+    """Return the roster, one version on, with this mirror instead of its namesake."""
     others = [mirror for mirror in roster.mirrors if mirror.name != changed.name]
     mirrors = tuple(sorted([*others, changed], key=lambda mirror: mirror.name))
     return replace(roster, version=roster.version + 1, mirrors=mirrors)
 
 
 def remember(roster: Roster, request: RosterRequest, *, now: float, refusal: Refusal | None = None) -> Roster:
-    """The roster with the decision about this request, at the roster's version, as the newest."""
+    """Return the roster with the decision about this request as the newest."""
     reason = refusal.reason if refusal else None
     decision = Decision(request=request, version=roster.version, time=now, refusal=reason)
     return replace(roster, recent=(*roster.recent, decision)[-RECENT:])
 
 
 def promoted(roster: Roster, name: str, *, now: float) -> Roster:
-    """The roster after a joining mirror turned out to serve all that was released."""
+    """Return the roster after a joining mirror has served all that was released."""
     mirror = roster.mirror(name)
     assert mirror is not None
     reason = "serves all that was released"
@@ -224,7 +224,7 @@ _TO: Mapping[Verb, MirrorState] = {
 
 
 def _problem(request: RosterRequest) -> str | None:
-    """What is wrong with the request in itself."""
+    """Return what is wrong with the request in itself."""
     if not request.id or len(request.id) > 100 or not request.who.strip():
         return "a request needs an id of at most 100 characters, and who asks"
     if len(to_json(request)) > _REQUEST_LIMIT:
@@ -248,7 +248,7 @@ def _problem(request: RosterRequest) -> str | None:
 
 
 def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
-    """Why the request does not fit where the mirror stands."""
+    """Return why the request does not fit the mirror's state."""
     if request.verb is Verb.ALLOW_EMPTY:
         return None
     if mirror is None:
@@ -274,7 +274,7 @@ def _repository_out_of_place(mirror: Mirror, request: RosterRequest) -> str | No
 
 
 def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[int, int], now: float) -> Mirror:
-    """The mirror after a request that fits."""
+    """Return the mirror after a request that fits."""
     if request.verb is Verb.ADD:
         fresh = Mirror(
             name=request.mirror or "",
@@ -294,7 +294,7 @@ def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[i
 
 
 def _moved(mirror: Mirror, state: MirrorState, positions: Mapping[int, int], now: float) -> Mirror:
-    """The mirror in another state; one that joins remembers from where on things wait for it."""
+    """Return the mirror in another state; one that joins keeps its joining point."""
     joins = state is MirrorState.JOINING
     joined = {str(partition): offset for partition, offset in sorted(positions.items())} if joins else None
     return replace(mirror, state=state, joined=joined, since=now)

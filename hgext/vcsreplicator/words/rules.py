@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rules: which repositories a mirror carries, or a notifier may tell of, by their wire paths.
+"""Rules: which repositories a mirror carries, or a notifier may announce, by their wire paths.
 
-Expressions are written by operators and arrive from the log. RE2 matches each in time linear in the path, whatever it looks like;
+Expressions are written by operators and arrive from the log. RE2 matches each in time linear in the path;
 Python's `re` may take longer than a service lives. A push never loads this module.
 """
 
@@ -16,8 +16,8 @@ from .errors import MalformedEvent
 from .path import MAX_PATH
 from .value import Value
 
+# The most bytes that one compiled expression may take; one of this size takes some 10 ms to match the longest path.
 MEMORY = 1024 * 1024
-"""The most bytes that one compiled expression may take; one of this size takes some 10 ms to match the longest path."""
 
 
 class Rules(Value):
@@ -44,14 +44,14 @@ class Rules(Value):
 
 
 def check_rules(rules: Rules) -> Rules:
-    """The rules themselves if each can be evaluated; raises MalformedEvent naming the first that cannot."""
+    """Return the rules; raises MalformedEvent naming the first that cannot be evaluated."""
     for rule, problem in refused((*rules.include, *rules.exclude)).items():
         raise MalformedEvent(f"rule {rule[:200]!r}: {problem}")
     return rules
 
 
 def refused(rules: Sequence[str]) -> dict[str, str]:
-    """The rules that cannot be evaluated, each with the reason."""
+    """Return the rules that cannot be evaluated, each with the reason."""
     return {rule: problem for rule in rules if (problem := _compiled(rule)[1])}
 
 

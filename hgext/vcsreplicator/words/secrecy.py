@@ -22,15 +22,15 @@ class Exposure(enum.StrEnum):
     READABLE = "readable-file"
 
 
+# Schemes without TLS, and the ones with it.
 PLAIN_SCHEMES = {"amqp": "amqps", "http": "https"}
-"""Schemes without TLS, and the ones with it."""
 
 _KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
 _SECRET_HEADERS = ("authorization", "cookie", "token", "secret", "key", "password")
 
 
 def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
-    """What the URL of a connection gives away, each with a line that says so and what to write; nothing for one that is none."""
+    """Yield what the URL of a connection exposes, each with a line for the operator."""
     try:
         parts = urlsplit(url)
         hosts = [urlsplit(f"//{server}").hostname or "" for server in parts.netloc.rpartition("@")[2].split(",")]
@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check(tables: Mapping[str, Any], file: str, mode: int) -> None:
-    """Raise BadConfig for what the services' file, whose `mode` this is, gives away without naming it in `insecure`."""
+    """Raise BadConfig for what the services' file exposes and `insecure` does not name."""
     meant = _meant(tables.get("insecure", []), file)
     secret_at = list(_secret_headers(tables))
     for where, url in _urls(tables):
@@ -91,7 +91,7 @@ def _meant(value: Any, file: str) -> Collection[str]:
 
 
 def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every connection that a service makes: (key, URL). Webhooks have `allow-http` of their own."""
+    """Return (key, URL) of every connection of a service, except webhooks (`allow-http`)."""
     found = [("log", tables.get("log"))]
     for name, mirror in _sections(tables.get("mirror")):
         found.append((f"mirror.{name}.master", mirror.get("master")))
@@ -101,7 +101,7 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _secret_headers(tables: Mapping[str, Any]) -> Iterator[str]:
-    """Headers of webhooks whose names say that their values are secrets."""
+    """Yield the headers of webhooks whose names say that their values are secrets."""
     for name, destination in _sections(tables.get("notifier")):
         for each, subscription in _sections(destination.get("subscriptions")):
             headers = subscription.get("headers")
@@ -111,7 +111,7 @@ def _secret_headers(tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sections(table: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What is well-formed of a section's subsections; the rest is refused by those who read it."""
+    """Yield the well-formed subsections; what reads the others refuses them."""
     for name, section in table.items() if isinstance(table, Mapping) else ():
         if isinstance(section, Mapping):
             yield name, section

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Strict reading of JSON into frozen dataclasses, and writing them back: unknown, missing and ill-typed members are refused.
 
-An `extensible` dataclass passes over members that it does not know, because a newer program may have written them.
+An `extensible` dataclass ignores members that it does not know, because a newer program may have written them.
 
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
@@ -27,18 +27,18 @@ Reader = Callable[[Any, str], Any]
 
 GIB = 1024**3
 MAX_TEXT = 4 * 1024 * 1024
+# The largest whole number, and without its sign the smallest.
 LARGEST = 2**63 - 1
-"""The largest whole number, and without its sign the smallest."""
 
+# Characters of a number in JSON; what any program writes is far shorter.
 NUMBER_TEXT = 100
-"""Characters of a number in JSON; what any program writes is far shorter."""
 
 _SCALARS = frozenset({str, int, float, bool})
 _EXTENSIBLE: set[type] = set()
 
 
 def extensible(kind: type[T]) -> type[T]:
-    """Decorates a dataclass of which newer programs may write more members than this one knows."""
+    """Mark a dataclass of which newer programs may write members unknown here."""
     _EXTENSIBLE.add(kind)
     return kind
 
@@ -52,23 +52,23 @@ class Within:
         self.least, self.greatest = least, greatest
 
 
+# Seconds since the epoch of the first and the last second that a calendar has: in the years 1 and 9999.
 EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
-"""Seconds since the epoch of the first and the last second that a calendar has: in the years 1 and 9999."""
 
+# When a record was made, seconds since the epoch.
 Time = Annotated[float, Within(0, LATEST)]
-"""When a record was made, seconds since the epoch."""
 
+# How many there are, or how far something is.
 Count = Annotated[int, Within(0, LARGEST)]
-"""How many there are, or how far something is."""
 
 
 def to_json(value: Any) -> bytes:
-    """Canonical bytes of a dataclass: sorted keys, no blanks, ASCII; equal values give equal bytes."""
+    """Return canonical bytes of a dataclass: sorted keys, no blanks, ASCII."""
     return _ENCODER.encode(plain(value)).encode("ascii")
 
 
 def plain(value: Any) -> Any:
-    """The same as dictionaries, lists and scalars; members that are None are left out."""
+    """Return the value as dictionaries, lists and scalars, without members that are None."""
     if type(value) in _SCALARS:  # most members are, and a call for each would take half the time
         return value
     kind: Any = type(value)
@@ -90,12 +90,12 @@ def plain(value: Any) -> Any:
 
 
 def from_json(kind: type[T], text: bytes | memoryview, *, limit: int = MAX_TEXT) -> T:
-    """A `kind` read from JSON of at most `limit` bytes; raises MalformedEvent naming the member and what was expected."""
+    """Read a `kind` from JSON of at most `limit` bytes; raises MalformedEvent."""
     return read(kind, parse(text, kind.__name__, limit=limit))
 
 
 def parse(text: bytes | memoryview, where: str, *, limit: int = MAX_TEXT) -> Any:
-    """JSON of at most `limit` bytes as dictionaries, lists and scalars; raises MalformedEvent."""
+    """Read JSON of at most `limit` bytes; raises MalformedEvent."""
     if len(text) > limit:
         raise MalformedEvent(f"{where}: {len(text)} bytes of JSON, expected at most {limit}")
     try:
@@ -105,7 +105,7 @@ def parse(text: bytes | memoryview, where: str, *, limit: int = MAX_TEXT) -> Any
 
 
 def read(kind: type[T], data: Any, where: str | None = None) -> T:
-    """A `kind` from parsed JSON or TOML; raises MalformedEvent, which names the member below `where`."""
+    """Read a `kind` from parsed JSON or TOML; MalformedEvent names a member below `where`."""
     reader: Reader = _reader(typing.cast(Any, kind))
     return typing.cast(T, reader(data, where or kind.__name__))
 
@@ -115,7 +115,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _whole(text: str) -> int:
-    if len(text) > NUMBER_TEXT:  # beyond some thousand digits the conversion itself takes for ever, or raises
+    if len(text) > NUMBER_TEXT:  # beyond some thousand digits the conversion itself takes very long, or raises
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)
 
@@ -133,13 +133,13 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole, p
 
 @functools.cache
 def _names(kind: Any) -> tuple[str, ...] | None:
-    """The members of a dataclass; None for another type."""
+    """Return the members of a dataclass; None for another type."""
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 @functools.cache
 def _reader(kind: Any) -> Reader:
-    """The function that checks and converts one value of `kind`; its second argument is where the value stands."""
+    """Return the function that checks and converts one value of `kind`, at a place."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _read_within(_reader(arguments[0]), arguments[1])
@@ -253,7 +253,7 @@ def _read_dataclass(kind: type) -> Reader:
 
 
 def _as_it_is(hint: Any) -> type | None:
-    """The type whose values need no look: of most members, which saves a call and the making of an address for each."""
+    """Return the type whose values need no check, which saves a call for most members."""
     for kind in (str, bool):
         if hint is kind or hint == kind | None:
             return kind
@@ -265,7 +265,7 @@ def _may_be_none(hint: Any) -> bool:
 
 
 def within(settings: Any, **limits: tuple[float, float]) -> None:
-    """Raises ValueError naming the first member that is not between its limits, both included."""
+    """Raise ValueError naming the first member that is not between its limits."""
     for name, (least, most) in limits.items():
         value = getattr(settings, name)
         if not least <= value <= most:

@@ -3,7 +3,7 @@
 
 A stream is one type of public message of one repository: a receiver that takes `changegroup.1` of a repository sees a chain in
 which each message names the one before. An event may appear in several streams (a push with changesets and markers), in one
-message each; so the id of a message is `EVENT.STREAM`, unique and the same at every repeat, whatever the destination.
+message each; so the id of a message is `EVENT.STREAM`, unique and the same at every repeat to every destination.
 
 The notice's `previous` (kept by the aggregator in `State.streams`) holds ids of events; `message_id` makes message ids of them.
 """
@@ -26,7 +26,7 @@ class Stream(enum.StrEnum):
 
 
 def streams(event: Event) -> tuple[Stream, ...]:
-    """The streams this event appears in, in the order in which its messages are sent; () for what only mirrors care about."""
+    """Return the streams of this event, in the order in which its messages are sent."""
     if event.type is Type.CHANGED:
         changes = event.changes
         parts = (
@@ -42,7 +42,7 @@ def streams(event: Event) -> tuple[Stream, ...]:
 
 
 def message_id(event_id: str, stream: str) -> str:
-    """The id of the message that tells of this event in this stream."""
+    """Return the id of the message about this event in this stream."""
     return f"{event_id}.{stream}"
 
 

@@ -27,7 +27,7 @@ class Value:
         cls._defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
     def __init__(self, **members: Any) -> None:
-        """Raises TypeError for a missing or unknown member."""
+        """Take the members; raises TypeError for a missing or unknown one."""
         values = self.__dict__
         values.update(self._defaults)
         values.update(members)

@@ -28,9 +28,10 @@ MAGIC = b"VCR1"
 HEADER_LIMIT = 4 * 1024 * 1024
 FRAME_LIMIT = 6 * 1024 * 1024
 INLINE_LIMIT = 512 * 1024
-ID = "ce_id"  # the header that names the event
+# The header that names the event.
+ID = "ce_id"
+# What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there.
 UNPACKED_LIMIT = 256 * 1024 * 1024
-"""What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there."""
 BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
 
 _PREFIX = struct.Struct(">4sI")
@@ -78,17 +79,17 @@ class Frame:
 
 
 def encode(event: Event, attachment: Attachment | None = None, body: bytes = b"") -> bytes:
-    """The value of the record for this event; raises Rejected when it is over FRAME_LIMIT."""
+    """Return the record's value for this event; raises Rejected over FRAME_LIMIT."""
     return _frame(Header(event=event, attachment=attachment), body)
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
-    """The value of the record for a heartbeat."""
+    """Return the record's value for a heartbeat."""
     return _frame(Header(heartbeat=beat), b"")
 
 
 def inline(body: bytes) -> Attachment:
-    """The attachment for a bundle that travels in the frame."""
+    """Return the attachment for a bundle that travels in the frame."""
     return Attachment(where=Where.INLINE, size=len(body), sha256=hashlib.sha256(body).hexdigest())
 
 
@@ -100,7 +101,7 @@ def _frame(header: Header, body: bytes) -> bytes:
 
 
 def decode(value: bytes) -> Frame:
-    """The frame in a record's value, every member checked and an inline body held against its hash.
+    """Return the frame in a record's value, with every member and the body's hash checked.
 
     Raises MalformedEvent, or UnknownEvent for a type or version newer than this program.
     """
@@ -125,7 +126,7 @@ def decode(value: bytes) -> Frame:
 
 
 def check_known(data: Any) -> None:
-    """Raises UnknownEvent for a newer event before its members, which this program cannot judge, are looked at.
+    """Raise UnknownEvent for a newer event, whose members this program cannot judge.
 
     `data` is parsed JSON of a record with the member `event`, such as a Header or a Pending.
     """
@@ -152,13 +153,13 @@ def _check_body(attachment: Attachment | None, body: bytes) -> None:
 
 
 def check_hash(attachment: Attachment, sha256: str) -> None:
-    """Raises MalformedEvent unless the bundle's bytes have the hash that the event names."""
+    """Raise MalformedEvent unless the bundle's bytes have the hash that the event names."""
     if sha256 != attachment.sha256:
         raise MalformedEvent(f"bundle: SHA-256 {sha256}, the event says {attachment.sha256}")
 
 
 def headers(event: Event, source: str) -> Mapping[str, str]:
-    """The record's headers; `source` is the master's URI reference, such as `hg://master.example`."""
+    """Return the record's headers; `source` is a URI reference such as `hg://master.example`."""
     time = datetime.datetime.fromtimestamp(event.time, datetime.UTC)
     return {
         "ce_specversion": "1.0",

@@ -96,7 +96,7 @@ def bootstrap(
     rules: Rules | None = None,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
-    """Fill the mirror; True once it has joined, False if stopped. Raises Refused naming what could not be copied."""
+    """Fill the mirror; True once it has joined, False if stopped. Raises Refused."""
     with lock_folder(settings):
         follower = Follower(events)
         try:

@@ -29,10 +29,11 @@ def work(
     pace: float = 0.0,
     each_turn: Callable[[], None] = lambda: None,
 ) -> None:
-    """Return once every job is done, or soon after `stop` is set; `settings.heavy_workers` work at a time, at low priority.
+    """Do every job; returns when all are done, or soon after `stop` is set.
 
-    `make_task` makes a worker's task for a job. `decide` takes the answer (None: the worker died) and returns in how many seconds
-    to try again, None when the job is done. Jobs start at least `pace` seconds apart. `each_turn` is called ten times a second.
+    `settings.heavy_workers` work at a time, at low priority. `make_task` makes a worker's task for a job. `decide` takes the
+    answer (None: the worker died) and returns in how many seconds to try again, None when the job is done. Jobs start at least
+    `pace` seconds apart. `each_turn` is called ten times a second.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     pool = WorkerPool(settings, inbox.put)

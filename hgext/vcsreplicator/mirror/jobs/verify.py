@@ -88,7 +88,7 @@ def compare(
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
 ) -> None:
-    """Compare all repositories of the mirror (or those at `paths`) once; `report` gets one verdict for each."""
+    """Compare every repository (or those at `paths`) once, and report its verdict."""
     follower = Follower(events)
     try:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]

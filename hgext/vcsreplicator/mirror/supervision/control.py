@@ -125,9 +125,9 @@ class Control:
         self._agenda.queue(following)
 
     def _take_roster(self, value: bytes | None) -> None:
-        """Take what the roster says this mirror carries; without one, or not being in it, it carries everything.
+        """Take what the roster says this mirror carries, unless it is older than the last.
 
-        A roster older than the last one means nothing any more. A rule that cannot be evaluated (one of an older release) leaves
+        A rule that cannot be evaluated (one of an older release) leaves
         nothing out, as in the aggregator: what it gates is carried, or notices would wait forever.
         """
         roster = None if value is None else from_json(Roster, value)

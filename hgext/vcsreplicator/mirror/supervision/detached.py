@@ -88,9 +88,10 @@ class Detachments:
         self.detach(following, reason, trouble.note)
 
     def detach(self, following: Following, reason: Reason, note: str, *, offset: int | None = None) -> None:
-        """Detach the repository from now on, with a resume point that loses nothing: first the note, then the position moves.
+        """Detach the repository with a resume point that loses nothing.
 
-        `offset` is the resume point if nothing of the repository is queued (None: behind what was read).
+        The note is written before the position moves. `offset` is the resume point if nothing of the repository is queued (None:
+        behind what was read).
         """
         former = following.note
         partition = partition_of(following.id, self._backlog.partitions)
@@ -117,7 +118,7 @@ class Detachments:
         self.detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {other!r}")
 
     def write_note(self, following: Following, written: Detached) -> None:
-        """Write the note and stop following the stream; until the note is written nothing else is done for the repository."""
+        """Write the note, then stop following the stream; nothing else is done before."""
         try:
             self._notes.detach(written)
         except Unavailable as error:
@@ -138,7 +139,7 @@ class Detachments:
         self._acks.send(following)
 
     def find_silent_gaps(self, ends: Ends) -> None:
-        """Detach repositories of which the aggregator saw more than this mirror has, though everything is read."""
+        """Detach repositories that lack events though everything in the log is read."""
         for following in self._table:
             if following.expected <= following.level or following.phase is not Phase.STREAM or following.is_running:
                 continue

@@ -147,7 +147,7 @@ class TaskDispatch:
         following.floor = outcome.floor
 
     def _deletion_of_unknown(self, task: Task, outcome: TaskOutcome) -> Checkpoint | None:
-        """Return the checkpoint after the deletion of a repository that never was here; its notice waits for the ack of it."""
+        """Return the checkpoint after a deletion if the repository never was here, else None."""
         if not outcome.done or outcome.checkpoint is not None:
             return None
         last = task.items[outcome.done - 1].event

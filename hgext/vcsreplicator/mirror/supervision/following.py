@@ -129,7 +129,7 @@ def resume_offset(following: Following, note: Detached) -> int:
 
 
 def needed_repair(note: Detached) -> Reason | None:
-    """Return what the next attempt must repair from the master; None if reading (a gap: once more) may be enough."""
+    """Return what must be repaired from the master; None if reading may be enough."""
     if note.reason not in NEEDS_REPAIR or (note.reason is Reason.GAP and note.attempts <= 1):
         return None
     return note.reason

@@ -31,7 +31,7 @@ class Healing:
         self._readers, self._departures, self._detachments = readers, departures, detachments
 
     def wake(self, repository: str) -> None:
-        """Do what the repository rested for, unless its rest was made longer meanwhile, or something else began."""
+        """Do what the repository rested for, if its rest is over and nothing else began."""
         following = self._table.get(repository)
         if following is None:
             return
@@ -52,9 +52,10 @@ class Healing:
         self._agenda.queue(following)
 
     def answer_requests(self) -> None:
-        """Take up the heal requests of operators: a detached repository is tried again now, another one is copied anew.
+        """Take up the heal requests of operators.
 
-        A request is kept until that has begun, or is under way anyway.
+        A detached repository is tried again now, another one is copied anew. A request is kept until that has begun, or is under
+        way anyway.
         """
         for repository in try_to_write(self._notes.heal_requests) or ():
             if self._take_up_request(repository):
@@ -81,7 +82,7 @@ class Healing:
                 self._finish_leaving(following)
 
     def take_events(self, read: Read) -> None:
-        """Queue the events that a catch-up reader brought; once caught up with the stream, the repository joins it."""
+        """Queue what a catch-up reader brought; once caught up, join the stream."""
         following = self._table.get(read.follows)
         if following is None or following.run != read.run or following.phase is not Phase.CATCHING_UP:
             return
@@ -174,7 +175,7 @@ class Healing:
         self._departures.abandon_if_finished(following)
 
     def _finish_leaving(self, following: Following) -> None:
-        """Acknowledge the deletion of a repository that was set aside, or forget one that is not carried any more."""
+        """Acknowledge the deletion of what was set aside, or forget what is not carried."""
         following.phase = Phase.STREAM if following.note is None else Phase.WAITING
         if not self._membership.carries(following.master_path or following.path):
             self._departures.abandon(following)

@@ -95,7 +95,7 @@ class Intake:
         return carries(event.path) or carries((event.detail or {}).get("from", event.path))
 
     def _reject(self, record: Record, error: Rejected) -> None:
-        """Keep the record in `errors`; the repository that its key names is detached, because its next event is missing."""
+        """Keep the record in `errors`, and detach the repository that lacks an event now."""
         reason = Reason.UNKNOWN_VERSION if isinstance(error, UnknownEvent) else Reason.GAP
         known = self._table.get(record.key)
         logger.error(

@@ -59,7 +59,7 @@ class Maintenance:
             self._pool.give(worker, Sweep(before=before), self._clock.monotonic())
 
     def take_checked(self, checked: Checked) -> None:
-        """Take what reading a repository through found: damage, or a checkpoint that is lower than what is known."""
+        """Take the result of reading a repository through: damage, or a lower checkpoint."""
         if checked.is_undecided and checked.problem is not None:
             logger.error("not read through", repository=checked.repository, reason=checked.problem)
             return

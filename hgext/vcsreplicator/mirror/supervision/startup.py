@@ -71,7 +71,7 @@ class Startup:
             self._agenda.queue(following)
 
     def prune_deletions(self, acks: Container[str]) -> None:
-        """Remove the notes of deletions that are noticed, once neither the last acks nor the disk names their repositories."""
+        """Remove the notes of noticed deletions that neither acks nor the disk names."""
         for deleted in self._notes.deleted():
             if deleted.repository not in acks and deleted.repository not in self._aside:
                 self._departures.forget_if_finished(deleted)

@@ -45,7 +45,7 @@ class RepositoryTable:
         del self._followings[following.id]
 
     def find_twin(self, following: Following, event: Event) -> str | None:
-        """Return the path of another repository that a careless file system takes for the event's; a repeat has none."""
+        """Return the path of another repository that some file systems take for the event's."""
         other = self.get(self._places.get(twin(event.path), following.id))
         if other is None or other.id == following.id or other.path == event.path:
             return None

@@ -80,7 +80,7 @@ class Supervisor:
         self._watch = WorkerWatch(state, pool, detachments)
 
     def read_stream(self, reader: Source) -> None:
-        """Take this reader as the stream's: it is held back when too much is in memory, and stopped at the end."""
+        """Hold this reader back when too much is in memory, and stop it at the end."""
         self._reader = reader
 
     def turn(self, timeout: float) -> None:
