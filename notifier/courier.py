@@ -31,14 +31,16 @@ from .rejects import Rejects, judged
 from .settings import NotifierSettings
 from .state import StateDatabase
 
+# Seconds that any wait may last.
 BLINK = 0.2
-"""Seconds that any wait may last."""
+
+# The same while deliveries are unconfirmed and new notices may come.
 BUSY_BLINK = 0.02
-"""The same while deliveries are unconfirmed and new notices may come."""
 TELL_EVERY = 2.0
 STORE_EVERY = 0.5
+
+# Seconds after which a position that did not move is stored again: Kafka forgets what nobody stores for a week.
 RENEW_EVERY = 3600.0
-"""Seconds after which a position that did not move is stored again: Kafka forgets what nobody stores for a week."""
 
 DRAIN = 5.0
 BATCH = 500

@@ -12,11 +12,11 @@ from pathlib import Path
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
 
+# The path of an empty database that leaves no file.
 NOWHERE = ":memory:"
-"""The path of an empty database that leaves no file."""
 
+# Seconds to wait for another connection's lock.
 PATIENCE = 10.0
-"""Seconds to wait for another connection's lock."""
 
 
 def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:

@@ -23,8 +23,8 @@ from hgext.vcsreplicator.words.retry import Backoff
 
 from .message import Message
 
+# With its jitter below five seconds: so soon after the other side is back, the first message goes.
 RETRY = Backoff(first=0.2, longest=4.0)
-"""With its jitter below five seconds: so soon after the other side is back, the first message goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

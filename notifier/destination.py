@@ -21,6 +21,7 @@ from .delivery import Delivery, Patience
 from .message import Message
 from .rejects import judged
 
+# `type` in the configuration → module and settings class; imported only when configured.
 DESTINATIONS: Mapping[str, str] = {
     "jsonlines": "notifier.jsonlines:JsonLinesSettings",
     "stdout": "notifier.jsonlines:StdoutSettings",
@@ -28,10 +29,9 @@ DESTINATIONS: Mapping[str, str] = {
     "sns": "notifier.sns.destination:SnsSettings",
     "webhook": "notifier.webhook.destination:WebhookSettings",
 }
-"""`type` in the configuration → module and settings class; imported only when configured."""
 
+# The message types sent unless a destination says otherwise.
 DOCUMENTED = (Stream.CHANGEGROUP.value, Stream.NEWREPO.value, Stream.OBSOLETE.value)
-"""The message types sent unless a destination says otherwise."""
 
 
 ALL_TYPES = tuple(stream.value for stream in Stream)

@@ -28,8 +28,8 @@ from .state import StateDatabase
 
 __all__ = ["NotifierSettings", "read", "run"]
 
+# Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others.
 STARTED_WITHIN = 5.0
-"""Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others."""
 
 logger = structlog.get_logger()
 

@@ -52,8 +52,8 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     return NotifierSettings(public=public, destinations=found, state=state)
 
 
+# Settings that name a file which its destination alone may write.
 _ALONE = ("database", "file")
-"""Settings that name a file which its destination alone may write."""
 
 
 def _check_files(destinations: Mapping[str, DestinationSettings], state: str, log: str, file: str) -> None:

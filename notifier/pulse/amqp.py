@@ -24,22 +24,29 @@ from kombu.exceptions import KombuError
 
 from ..authorities import trusting
 
+# Seconds: for a connection to be made, for an answer, for the rest of a frame.
 PATIENCE = 5.0
-"""Seconds: for a connection to be made, for an answer, for the rest of a frame."""
+
+# Bytes; brokers agree on 128 KiB.
 LARGEST_FRAME = 1024 * 1024
-"""Bytes; brokers agree on 128 KiB."""
+
+# Bytes of a message's body, in however many frames it comes; what brokers take by default.
 LARGEST_MESSAGE = 16 * 1024 * 1024
-"""Bytes of a message's body, in however many frames it comes; what brokers take by default."""
+
+# More than we use of one connection.
 CHANNELS = 8
-"""More than we use of one connection."""
+
+# Events taken in by one `drain`.
 AT_ONCE = 1000
-"""Events taken in by one `drain`."""
 
+# What py-amqp raises when the connection is lost, or the other side speaks something else.
 TROUBLE = (AMQPError, KombuError, OSError, struct.error, LookupError, AttributeError)
-"""What py-amqp raises when the connection is lost, or the other side speaks something else."""
 
-_HEADER, _BODY = 2, 3  # types of frames
-_Connection: Any = kombu.connection.Connection  # kombu and py-amqp have no types
+# Types of frames.
+_HEADER, _BODY = 2, 3
+
+# Kombu and py-amqp have no types.
+_Connection: Any = kombu.connection.Connection
 
 
 def client(

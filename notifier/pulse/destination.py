@@ -34,14 +34,18 @@ from ..secret import Secret
 from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
 from .message import body, payload, routing_key, shortened
 
+# What a message on Pulse should not exceed.
 POLITE_BYTES = 8 * 1024
-"""What a message on Pulse should not exceed."""
+
+# Seconds after a nack at which the broker must still answer: one that breaks sends nacks first and closes the
+# connection then.
 NACK_PATIENCE = 0.2
-"""Seconds after a nack at which the broker must still answer: one that breaks sends nacks first and closes the connection then."""
+
+# Seconds between two alarms about queues that refuse.
 NACK_TOLD_EVERY = 600.0
-"""Seconds between two alarms about queues that refuse."""
+
+# Bytes of a routing key: AMQP counts them in one byte.
 MAX_KEY = 255
-"""Bytes of a routing key: AMQP counts them in one byte."""
 
 LARGE = Counter("vcsreplicator_notifier_large_messages", "Messages over 8 kB", ["destination"])
 UNROUTABLE = Counter("vcsreplicator_notifier_unroutable_messages", "Returned: no queue is bound", ["destination"])

@@ -26,7 +26,8 @@ from .amqp import LARGEST_MESSAGE, TROUBLE, MessageTooLarge, client, connect, dr
 
 logger = structlog.get_logger()
 
-_Consumer: Any = kombu.messaging.Consumer  # kombu has no types
+# Kombu has no types.
+_Consumer: Any = kombu.messaging.Consumer
 _Queue: Any = kombu.entity.Queue
 _Exchange: Any = kombu.entity.Exchange
 _QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")

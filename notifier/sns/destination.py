@@ -33,11 +33,13 @@ from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..rejects import judged
 from .message import MOST_ENTRIES, BatchEntry, object_body, object_key, together, topic_parts
 
+# Seconds that a message may wait for each that may join it.
 LINGER = 0.003
-"""Seconds that a message may wait for each that may join it."""
 
 TOPIC = re.compile(r"arn:[^:]+:sns:(?P<region>[^:]*):[^:]*:[A-Za-z0-9_-]{1,256}(?P<fifo>\.fifo)?")
 BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
+
+# Error codes that are about the message and stay so.
 WRONG = {
     "InvalidParameter",
     "InvalidParameterValue",
@@ -47,7 +49,6 @@ WRONG = {
     "EntityTooLarge",
     "KeyTooLongError",
 }
-"""Error codes that are about the message and stay so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

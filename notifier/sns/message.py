@@ -9,8 +9,9 @@ from typing import Any
 from ..message import Json, Message, to_text
 
 MOST_ENTRIES = 10
+
+# What one request to a topic may carry: https://docs.aws.amazon.com/sns/latest/api/API_PublishBatch.html.
 MOST_BYTES = 256 * 1024
-"""What one request to a topic may carry: https://docs.aws.amazon.com/sns/latest/api/API_PublishBatch.html"""
 
 
 def object_key(message: Message) -> str:

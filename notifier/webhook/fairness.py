@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+# False: first attempts; True: repeats.
 Lane = bool
-"""False: first attempts; True: repeats."""
 FIRST, REPEAT = False, True
 
 NOTHING: Mapping[int, "WaitingDelivery"] = {}

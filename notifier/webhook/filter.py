@@ -14,8 +14,9 @@ from jmespath.visitor import TreeInterpreter
 from ..message import Json
 
 LONGEST = 4096
+
+# What an expression may cost: these, and so many for each part (member, item, 64 characters) of the message.
 STEPS, STEPS_PER_PART = 10_000, 20
-"""What an expression may cost: these, and so many for each part (member, item, 64 characters) of the message."""
 
 _BUILDERS = {
     *("multi_select_list", "multi_select_dict", "flatten", "function_expression"),

@@ -34,21 +34,23 @@ from .subscription import Subscription
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+# Seconds that `Retry-After` may ask for.
 LONGEST_WAIT = 86400.0
-"""Seconds that `Retry-After` may ask for."""
 
+# Answers that another attempt would get again.
 PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 415, 422, 431, 501, 505}
-"""Answers that another attempt would get again."""
 
+# Nothing was sent: another address of the same host may answer.
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
-"""Nothing was sent: another address of the same host may answer."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+# Reserved by now, or once private, and called global by Python; NAT64 of a network's own, and Teredo: both lead to any
+# IPv4.
 _NOT_PUBLIC = [
     ipaddress.ip_network(each)
     for each in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "fec0::/10", "64:ff9b:1::/48", "2001::/32")
 ]
-"""Reserved by now, or once private, and called global by Python; NAT64 of a network's own, and Teredo: both lead to any IPv4."""
 
 
 class DeliveryVerdict(enum.StrEnum):

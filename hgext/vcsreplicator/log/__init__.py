@@ -31,8 +31,8 @@ from typing import Protocol, Self
 from ..words.clock import DAY
 from ..words.errors import Rejected
 
+# Partition → offset.
 Positions = Mapping[int, int]
-"""Partition → offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,8 @@ class NewRecord:
     partition: int | None = None
 
 
+# Bytes of key, headers and value together that a message may have in any adapter.
 LARGEST = 8 * 1024 * 1024 - 64 * 1024
-"""Bytes of key, headers and value together that a message may have in any adapter."""
 
 
 def check_message(message: NewRecord) -> None:
@@ -96,8 +96,8 @@ def check_message(message: NewRecord) -> None:
         raise Rejected(f"topic {message.topic}, key {message.key}: message of {size} bytes, expected at most {LARGEST}")
 
 
+# The last second of the year 9999: no record has a later `time`, beyond which dates fail, or one before the epoch.
 LATEST = 253402300799.0
-"""The last second of the year 9999: no record has a later `time`, beyond which dates fail, or one before the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,17 @@ from .options import KafkaOptions
 T = TypeVar("T")
 TopicPartitionKey = tuple[str, int]
 
-ADMIN_PATIENCE = 30.0  # seconds to wait for other threads' use of the admin client
-COORDINATOR_PATIENCE = 10.0  # seconds that coordinators may take to start, once the broker answers
-OWNERS = "transactors"  # a topic without records; transactors note there, as positions, who came last
-EXTRA = 64 * 1024  # bytes of framing that Kafka adds to the largest message
+# Seconds to wait for other threads' use of the admin client.
+ADMIN_PATIENCE = 30.0
+
+# Seconds that coordinators may take to start, once the broker answers.
+COORDINATOR_PATIENCE = 10.0
+
+# A topic without records; transactors note there, as positions, who came last.
+OWNERS = "transactors"
+
+# Bytes of framing that Kafka adds to the largest message.
+EXTRA = 64 * 1024
 
 STARTING = (
     kafka_errors.CoordinatorNotAvailableError,

@@ -26,10 +26,14 @@ from kafka.protocol.metadata import MetadataResponse
 
 # Seconds. The sum of the first three is how long a broker hangs before that is known; one look later all have left it: below five.
 LOOK_EVERY = 0.5
-SUSPICION = 1.0  # a fetch waits for half a second by itself
+
+# A fetch waits for half a second by itself.
+SUSPICION = 1.0
 ANSWER_WITHIN = 2.5
 PROBE_EVERY = 1.0
-REMEMBERED = 60.0  # without another failed probe: between two attempts of a service no client is left to make one
+
+# Without another failed probe: between two attempts of a service no client is left to make one.
+REMEMBERED = 60.0
 FIRST_PATIENCE = 1.0
 LOOKUP_PAUSE = 0.1
 

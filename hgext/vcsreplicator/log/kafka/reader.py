@@ -16,10 +16,11 @@ from .broker import Broker
 from .clients import connect, rim
 from .records import Unpacked, record_of
 
-SLICE = (
-    0.2  # seconds a poll may stay in the client, which cannot be woken; shorter ones cost an idle service 3 % of a core
-)
-LOOK_AROUND = 3.0  # seconds without a record after which a reader asks the broker whether there are any
+# Seconds a poll may stay in the client, which cannot be woken; shorter ones cost an idle service 3 % of a core.
+SLICE = 0.2
+
+# Seconds without a record after which a reader asks the broker whether there are any.
+LOOK_AROUND = 3.0
 
 TopicPartitionKey = tuple[str, int]
 

@@ -15,7 +15,8 @@ from .. import NewRecord, check_message
 from .broker import OWNERS, Broker
 from .clients import close_producer, rim, wait, warm
 
-COMMIT_PATIENCE = 8.0  # seconds until the end of a transaction counts as unclear; a service must stop within ten
+# Seconds until the end of a transaction counts as unclear; a service must stop within ten.
+COMMIT_PATIENCE = 8.0
 
 TopicPartitionKey = tuple[str, int]
 

@@ -32,9 +32,14 @@ from .filesystem import refuse_network
 from .reader import SqliteReader, key_bytes
 from .removal import before, compact, note_time, remove_expired, remove_tombstones
 
-BUSY_PATIENCE = 30.0  # seconds to wait for other writers
-TOMBSTONES_KEPT = 1 * DAY  # so that a reader that was away learns of removed keys
-STEP = 64  # records that one append removes at most, beside as many as it adds
+# Seconds to wait for other writers.
+BUSY_PATIENCE = 30.0
+
+# So that a reader that was away learns of removed keys.
+TOMBSTONES_KEPT = 1 * DAY
+
+# Records that one append removes at most, beside as many as it adds.
+STEP = 64
 
 TopicPartition = tuple[str, int]
 

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-LONGEST_ADDRESS = 100  # bytes of a socket's path that every kernel takes
+# Bytes of a socket's path that every kernel takes.
+LONGEST_ADDRESS = 100
 _numbers = itertools.count()
 
 

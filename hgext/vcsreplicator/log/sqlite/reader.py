@@ -13,12 +13,16 @@ from . import statements as sql
 from .connection import Connection
 from .doorbell import Bell
 
-FALLBACK_POLL = 0.5  # seconds until a reader looks again though no bell rang
-POLL_BYTES = 32 * 1024 * 1024  # what one poll returns at most, however many records were asked for
+# Seconds until a reader looks again though no bell rang.
+FALLBACK_POLL = 0.5
+
+# What one poll returns at most, however many records were asked for.
+POLL_BYTES = 32 * 1024 * 1024
 
 TopicPartition = tuple[str, int]
+
+# Offset, time and key of a record, as the database has them.
 Mark = tuple[Any, ...]
-"""Offset, time and key of a record, as the database has them."""
 
 
 class SqliteReader:

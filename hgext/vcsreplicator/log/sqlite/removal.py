@@ -10,11 +10,12 @@ import itertools
 from . import statements as sql
 from .connection import Connection
 
+# Seconds without a record after which the services, or the clock, must have stood still: mirrors and aggregator beat
+# every few.
 PAUSE = 3600.0
-"""Seconds without a record after which the services, or the clock, must have stood still: mirrors and aggregator beat every few."""
 
+# Seconds by which the time of the last record may be known too early: it is not worth a write with each.
 EXACT = 60.0
-"""Seconds by which the time of the last record may be known too early: it is not worth a write with each."""
 
 
 def note_time(connection: Connection, now: float) -> None:

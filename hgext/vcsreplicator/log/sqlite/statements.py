@@ -4,7 +4,8 @@
 A *stream* is one partition of one topic. Keys are the bytes of their UTF-8, headers a JSON object, times seconds since the epoch.
 """
 
-APPLICATION_ID = 0x76637372  # "vcsr": tells our database from any other SQLite file
+# "vcsr": tells our database from any other SQLite file.
+APPLICATION_ID = 0x76637372
 
 # Migration N brings a database from user_version N to N + 1. Never edit one that was released; add another.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
