@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tells the world what the log's notices say: to each destination in order per repository, at least once, on its own feet.
+"""The notifier: publishes the log's notices to destinations.
+
+Each destination gets its messages in order per repository, at least once, and independently of the others.
+
+Each destination gets its messages in order per repository, at least once, and independently of the others.
 
 message     what a notice says in public (pure)          publisher   the daemon
 public      what is public, and under which URL (pure)   destination the port, and the table of destinations

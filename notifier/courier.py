@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The loop of one destination: read notices, send their messages, keep what can never work, move the position.
+"""The loop of one destination.
+
+It reads notices, sends their messages, keeps what can never work in `errors`, and moves the position.
 
 Rules of this file: one thread; the position is stored only after what is before it is settled; a reject is in the topic
 `errors` before it is settled; nothing blocks longer than a fifth of a second, so stop, pause and new notices are seen at once.
@@ -60,7 +62,7 @@ logger = structlog.get_logger()
 
 
 def group(name: str) -> str:
-    """The group whose stored position is the destination's."""
+    """Return the group whose stored position is the destination's."""
     return f"notifier-{name}"
 
 
@@ -78,9 +80,10 @@ class Courier:
     started: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Works until `stop`. Raises BadConfig if the log is wrong; Unavailable when it, the state or the destination is away.
+        """Work until `stop` is set.
 
-        What is wrong with one destination stops no other: it is told, and tried again.
+        Raises BadConfig if the log is wrong; Unavailable when the log, the state or the destination is away. What is
+        wrong with one destination stops no other: it is reported, and retried.
         """
         try:
             destination = self.settings.open(self.name, self.clock)
@@ -96,14 +99,17 @@ class Courier:
             shift.work()
 
     def _state(self) -> StateDatabase:
-        """Its own connection; what was right at start is waited for."""
+        """Open a connection of its own; what was right at start is waited for."""
         try:
             return StateDatabase(self.notifier.state)
         except BadConfig as error:
             raise Unavailable(str(error)) from error
 
     def _tell_trouble(self, error: ReplicationError) -> None:
-        """A destination that cannot even begin, for `vcsreplicator destination list` and monitoring."""
+        """Report a destination that cannot even start.
+
+        `vcsreplicator destination list` and monitoring show it.
+        """
         DOWN.labels(self.name).set(1)
         self.started.set()
         stored = self.log.stored(group(self.name), NOTICES).get(0)
@@ -130,7 +136,7 @@ class Courier:
 
 
 class _Shift:
-    """From one opening of destination and reader to the next."""
+    """One destination at work, from its opening until it is closed."""
 
     def __init__(self, courier: Courier, destination: Destination, state: StateDatabase, reader: Reader) -> None:
         self.courier, self.destination, self.state, self.reader = courier, destination, state, reader
@@ -170,12 +176,18 @@ class _Shift:
         self.drain()
 
     def connect(self) -> None:
-        """At start, and after trouble when there is no message by which it would show that the destination answers again."""
+        """Connect at start, and after trouble while there is no message to send.
+
+        Without a message nothing else would show that the destination answers again.
+        """
         if self.attempt(self.destination.start):
             self._answers()
 
     def read(self) -> None:
-        """Notices into the window, as many as it has room for; waits for the next only when nothing else is to be done."""
+        """Read notices into the window, as many as it has room for.
+
+        It waits for the next only when there is nothing else to do.
+        """
         more = self.window.room and self.orders.replaying
         wait = 0.0 if self.window.in_flight or more else self._idle_time()
         if not self.window.room or self.clock.monotonic() < self.log_until:
@@ -189,7 +201,10 @@ class _Shift:
             self._log_trouble(error)
 
     def _read_live(self, wait: float) -> None:
-        """The next records; what could not be taken, as its reject could not be kept, comes first at the next call."""
+        """Take the next records.
+
+        A record that could not be taken, because its reject could not be kept, comes first at the next call.
+        """
         try:
             if not self.untaken:
                 self.untaken.extend(self.reader.poll(wait, limit=min(BATCH, self.window.room)))
@@ -200,7 +215,10 @@ class _Shift:
             self.untaken.popleft()
 
     def take(self, record: Record) -> None:
-        """One record: its messages, of the types this destination takes, or a reject if it is no notice."""
+        """Put the messages of a record into the window, or reject the record.
+
+        Only messages of the types that this destination takes.
+        """
         try:
             found = [message for message in self.messages_of(record) if message.id not in self.skipped]
         except Exception as error:  # whatever it is, the records behind this one must not wait for it
@@ -214,7 +232,10 @@ class _Shift:
         self.read_to = record.offset + 1
 
     def messages_of(self, record: Record) -> list[Message]:
-        """What this record says here; raises MalformedEvent or UnknownEvent."""
+        """Return this destination's messages of a record.
+
+        Raises MalformedEvent or UnknownEvent.
+        """
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
         told = messages(notice, record.offset, self.courier.notifier.public)
@@ -222,7 +243,7 @@ class _Shift:
         return [message for message in told if message.type.value in types]
 
     def begin(self) -> None:
-        """Submits what is due; when the destination does not take it, everything waits a while."""
+        """Submit what is due; wait a while if the destination takes nothing."""
         due = self.window.next(self.clock.monotonic())
         for index, delivery in enumerate(due):
             if delivery.attempt > 1:
@@ -233,7 +254,10 @@ class _Shift:
                 return
 
     def submit(self, delivery: Delivery) -> None:
-        """Hands it to the destination; what that cannot make of this one message is refused. Raises Unavailable."""
+        """Submit one delivery; refuse a message that cannot be sent.
+
+        Raises Unavailable.
+        """
         try:
             self.destination.submit(delivery)
         except Exception as error:
@@ -243,7 +267,10 @@ class _Shift:
             self._settle(DeliveryOutcome(number=delivery.number, error=wrong))
 
     def attempt(self, action: Callable[[], None]) -> bool:
-        """Does it; False if the destination as a whole does not answer, which is then left alone for a while."""
+        """Return whether the action worked; if not, leave the destination alone.
+
+        It fails when the destination as a whole does not answer, which is then left alone for a while.
+        """
         try:
             action()
         except Unavailable as error:
@@ -254,7 +281,7 @@ class _Shift:
         return True
 
     def collect(self, wait: float) -> None:
-        """What the destination says of what was sent."""
+        """Settle, retry or refuse what the destination answered."""
         for outcome in self.destination.outcomes(wait):
             self._settle(outcome)
 
@@ -277,7 +304,10 @@ class _Shift:
             self._give_up(delivery, error)
 
     def _give_up(self, delivery: Delivery, reason: ReplicationError) -> None:
-        """Kept as a reject, then settled; while the log cannot keep it, it is tried again."""
+        """Keep the message as a reject, then settle it.
+
+        While the log cannot keep it, it is retried.
+        """
         try:
             self.rejects.keep_message(delivery.message, reason)
         except Unavailable as error:
@@ -295,7 +325,10 @@ class _Shift:
         self._answers()
 
     def store_position(self) -> None:
-        """Acknowledges what is settled: at once when nothing is left to do, else a few times a second."""
+        """Acknowledge what is settled.
+
+        At once when nothing is left to do, else a few times a second.
+        """
         position = self.window.position if self.window.position > self.stored else self.stored
         now = self.clock.monotonic()
         soon = STORE_EVERY if self.window.oldest is not None else 0.0
@@ -310,7 +343,7 @@ class _Shift:
         POSITION.labels(self.name).set(position)
 
     def drain(self) -> None:
-        """Takes in what is under way, begins nothing, stores the position."""
+        """Wait for what is under way, begin nothing, store the position."""
         end = self.clock.monotonic() + DRAIN
         while self.window.in_flight and self.clock.monotonic() < end:
             self.collect(BUSY_BLINK)
@@ -318,7 +351,7 @@ class _Shift:
         self.store_position()
 
     def tell(self) -> None:
-        """How we are, for people and monitoring."""
+        """Publish status and metrics."""
         now = self.clock.monotonic()
         if now - self.told_at < TELL_EVERY:
             return
@@ -365,7 +398,10 @@ class _Shift:
         logger.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 
     def _pass_gap(self) -> None:
-        """The log has nothing where we read: nothing can bring it back, so say it loudly and go on with the oldest it has."""
+        """Continue with the oldest notice, where the log lost the next ones.
+
+        Nothing can bring them back, so the loss is reported as an error and a reject.
+        """
         beginning = self.log.beginnings(NOTICES)[0]
         if self.read_to < beginning:
             self._skip_expired(beginning)
@@ -376,14 +412,17 @@ class _Shift:
         self.read_to = beginning
 
     def _skip_expired(self, beginning: int) -> None:
-        """The log dropped notices before we sent them."""
+        """Pass over notices that expired before they were sent."""
         reason = f"notices {self.read_to} to {beginning - 1} left the log before they were delivered to {self.name}"
         self.rejects.keep(reason, b"", self.read_to, None)
         logger.error("notices lost", reason=reason)
         self.window.take(beginning - 1, [])
 
     def _go_back(self, beginning: int, end: int) -> None:
-        """The log lost its newest records and gives their offsets to others: a position that stayed would pass these over."""
+        """Send all notices again after the log lost its newest records.
+
+        It gives their offsets to other records: a position that stayed would pass these over.
+        """
         skipped = self.state.skipped(self.name, beginning)
         reason = f"the log lost notices: it ends at {end}, {self.name} had read to {self.read_to}; all that it has are sent again"
         self.rejects.keep(reason, b"", self.read_to, None)

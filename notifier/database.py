@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The notifier's own SQLite files: made for the right owner, opened, and what their errors mean for an operator.
+"""The notifier's own SQLite files.
+
+They are made for the right owner, and their errors are translated for an operator.
 
 What only an operator can change (no database, no permission, a read-only place) is BadConfig; what waiting may heal (a full disk, a
 lock, a disk that does not answer) is Unavailable.
@@ -20,9 +22,9 @@ PATIENCE = 10.0
 
 
 def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
-    """A connection of this thread to the database at `path`, which is made if it is missing; `key` is its place in the file.
+    """Open a connection of this thread to the database at `path`.
 
-    Raises BadConfig or Unavailable.
+    The file is made if it is missing; `key` is its place in the configuration. Raises BadConfig or Unavailable.
     """
     try:
         if path != NOWHERE:
@@ -41,7 +43,10 @@ def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
 
 
 def own(path: str) -> None:
-    """Makes the file if it is missing, for the owner of its folder: an administrator's command may be the first. Raises OSError."""
+    """Create the file if it is missing, for the owner of its folder.
+
+    An administrator's command may be the first to use it. Raises OSError.
+    """
     folder = Path(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -57,7 +62,7 @@ def own(path: str) -> None:
 
 
 def trouble(error: OSError | sqlite3.Error, key: str, path: str) -> ReplicationError:
-    """The error as one of ours."""
+    """Translate an error of SQLite."""
     kind = Unavailable if is_passing_for(path, error) else BadConfig
     said = (error.strerror if isinstance(error, OSError) else None) or error
     return kind(f"{key}: {path}: cannot be used: {said}")

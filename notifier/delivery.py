@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one destination sends next, what is done, and how far its position may move. Pure: no clock, no I/O, no threads.
+"""What one destination sends next, and how far its position may move.
+
+Pure: no clock, no I/O, no threads.
 
 Rules of this file:
 
@@ -50,7 +52,7 @@ class Patience:
 
 
 def check_number(name: str, value: float, least: float, most: float) -> None:
-    """Raises ValueError, with the setting's name, if the value is not between these (nan never is)."""
+    """Raise ValueError unless the value is between these (nan never is)."""
     if not least <= value <= most:
         raise ValueError(f"{name}: expected a number from {least:g} to {most:g}, got {value!r}")
 
@@ -60,7 +62,10 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One try of one message; `number` is its name within the process, `attempt` counts from 1."""
+    """One attempt of one message.
+
+    `number` is its name within the process, `attempt` counts from 1.
+    """
 
     number: int
     message: Message
@@ -96,7 +101,7 @@ class Window:
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def take(self, offset: int, messages: Sequence[Message]) -> None:
-        """A record of the log and what it says here, perhaps nothing; in the order of offsets."""
+        """Take a record's messages, perhaps none; in the order of offsets."""
         self._next_offset = max(self._next_offset, offset + 1)
         if messages:
             self._open[offset] = len(messages)
@@ -104,18 +109,27 @@ class Window:
             self._enqueue(message, None)
 
     def go_back(self, offset: int) -> None:
-        """Offsets begin anew from this one: the log lost records. What is here is sent all the same."""
+        """Count offsets from this one again: the log lost records.
+
+        The messages in the window are sent all the same.
+        """
         for entry in self._entries.values():
             entry.placed = False
         self._open.clear()
         self._next_offset = offset
 
     def take_replay(self, message: Message) -> int:
-        """A message sent again on request: in order among the replays of its repository, beside everything else."""
+        """Take a message that an operator wants sent again.
+
+        It is in order among the replays of its repository, and waits for nothing else.
+        """
         return self._enqueue(message, message.replay)
 
     def next(self, now: float) -> list[Delivery]:
-        """The deliveries to begin now; each must be answered by exactly one of `settle`, `retry`, `refuse`."""
+        """Return the deliveries to begin now.
+
+        Each must be answered by exactly one of `settle`, `retry`, `refuse`.
+        """
         if self.paused or now < self._down_until:
             return []
         while self._waiting and self._waiting[0][0] <= now:
@@ -134,7 +148,10 @@ class Window:
         return begun
 
     def settle(self, number: int) -> None:
-        """Done with it for good: confirmed, kept as a reject, or skipped. The next of its repository may go."""
+        """Remove a message that was confirmed, rejected or skipped.
+
+        The next message of its repository may begin.
+        """
         entry = self._entries.pop(number)
         self._land(entry)
         freed: dict[int, _Entry] = {}
@@ -153,17 +170,20 @@ class Window:
                 del self._open[offset]
 
     def confirm(self, number: int) -> None:
-        """The destination has it."""
+        """Settle a message that the destination has, which shows that it answers."""
         self._downs = 0
         self.settle(number)
 
     def retry(self, number: int, now: float, chance: float) -> None:
-        """Waiting heals it: again after a delay, as often as it takes."""
+        """Retry after a delay, as often as it takes."""
         entry = self._entries[number]
         self._later(entry, now + self.patience.retry.delay(entry.attempt, chance))
 
     def refuse(self, number: int, now: float, chance: float) -> bool:
-        """The destination says it is wrong. True: again after a delay; False: that was the last try, reject and `settle` it."""
+        """Retry a message that the destination refused, a few times.
+
+        Returns False after the last attempt: the caller keeps it as a reject and calls `settle`.
+        """
         entry = self._entries[number]
         entry.refusals += 1
         if entry.refusals >= self.patience.attempts:
@@ -179,14 +199,21 @@ class Window:
         self._ready.appendleft(entry)
 
     def down(self, now: float, chance: float) -> float:
-        """The destination as a whole does not answer: nothing begins for a delay, which is returned, in seconds."""
+        """Begin nothing for a delay, as the destination does not answer.
+
+        Returns the delay in seconds.
+        """
         self._downs += 1
         delay = self.patience.retry.delay(self._downs, chance)
         self._down_until = now + delay
         return delay
 
     def skippable(self, message_id: str | None) -> Delivery | None:
-        """The message of this id, or the oldest that failed before, while it waits for another attempt; settle it to skip it."""
+        """Return the message that a skip request means, None if there is none.
+
+        That is the one of this id, or the oldest that failed before, while it waits for another attempt; settling it
+        skips it.
+        """
         for entry in self._entries.values():
             at_head = not entry.in_flight and self._is_first(entry)
             if at_head and (entry.attempt > 0 if message_id is None else entry.message.id == message_id):
@@ -194,12 +221,12 @@ class Window:
         return None
 
     def delivery(self, number: int) -> Delivery:
-        """The current or last attempt of a message that is not settled."""
+        """Return the current or last attempt of a message that is not settled."""
         entry = self._entries[number]
         return Delivery(number=number, message=entry.message, attempt=entry.attempt)
 
     def holds(self, number: int) -> bool:
-        """Whether this delivery is not settled yet."""
+        """Return whether this delivery is not settled yet."""
         return number in self._entries
 
     @property
@@ -223,7 +250,10 @@ class Window:
         return len(self._entries)
 
     def idle(self, now: float) -> bool:
-        """Whether there is nothing to send, though there might be: neither paused nor waiting for the destination."""
+        """Return whether there is nothing to send, though there might be.
+
+        That is, neither paused nor waiting for the destination.
+        """
         return not self._entries and not self.paused and now >= self._down_until
 
     @property
@@ -233,7 +263,10 @@ class Window:
 
     @property
     def wakes_at(self) -> float | None:
-        """When `next` has something to begin, as far as time alone decides; None if only events do."""
+        """When `next` has something to begin, as far as time alone decides.
+
+        None if only events decide.
+        """
         if self.paused or not self._entries or self._in_flight >= self.patience.in_flight:
             return None
         if self._ready:
@@ -251,7 +284,7 @@ class Window:
         return entry.number
 
     def _is_first(self, entry: _Entry) -> bool:
-        """Whether nothing that it must come after is left."""
+        """Return whether nothing is left that it must come after."""
         return all(self._lanes[name][0] is entry for name in entry.lanes)
 
     def _land(self, entry: _Entry) -> None:

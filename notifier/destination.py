@@ -38,13 +38,13 @@ ALL_TYPES = tuple(stream.value for stream in Stream)
 
 
 def check_types(types: Sequence[str]) -> None:
-    """Raises ValueError for a type that no message has."""
+    """Raise ValueError for a type that no message has."""
     if not types or set(types) - set(ALL_TYPES):
         raise ValueError(f"types: expected some of {', '.join(ALL_TYPES)}, got {', '.join(types) or 'none'}")
 
 
 def check_common(settings: "DestinationSettings") -> None:
-    """What all settings of destinations have; raises ValueError."""
+    """Check the settings that all destinations have; raise ValueError."""
     check_types(settings.types)
     if settings.start_at not in ("beginning", "end"):
         raise ValueError(f"start-at: expected beginning or end, got {settings.start_at!r}")
@@ -52,7 +52,10 @@ def check_common(settings: "DestinationSettings") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOutcome:
-    """What became of the delivery `number`: confirmed (`error` None), to be repeated (Unavailable), or wrong (Rejected)."""
+    """The result of the delivery `number`.
+
+    Confirmed (`error` is None), to be retried (Unavailable), or wrong (Rejected).
+    """
 
     number: int
     error: ReplicationError | None = None
@@ -62,17 +65,21 @@ class Destination(Protocol):
     """Sends messages; used by one thread."""
 
     def start(self) -> None:
-        """Make sure messages could be sent: connect, declare. Called at start and after trouble. Raises Unavailable."""
+        """Make sure messages could be sent: connect, declare.
+
+        Called at start and after trouble. Raises Unavailable.
+        """
 
     def submit(self, delivery: Delivery) -> None:
-        """Begin to send. Raises Unavailable when nothing can be sent now; then this delivery counts as not begun.
+        """Begin to send.
 
-        Whatever else it raises is about this message: it is tried a few times, then rejected. So what is made of it is made
-        here, where a mistake has one culprit, and not in `outcomes`.
+        Raises Unavailable when nothing can be sent now; then this delivery counts as not begun. Every other exception
+        is about this message: it is tried a few times, then rejected. So the message is converted here, where a mistake
+        has one culprit, and not in `outcomes`.
         """
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
-        """What is known by now, waiting up to `timeout` seconds for something.
+        """Return the known results, waiting up to `timeout` seconds for one.
 
         Every submitted delivery gets exactly one outcome in the end, also when connections break: none is forgotten. Confirmed
         means that the other side has stored it.
@@ -91,25 +98,33 @@ class DestinationSettings(Protocol):
 
     @property
     def start_at(self) -> str:
-        """`beginning` or `end` of the log's notices, for a destination that has no position yet."""
+        """Where a destination without a position starts: `beginning` or `end`."""
 
     @property
     def patience(self) -> Patience:
         """Window and retries."""
 
     def open(self, name: str, clock: Clock) -> Destination:
-        """The destination, not yet connected. Raises BadConfig."""
+        """Create the destination, not yet connected.
+
+        Raises BadConfig.
+        """
 
 
 def settings_class(type_name: str) -> type[DestinationSettings]:
-    """The settings class of a `type`; raises KeyError for an unknown one."""
+    """Return the settings class of a `type`.
+
+    Raises KeyError for an unknown one.
+    """
     module, _, name = DESTINATIONS[type_name].partition(":")
     found: type[DestinationSettings] = getattr(importlib.import_module(module), name)
     return found
 
 
 class Threads:
-    """A destination made of a plain function that sends one message and returns when the other side has stored it.
+    """A destination that calls a function for each message, in threads.
+
+    The function sends one message and returns when the other side has stored it.
 
     The function raises Unavailable or Rejected; an OSError counts as Unavailable, anything else as Rejected. It is called from
     `workers` threads at once.
@@ -121,7 +136,7 @@ class Threads:
         self._outcomes: queue.SimpleQueue[DeliveryOutcome] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Nothing to connect: each call of the function is on its own."""
+        """Do nothing: each call of the function connects by itself."""
 
     def submit(self, delivery: Delivery) -> None:
         future = self._pool.submit(self._send, delivery.message)

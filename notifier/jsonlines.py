@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""JSON lines: one message a line, into a file that may be rotated at any time, or to standard output.
+"""JSON lines: one message a line, in a file or on standard output.
+
+The file may be rotated at any time.
 
 A message is confirmed once its whole line is synced to disk. The path is looked at before each write, so a file that was
 renamed or removed (logrotate) is left and a new one begun; rotate by renaming, not by copying and truncating. A line cut short by
@@ -23,7 +25,10 @@ from .message import Message, to_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonLinesSettings:
-    """`file`: absolute path, created with mode 0644 less the umask; its folder must exist."""
+    """Settings of the destination `jsonlines`.
+
+    `file` is an absolute path, created with mode 0644 less the umask; its folder must exist.
+    """
 
     file: str
     types: tuple[str, ...] = DOCUMENTED
@@ -51,7 +56,7 @@ class StdoutSettings:
 
 
 def line(message: Message) -> bytes:
-    """The line of a message, newline included."""
+    """Return the line of a message, newline included."""
     content = {
         **message.envelope,
         "id": message.id,
@@ -116,7 +121,7 @@ class JsonLines:
             raise
 
     def _open(self) -> int:
-        """The file that the path names now."""
+        """Open the file that the path names now."""
         if self._file is not None and not self._is_current():
             self.close()
         if self._file is None:
@@ -144,7 +149,7 @@ class Stdout:
     _batch: list[tuple[int, bytes]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Always there."""
+        """Do nothing: standard output is always there."""
 
     def submit(self, delivery: Delivery) -> None:
         self._batch.append((delivery.number, line(delivery.message)))
@@ -171,7 +176,10 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    """The name of a file just made, without which its synced lines would be gone after a loss of power."""
+    """Sync the name of a file just made.
+
+    Without it the synced lines would be gone after a loss of power.
+    """
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -180,7 +188,10 @@ def _sync_folder(path: str) -> None:
 
 
 def _drop_torn_line(file: int) -> None:
-    """Cut what follows the last newline; a line of ours is never longer than what is looked at."""
+    """Cut what follows the last newline.
+
+    A line of ours is never longer than what is read here.
+    """
     if not stat.S_ISREG(os.fstat(file).st_mode):
         return
     end = os.fstat(file).st_size

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages: the public form of notices, to the letter that receivers rely on. Pure: a notice and settings in, values out.
+"""Messages: the public form of notices, exactly as receivers rely on it.
+
+Pure: a notice and settings in, values out.
 
 One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md; what came
 later (id, previous, sequence) travels beside them as properties and headers and never changes a documented body. Text that is
@@ -47,7 +49,10 @@ class Message:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """In what it comes after all that came before: its repository, and each URL that it names as one's present or former."""
+        """The repository and the URLs whose earlier messages must go first.
+
+        The URLs are those that the message names as a present or former one.
+        """
         urls = (self.repo_url, self.data.get("old_repo_url"))
         return (self.repository, *(url for url in urls if url is not None))
 
@@ -58,7 +63,10 @@ class Message:
 
 
 def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Message, ...]:
-    """The messages of the notice at this offset, in sending order; () if the repository is not public."""
+    """Return the messages of the notice at this offset, in sending order.
+
+    () if the repository is not public.
+    """
     event = notice.event
     url = public_url(event.path, public)
     if url is None:
@@ -87,7 +95,7 @@ def to_text(value: Json) -> str:
 
 
 def clean(text: str) -> str:
-    """The text without code points that UTF-8 cannot carry."""
+    """Return the text without code points that UTF-8 cannot carry."""
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -125,7 +133,10 @@ _PHASES = ("public", "draft", "secret")
 
 
 def push_entry(push: PushEntry, url: str) -> Json:
-    """An entry of `pushlog_pushes`; receivers cut its URLs at the last slash and rely on the order of parameters."""
+    """Return an entry of `pushlog_pushes`.
+
+    Receivers cut its URLs at the last slash and rely on the order of parameters.
+    """
     window = f"startID={push.id - 1}&endID={push.id}"
     return {
         "pushid": push.id,

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What operators asked of one destination – pause, resume, skip, replay – carried out between the turns of its loop.
+"""Operators' requests to one destination: pause, resume, skip, replay.
 
-A request is answered only after it took effect, and stays open until it is answered: killed between, it is carried out again.
+They are carried out between the turns of its loop.
+
+A request is answered only after it took effect, and stays open until it is answered: killed between, it is carried out
+again.
 """
 
 from collections.abc import Callable
@@ -30,7 +33,10 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class Orders:
-    """The requests to the destination `name`; `messages_of` says what a record says there."""
+    """The requests to the destination `name`.
+
+    `messages_of` returns the destination's messages of a record.
+    """
 
     name: str
     state: StateDatabase
@@ -43,7 +49,7 @@ class Orders:
     _asked_at: float = float("-inf")
 
     def obey(self) -> None:
-        """Carries out what was asked since the last look."""
+        """Carry out the requests made since the last call."""
         now = self.clock.monotonic()
         if now - self._asked_at < ASK_EVERY:
             return
@@ -62,7 +68,7 @@ class Orders:
         return any(replay.goes_on for replay in self._replays)
 
     def read_replays(self) -> None:
-        """Some more of each replay into the window; done once all of it is settled."""
+        """Read on in each replay; end those that are settled."""
         for replay in list(self._replays):
             replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
             for record in replay.records(self.window.room):
@@ -91,9 +97,10 @@ class Orders:
                     self._replays.append(Replay(request, self.log))
 
     def _skip(self, request: DestinationRequest) -> None:
-        """Recorded in `errors` before it is passed over, so a kill between repeats and never forgets.
+        """Skip a message; record it in `errors` first.
 
-        What is skipped of a replay is skipped there alone: the live stream may not have sent it yet.
+        A kill between the two repeats the skip and never forgets it. A message of a replay is skipped there alone: the
+        live stream may not have sent it yet.
         """
         delivery = self.window.skippable(request.argument.get("message"))
         if delivery is None:

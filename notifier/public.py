@@ -55,7 +55,10 @@ class PublicSettings:
 
 
 def public_url(path: str, settings: PublicSettings) -> str | None:
-    """The public URL of the repository at this wire path, without a slash at its end; None if it is not public."""
+    """Return the public URL of the repository at this wire path, or None.
+
+    The URL has no slash at its end; None if the repository is not public.
+    """
     if path.startswith(settings.ignore) or not _allowed(path, settings) or not _is_path(path):
         return None
     for prefix in sorted(settings.urls, key=len, reverse=True):
@@ -68,7 +71,7 @@ def public_url(path: str, settings: PublicSettings) -> str | None:
 
 
 def _is_public(url: str) -> bool:
-    """Whether the URL of a repository can be made by adding its path, and told to everybody."""
+    """Return whether the repository at this path may be published."""
     try:
         parts = urllib.parse.urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0

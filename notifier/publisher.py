@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Deliver the log's notices to every destination, each on its own: one thread, one reader, one position, one failure domain.
+"""The notifier's publisher: delivers the log's notices to every destination.
+
+Each destination has its own thread, reader and position, and fails alone.
 
 The order in which things happen is the promise: read, send, confirmed, and only then move the position. Killed anywhere, what was
 not confirmed is sent again; what was confirmed since the last stored position is sent twice. A destination in trouble waits by
@@ -42,10 +44,10 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Delivers until `stop` is set, then drains for at most some seconds and returns.
+    """Deliver until `stop` is set, then drain for some seconds.
 
-    Calls `ready` once every destination has connected or failed to. A state that waiting may heal (a full disk, a lock) is waited
-    for; raises BadConfig for what only an operator can change.
+    Calls `ready` once every destination has connected or failed to. It waits for a state that is unavailable for a
+    while (a full disk, a lock); raises BadConfig for what only an operator can change.
     """
     with contextlib.ExitStack() as held:
         for attempt in itertools.count(1):
@@ -64,7 +66,10 @@ def run(
 
 @contextlib.contextmanager
 def _alone(state: str) -> Iterator[None]:
-    """The state is this process's alone: two notifiers would repeat each other and cut each other's files."""
+    """Hold the state's lock, for this process alone.
+
+    Two notifiers would repeat each other's messages and cut each other's files.
+    """
     try:
         own(f"{state}.lock")
         lock = os.open(f"{state}.lock", os.O_RDWR | os.O_CLOEXEC)
@@ -109,7 +114,10 @@ def _run(
 
 
 class _Lane(threading.Thread):
-    """Keeps one courier at work: whatever breaks is told, and begun again after a while."""
+    """A thread that keeps one courier at work.
+
+    Every error is reported, and the courier starts again after a while.
+    """
 
     def __init__(self, courier: Courier, stop: threading.Event) -> None:
         super().__init__(name=f"notifier-{courier.name}")

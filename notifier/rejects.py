@@ -20,9 +20,10 @@ ERROR_BYTES = 64 * 1024
 
 
 def judged(error: Exception) -> ReplicationError:
-    """The exception as one of ours: Unavailable if the machine or a connection is in trouble, else the message's own fault.
+    """Translate an exception.
 
-    A time that no calendar has is an OSError, too.
+    Unavailable if the machine or a connection is in trouble, else the message's own fault. A time that no calendar has
+    is an OSError, too.
     """
     if isinstance(error, ReplicationError):
         return error
@@ -34,21 +35,24 @@ def judged(error: Exception) -> ReplicationError:
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Of the destination `name`; what is kept is durable on return, else Unavailable is raised."""
+    """The rejects of the destination `name`.
+
+    They are durable on return, else Unavailable is raised.
+    """
 
     name: str
     log: Log
     clock: Clock
 
     def keep_message(self, message: Message, reason: str | ReplicationError) -> None:
-        """A message as it would have been sent."""
+        """Keep a message as it would have been sent."""
         value = json.dumps({**message.envelope, "id": message.id}, sort_keys=True).encode()
         self.keep(reason, value, message.offset, message.repository, where=f"{message.id}: ")
 
     def keep(
         self, reason: str | ReplicationError, value: bytes, offset: int, key: str | None, *, where: str = ""
     ) -> None:
-        """A record of `notices`, or that there is none any more."""
+        """Keep a record of `notices`, or the fact that it is gone."""
         key = None if key is None else key[:KEY_KEPT]
         record = ErrorRecord(
             time=self.clock.now(),

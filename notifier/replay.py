@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Send notices again to one destination: what an operator asked for, read from the log beside the live stream."""
+"""Replays: notices sent again to one destination on an operator's request.
+
+They are read from the log beside the live stream.
+"""
 
 import datetime
 from dataclasses import replace
@@ -16,7 +19,9 @@ BATCH = 200
 
 
 class Replay:
-    """One request at work: reads from the beginning of the log to where it ended when the replay began.
+    """One request at work.
+
+    It reads from the beginning of the log to where the log ended when the replay began.
 
     The argument is `repository` (wire path or id) and `since_time` (seconds since the epoch, of the change) or `since_push` (the
     first push id). Killed in the middle, all of it is sent again. What the log dropped meanwhile is left out; the live stream
@@ -35,7 +40,7 @@ class Replay:
         self._mark = f"{request.who} {asked} #{request.id}"
 
     def records(self, room: int) -> list[Record]:
-        """Some more records that were asked for."""
+        """Return some more records that the request means."""
         if not self.goes_on or not room:
             return []
         try:
@@ -50,7 +55,7 @@ class Replay:
         return [record for record in found if record.offset < self._end and self._wanted(record)]
 
     def marked(self, message: Message) -> Message:
-        """The message as a replay says it."""
+        """Return the message as a replay sends it."""
         return replace(message, replay=self._mark)
 
     @property
@@ -68,7 +73,7 @@ class Replay:
         self._reader.close()
 
     def _begin_again(self) -> None:
-        """The log dropped what was to be read next: on with the oldest it has."""
+        """Continue with the oldest record, as the log dropped the next ones."""
         self._position = max(self._position, self._log.beginnings(NOTICES)[0])
         old, self._reader = self._reader, self._log.reader({(NOTICES, 0): self._position})
         old.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Secrets: where they are kept, read when needed, never printed and never part of a settings object.
+"""Secrets: read when needed, never printed, never part of settings.
 
 password = { env = "PULSE_PASSWORD" }
 password = { file = "/etc/vcsreplicator/pulse.password" }      # not readable by others
@@ -33,7 +33,10 @@ class Secret:
             raise ValueError(f"file: expected an absolute path, got {self.file!r}")
 
     def read(self) -> str:
-        """The secret as it is now, so a rotated one is seen. Raises BadConfig naming the place, never the content."""
+        """Return the secret as it is now, so that a rotated one is seen.
+
+        Raises BadConfig that names the place, never the content.
+        """
         if self.env:
             return self._from_environment(self.env)
         if self.file:

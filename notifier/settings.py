@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The notifier's part of the TOML file: `[public]`, `[notifier]` and a `[notifier.NAME]` for each destination.
+"""The notifier's part of the TOML file.
+
+`[public]`, `[notifier]` and a `[notifier.NAME]` for each destination.
 
 [notifier]
 state = "/var/lib/vcsreplicator/notifier.db"    requests of operators and their results
@@ -36,7 +38,7 @@ class NotifierSettings:
 
 
 def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
-    """The settings in the tables `public` and `notifier` of a parsed TOML file.
+    """Read the tables `public` and `notifier` of a parsed TOML file.
 
     Raises BadConfig with one line: file, key, what was expected.
     """
@@ -57,7 +59,10 @@ _ALONE = ("database", "file")
 
 
 def _check_files(destinations: Mapping[str, DestinationSettings], state: str, log: str, file: str) -> None:
-    """Two that write one file would cut each other's lines, or deliver each other's messages; JSON lines would cut the log."""
+    """Refuse two destinations that write one file.
+
+    They would cut each other's lines, or deliver each other's messages; JSON lines would cut the log.
+    """
     seen = {os.path.realpath(state): "notifier.state"}
     log_file = os.path.realpath(unquote(log.removeprefix("sqlite://")))
     if log.startswith("sqlite:///") and seen.setdefault(log_file, "log") != "log":
@@ -105,7 +110,10 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _underscored(value: Any) -> Any:
-    """Keys as members are named. Free mappings (URLs, headers) keep theirs: they hold names of other people's."""
+    """Return the table with keys as members are named.
+
+    Free mappings (URLs, headers) keep their keys, which are names of other systems.
+    """
     return {name.replace("-", "_"): _deeper(name, member) for name, member in value.items()}
 
 

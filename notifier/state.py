@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What operators asked of destinations, and how these are: one small SQLite database beside the notifier.
+"""Operators' requests to destinations, and the destinations' status.
+
+They are in one small SQLite database beside the notifier.
 
 A request (pause, resume, skip, replay) is a row that names who asked and when; the daemon carries it out and writes the result
 into the same row, so the table is also the record. A request whose daemon is killed in the middle is carried out again.
@@ -63,7 +65,10 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRequest:
-    """One request; `argument` holds what its kind needs, times are seconds since the epoch."""
+    """One request of an operator.
+
+    `argument` holds what its kind needs, times are seconds since the epoch.
+    """
 
     id: int
     destination: str
@@ -76,50 +81,59 @@ class DestinationRequest:
 
 
 class StateDatabase:
-    """The database, created when missing; each thread opens its own. Raises BadConfig or Unavailable; once open, Unavailable."""
+    """The database, created when missing; each thread opens its own.
+
+    Raises BadConfig or Unavailable; once open, Unavailable.
+    """
 
     def __init__(self, path: str) -> None:
         self._db = open_database(path, "notifier.state", _SCHEMA)
 
     def ask(self, destination: str, kind: Kind, argument: Mapping[str, Any], *, who: str, now: float) -> int:
-        """Records the request and returns its number; durable on return."""
+        """Record the request and return its number; durable on return."""
         cursor = self._run(_ASK, (destination, kind.value, json.dumps(argument, sort_keys=True), who, now))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
     def open_requests(self, destination: str) -> list[DestinationRequest]:
-        """What is asked and not done, oldest first."""
+        """Return the requests that are not done, oldest first."""
         return [_request(row) for row in self._rows(_OPEN, (destination,))]
 
     def request(self, number: int) -> DestinationRequest:
-        """One request by its number."""
+        """Return one request by its number."""
         [row] = self._rows(_ONE, (number,))
         return _request(row)
 
     def requests(self, limit: int) -> list[DestinationRequest]:
-        """The newest requests of all destinations, newest first."""
+        """Return the newest requests of all destinations, newest first."""
         return [_request(row) for row in self._rows(_ALL, (limit,))]
 
     def done(
         self, number: int, result: str, *, now: float, skipped: str | None = None, skipped_offset: int | None = None
     ) -> None:
-        """Records what became of a request; for a skip also the message's id and the offset of its notice."""
+        """Record the result of a request.
+
+        For a skip also the message's id and the offset of its notice.
+        """
         self._run(_DONE, (now, result, skipped, skipped_offset, number))
 
     def skipped(self, destination: str, position: int) -> set[str]:
-        """Ids of the messages that were skipped, of notices from this position on: not to be sent after a restart either."""
+        """Return the ids of skipped messages, of notices from this position on.
+
+        They must not be sent after a restart either.
+        """
         return {message for (message,) in self._rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:
-        """Whether the last word about this destination was to pause."""
+        """Return whether the last request about this destination was to pause."""
         return self._rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
     def tell(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
-        """How a destination is, for `vcsreplicator destination list`."""
+        """Record the status of a destination, for `destination list`."""
         self._run(_TELL, (destination, now, json.dumps(content, sort_keys=True)))
 
     def conditions(self) -> dict[str, dict[str, Any]]:
-        """What was told last of each destination, with its `time`."""
+        """Return the last status of each destination, with its `time`."""
         return {name: {**json.loads(content), "time": time} for name, time, content in self._rows(_CONDITIONS)}
 
     def close(self) -> None:

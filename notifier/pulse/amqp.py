@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Connections to AMQP brokers on which nothing waits without a limit; for those who publish and those who listen.
+"""Connections to AMQP brokers, with a limit on every wait.
+
+Used by the destination and by the listener.
 
 py-amqp waits for ever where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it busy
 with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait ends
@@ -59,9 +61,9 @@ def client(
     on_blocked: Callable[[str], None] | None = None,
     on_unblocked: Callable[[], None] | None = None,
 ) -> Any:
-    """What kombu knows of the broker, not yet connected. `amqps://` verifies certificate and name.
+    """Return kombu's description of the broker, not yet connected.
 
-    Raises Unavailable if `ca_file` cannot be read.
+    `amqps://` verifies certificate and name. Raises Unavailable if `ca_file` cannot be read.
     """
     options = {"on_blocked": on_blocked, "on_unblocked": on_unblocked, "client_properties": dict(properties)}
     return _Connection(
@@ -76,13 +78,19 @@ def client(
 
 
 def connect(kombu_client: Any) -> Any:
-    """A connection of py-amqp; raises one of TROUBLE."""
+    """Open a connection of py-amqp.
+
+    Raises one of TROUBLE.
+    """
     return kombu_client.transport.establish_connection()
 
 
 @contextmanager
 def within(connection: Any, more: float = 0.0) -> Iterator[None]:
-    """Everything that the block waits for comes within `PATIENCE` and so many seconds more, or it raises TimeoutError."""
+    """Limit all waits of the block to `PATIENCE` and so many seconds more.
+
+    Raises TimeoutError.
+    """
     transport = connection.transport
     transport.until, before = time.monotonic() + PATIENCE + more, transport.until
     try:
@@ -92,7 +100,10 @@ def within(connection: Any, more: float = 0.0) -> Iterator[None]:
 
 
 def drain(connection: Any, timeout: float) -> None:
-    """Takes in what the broker says, waiting up to `timeout` seconds for the first of it."""
+    """Take in what the broker sends, waiting up to `timeout` seconds.
+
+    The wait is for the first of it.
+    """
     try:
         with within(connection, timeout):
             for _ in range(AT_ONCE):
@@ -103,7 +114,10 @@ def drain(connection: Any, timeout: float) -> None:
 
 
 def is_broker(url: str) -> bool:
-    """Whether the URL names a broker: scheme, a host, and a port that can be one."""
+    """Return whether the URL names a broker.
+
+    It needs a scheme, a host, and a port that can be one.
+    """
     try:
         parts = urlsplit(url)
         return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
@@ -129,7 +143,10 @@ class MessageTooLarge(ConnectionAbortedError):
 
 
 class _BoundedTransport:
-    """A transport of py-amqp that reads with limits. `until`: the end of what is under way, as `time.monotonic` counts."""
+    """A transport of py-amqp that reads with limits.
+
+    `until`: when what is under way must end, as `time.monotonic` counts.
+    """
 
     until = math.inf
     largest_message = LARGEST_MESSAGE
@@ -154,7 +171,10 @@ class _BoundedTransport:
         return kind, channel, content
 
     def _read(self, n: int, initial: bool = False) -> bytes:
-        """Exactly n bytes; what was read stays for the next call if it raises. `initial`: a frame begins, or is tried again."""
+        """Read exactly n bytes.
+
+        If it raises, what was read stays for the next call. `initial`: a frame begins, or is tried again.
+        """
         if n > LARGEST_FRAME:
             raise ConnectionAbortedError(f"a frame of {n} bytes, expected at most {LARGEST_FRAME}")
         if initial and not self._read_buffer:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pulse: messages to a topic exchange of an AMQP 0-9-1 broker, confirmed by it, at least once.
+"""Pulse: messages to a topic exchange of an AMQP 0-9-1 broker.
+
+The broker confirms each; they are sent at least once.
 
 v1 and v2 are two destinations with two connections: the one failing never repeats the other. Confirmations are pipelined; those
 that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whatever closed
@@ -229,7 +231,10 @@ class Pulse:
         return f"{where(self.settings.url)} {self.settings.exchange}"
 
     def _connect(self) -> None:
-        """Connects and declares, or raises Unavailable."""
+        """Connect and declare.
+
+        Raises Unavailable.
+        """
         try:
             password = None if self.settings.password is None else self.settings.password.read()
         except BadConfig as error:
@@ -288,7 +293,7 @@ class Pulse:
                 self._nacked[number] = self.clock.monotonic()
 
     def _confirmed(self, tag: int, multiple: bool) -> list[tuple[int, bool]]:
-        """The deliveries that the broker speaks of, and whether it returned them."""
+        """Yield the deliveries that the broker confirms, and whether it returned each."""
         tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
         found = []
         for each in tags:
@@ -300,7 +305,10 @@ class Pulse:
         return found
 
     def _pass_nacked(self) -> None:
-        """Delivered to all other queues, if the broker that nacked is well; else the connection is lost, and it is sent again."""
+        """Confirm nacked deliveries if the broker is well.
+
+        Then all other queues have them; else the connection is lost, and they are sent again.
+        """
         now = self.clock.monotonic()
         due = [number for number, nacked_at in self._nacked.items() if now - nacked_at >= NACK_PATIENCE]
         if not due or self._blocked:
@@ -315,7 +323,7 @@ class Pulse:
             logger.error(_NACKED, broker=self._where, messages=len(due))
 
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
-        """Comes before the confirmation of the same message."""
+        """Note a returned message; its confirmation comes after this."""
         UNROUTABLE.labels(self.name).inc()
         self._returned.add(message.properties.get("message_id", ""))
 
@@ -332,14 +340,20 @@ class Pulse:
             self._unconfirmed[tag] = (number, now)
 
     def _lost(self, error: BaseException) -> None:
-        """Everything unconfirmed is unknown: to be sent again on a new connection."""
+        """Report everything unconfirmed as unavailable, and disconnect.
+
+        It is unknown whether the broker has it, so it is sent again on a new connection.
+        """
         trouble = Unavailable(f"{self._where}: {_reason(error)}")
         unknown = [*(number for number, _ in self._unconfirmed.values()), *self._nacked]
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in unknown]
         self._disconnect()
 
     def _disconnect(self) -> None:
-        """Drops the connection without a word: a word would wait for an answer."""
+        """Drop the connection without closing it properly.
+
+        A closing message would wait for an answer.
+        """
         self._unconfirmed.clear()
         self._nacked.clear()
         self._returned.clear()

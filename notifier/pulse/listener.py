@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A subscriber of an exchange, as anybody may run one: a queue of one's own, a prefetch limit, acknowledged after success.
+"""A subscriber of an exchange, as any receiver may run one.
+
+It has its own queue and a prefetch limit, and acknowledges after success.
 
 A message is acknowledged once it was handed on; one whose command fails goes back to the queue and is tried again after a pause, so
 at least once. The queue is limited in length: a subscriber that is away for long loses the oldest messages, not the broker. A
@@ -35,7 +37,10 @@ _QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenSettings:
-    """`queue` is `queue/<clientId>/<name>`. A durable one keeps messages while nobody listens; else it goes with its last listener.
+    """What to listen to.
+
+    `queue` is `queue/<clientId>/<name>`. A durable queue keeps messages while no client listens; any other is removed
+    with its last listener.
 
     `prefetch` messages are under way at once, `max_length` wait in the queue at most, none has more than `max_message` bytes.
     `pause` seconds after a failure.
@@ -82,10 +87,10 @@ def listen(
     stop: threading.Event,
     limit: int | None = None,
 ) -> int:
-    """Hands on messages until `stop`, or `limit` succeeded; returns how many. Connects again for ever.
+    """Hand messages on until `stop`, or until `limit` succeeded; return how many.
 
-    `hand_on` says whether it succeeded. Raises Refused for what waiting does not heal: no right, no such exchange, too large; and
-    what `hand_on` raises.
+    Connects again indefinitely. `hand_on` returns whether it succeeded. Raises Refused for what waiting cannot solve
+    (no right, no such exchange, too large), and what `hand_on` raises.
     """
     session, failures = _Session(settings, hand_on, stop, limit), 0
     while not session.finished:
@@ -130,7 +135,7 @@ class _Session:
         return self.stop.is_set() or (self.limit is not None and self.done >= self.limit)
 
     def run(self) -> None:
-        """One connection, until it breaks or all is done."""
+        """Listen on one connection, until it breaks or all is done."""
         self.connected = False
         settings = self.settings
         properties = {"product": "vcsreplicator", "queue": settings.queue}
@@ -185,5 +190,5 @@ class _Session:
 
 
 def client_name() -> str:
-    """A name for a queue that nobody chose one for: the machine's."""
+    """Return a name for a queue without a configured one: the machine's."""
     return re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()) or "listener"

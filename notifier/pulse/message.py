@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages as Pulse has them: routing keys, payloads of both streams, bodies. Pure."""
+"""Messages in Pulse's form: routing keys, payloads, bodies.
+
+Pure.
+"""
 
 import datetime
 
@@ -9,28 +12,34 @@ _LISTS = ("heads", "markers", "bookmarks", "phases")
 
 
 def routing_key(message: Message, strip_prefix: str | None) -> str:
-    """The repository's public path; slashes and case are kept."""
+    """Return the repository's public path; slashes and case are kept."""
     if strip_prefix is not None and message.repo_url.startswith(strip_prefix):
         return message.repo_url[len(strip_prefix) :].strip("/")
     return message.repo_url.split("://", 1)[1].partition("/")[2]
 
 
 def payload(message: Message, stream: str) -> Json:
-    """The member `payload` of a body: `{repo_url, heads, pushlog_pushes}` in v1, `{type, data}` in v2."""
+    """Return the member `payload` of a body.
+
+    `{repo_url, heads, pushlog_pushes}` in v1, `{type, data}` in v2.
+    """
     if stream == "v1":
         return {name: message.data[name] for name in ("repo_url", "heads", "pushlog_pushes")}
     return message.envelope
 
 
 def body(content: Json, exchange: str, key: str, now: float) -> str:
-    """The whole body."""
+    """Return the whole body."""
     sent = datetime.datetime.fromtimestamp(now, datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
     meta = {"exchange": exchange, "routing_key": key, "serializer": "json", "sent": sent}
     return to_text({"payload": content, "_meta": meta})
 
 
 def shortened(content: Json) -> Json:
-    """The payload with its long lists empty and `shortened` set: receivers ask the URLs for the rest."""
+    """Return the payload with empty long lists and `shortened` set.
+
+    Receivers ask the URLs for the rest.
+    """
     data = content.get("data", content)
     emptied = {name: [] if name in _LISTS else value for name, value in data.items()}
     short = {**emptied, "shortened": True}

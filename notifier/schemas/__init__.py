@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""JSON Schemas of all message types, one file each, for whoever wants to check what they get."""
+"""JSON Schemas of all message types, one file each, for receivers."""
 
 import json
 from importlib.resources import files
@@ -7,6 +7,9 @@ from typing import Any
 
 
 def schema(type_name: str) -> dict[str, Any]:
-    """The schema of `{"type": …, "data": …}` for one type, such as `changegroup.1`; raises FileNotFoundError."""
+    """Return the schema of `{"type": …, "data": …}` for one type.
+
+    A type is such as `changegroup.1`. Raises FileNotFoundError.
+    """
     found: dict[str, Any] = json.loads(files(__name__).joinpath(f"{type_name}.json").read_text("utf-8"))
     return found

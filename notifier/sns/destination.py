@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""SNS: the message to a topic, and its body to an S3 object that the message names, the object first.
+"""SNS: the message to a topic, its body to an S3 object.
+
+The message names the object, which is written first.
 
 Whoever gets a message can read its object at once. A message over `limit` bytes goes out without its data (`external`).
 Credentials come from boto3's default chain. Repeats write the same object under the same name. What SNS or S3 say is wrong with
@@ -53,7 +55,9 @@ WRONG = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnsSettings:
-    """`topic_arn` and `bucket` must exist. `limit`: bytes of a message's text with its data. Timeouts in seconds.
+    """Settings of the destination `sns`.
+
+    `topic_arn` and `bucket` must exist. `limit`: bytes of a message's text with its data. Timeouts in seconds.
 
     The endpoint URLs are for other clouds and tests. `workers` objects are written at once, one per repository, and as many
     requests to the topic are under way.
@@ -98,7 +102,10 @@ class SnsSettings:
 
 
 class Sns:
-    """The destination `sns`. Threads write objects and publish; the caller's thread decides what goes together."""
+    """The destination `sns`.
+
+    Threads write objects and publish; the caller's thread decides what goes together.
+    """
 
     def __init__(self, settings: SnsSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
@@ -127,7 +134,7 @@ class Sns:
             raise BadConfig(f"sns: {error}") from error
 
     def start(self) -> None:
-        """Nothing to connect: each request is on its own."""
+        """Do nothing: each request connects by itself."""
 
     def submit(self, delivery: Delivery) -> None:
         self._writing.add(delivery.number)
@@ -147,7 +154,10 @@ class Sns:
     # -- the caller's thread
 
     def _take_in(self, wait: float) -> list[DeliveryOutcome]:
-        """What the threads have done, waiting for the first; what is ready goes on to the topic."""
+        """Return the results of the threads, waiting for the first.
+
+        What is ready is published.
+        """
         found: list[DeliveryOutcome] = []
         try:
             done = self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait()
@@ -163,13 +173,19 @@ class Sns:
             return found
 
     def _lingers(self) -> float:
-        """Seconds until somebody has waited long enough for company: the longer, the more of it is being written."""
+        """Return the seconds that the oldest ready message may still wait for others.
+
+        The more of them are being written, the longer.
+        """
         if not self._ready:
             return math.inf
         return self._ready[0].written + LINGER * min(len(self._writing), MOST_ENTRIES) - self.clock.monotonic()
 
     def _publish_ready(self) -> None:
-        """Full requests at once; the rest when no company is to be expected, or was waited for long enough."""
+        """Publish full requests at once, the rest when its wait is over.
+
+        It waits for nothing when no other object is being written.
+        """
         while self._ready:
             if len(self._ready) < MOST_ENTRIES and self._lingers() > 0:
                 return
@@ -180,7 +196,7 @@ class Sns:
     # -- threads
 
     def _write(self, delivery: Delivery) -> None:
-        """The object, once everything that is made of the message could be made."""
+        """Write the object, once the whole message could be converted."""
         message = delivery.message
         try:
             key, content = object_key(message), object_body(message).encode()
@@ -198,7 +214,10 @@ class Sns:
         self._done.put(entry)
 
     def _publish(self, entries: Sequence[BatchEntry]) -> None:
-        """Together if there are several; each by itself when that cannot work, for then only one of them may be to blame."""
+        """Publish entries together, or alone if that cannot work.
+
+        For then only one of them may be to blame.
+        """
         try:
             outcomes = self._publish_one(entries[0]) if len(entries) == 1 else self._publish_batch(entries)
         except Exception as error:  # a thread that dies would forget its deliveries
@@ -218,7 +237,10 @@ class Sns:
         return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
 
     def _publish_batch(self, entries: Sequence[BatchEntry]) -> list[DeliveryOutcome]:
-        """An entry that the answer does not call successful is not."""
+        """Publish entries in one request.
+
+        An entry that the answer does not call successful failed.
+        """
         answer = self._sns.publish_batch(
             TopicArn=self.settings.topic_arn,
             PublishBatchRequestEntries=[
@@ -241,7 +263,7 @@ _UNSAID = Unavailable("sns: the answer does not say that the message is stored")
 
 
 def _waits(error: Exception) -> bool:
-    """Whether a request failed for a reason that has nothing to do with what it carried."""
+    """Return whether a request failed for a reason unrelated to its content."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or status == 429 or "Throttl" in _code(error)

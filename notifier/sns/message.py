@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages as SNS and S3 have them: objects, entries of requests to a topic, and which of these go together. Pure."""
+"""Messages in the form of SNS and S3: objects, entries, requests.
+
+Pure.
+"""
 
 import datetime
 from collections.abc import Sequence
@@ -15,19 +18,25 @@ MOST_BYTES = 256 * 1024
 
 
 def object_key(message: Message) -> str:
-    """`events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`; a second message of the same notice adds its type."""
+    """Return the object's key: `events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`.
+
+    A second message of the same notice adds its type.
+    """
     created = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
     suffix = f"-{message.type.value}" if message.index else ""
     return f"events/{created:%Y-%m-%d}/{message.offset:010d}-{created:%Y%m%dT%H%M%S}{suffix}.json"
 
 
 def object_body(message: Message) -> str:
-    """What the object holds."""
+    """Return the object's content."""
     return to_text({"created": message.created, "data": message.data, "id": message.offset, "type": message.type.value})
 
 
 def topic_message(message: Message, data_url: str, limit: int) -> Json:
-    """What is published: with the data, or without if its text were over `limit` bytes."""
+    """Return what is published.
+
+    It has the data, unless its text would be over `limit` bytes.
+    """
     whole: Json = {"type": message.type.value, "data": message.data, "data_url": data_url}
     if len(to_text(whole).encode()) <= limit:
         return whole
@@ -52,20 +61,26 @@ def attributes(message: Message) -> dict[str, Any]:
 
 
 def attributes_size(attributes: dict[str, Any]) -> int:
-    """Bytes of names, types and values."""
+    """Return the bytes of names, types and values."""
     texts = [text for name, each in attributes.items() for text in (name, *each.values())]
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
 def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[str, Any]]:
-    """The text, which is ASCII and leaves room for the attributes, and these."""
+    """Return text and attributes.
+
+    The text is ASCII and leaves room for the attributes.
+    """
     beside = attributes(message)
     return to_text(topic_message(message, data_url, min(limit, MOST_BYTES - attributes_size(beside)))), beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEntry:
-    """The delivery `number` as a topic takes it, once its object is there: since `written`, on the monotonic clock."""
+    """The delivery `number` as a topic takes it, once its object is stored.
+
+    It is stored since `written`, on the monotonic clock.
+    """
 
     number: int
     text: str
@@ -79,7 +94,10 @@ class BatchEntry:
 
 
 def together(entries: Sequence[BatchEntry]) -> list[BatchEntry]:
-    """The first of these that one request may carry; one alone is carried whatever its size, for the service to judge."""
+    """Return the first of these that one request may carry.
+
+    One alone is carried independently of its size, for the service to judge.
+    """
     size = 0
     for count, entry in enumerate(entries[:MOST_ENTRIES]):
         size += entry.size

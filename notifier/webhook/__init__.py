@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Webhooks: messages to the endpoints of subscribers, kept in a database until each is delivered."""
+"""Webhooks: messages to the endpoints of subscribers.
+
+A database keeps them until each is delivered.
+"""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Connections whose answers end: in time, however slowly their bytes come, and after some kilobytes."""
+"""HTTP connections whose answers end in time, and after some kilobytes.
+
+It does not matter how slowly their bytes come.
+"""
 
 import socket
 import threading
@@ -12,7 +15,10 @@ ANSWER_BYTES = 16 * 1024
 
 
 class _Watch(threading.Timer):
-    """Ends what another thread reads once the time is over; TLS is not told, its objects belong to that thread."""
+    """A timer that ends what another thread reads.
+
+    It shuts the socket down; the TLS objects belong to that thread.
+    """
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         super().__init__(seconds, self._cut)
@@ -28,12 +34,18 @@ class _Watch(threading.Timer):
 
 
 class _Timed:
-    """A connection whose answers end in time: a socket's timeout only limits the wait for the next byte."""
+    """A connection whose answers end in time.
+
+    A socket's timeout only limits the wait for the next byte.
+    """
 
     sock: socket.socket
 
     def getresponse(self) -> Any:
-        """Cut at the read timeout; whoever takes the answer cancels the watch once it has read all of it."""
+        """Return the answer, cut at the read timeout.
+
+        The caller cancels the watch once it has read all of the answer.
+        """
         watch = _Watch(self.sock, self.sock.gettimeout() or CONNECT_PATIENCE)
         watch.start()
         try:
@@ -64,13 +76,16 @@ class TlsPool(urllib3.HTTPSConnectionPool):
 
 
 def watched(response: urllib3.BaseHTTPResponse) -> threading.Timer:
-    """The watch over an answer of these pools."""
+    """Return the watch over an answer of these pools."""
     found: threading.Timer = response.watch  # type: ignore[attr-defined]
     return found
 
 
 def finish(response: urllib3.BaseHTTPResponse) -> None:
-    """Reads the rest, so that the connection can be used again; a long or slow rest costs the connection instead."""
+    """Read the rest of an answer, so that the connection can be used again.
+
+    A long or slow rest costs the connection instead.
+    """
     try:
         size = 0
         for chunk in response.stream(4096, decode_content=False):

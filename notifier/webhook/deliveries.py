@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table of webhook deliveries: all SQL of that database, each statement with the index it needs.
+"""The table of webhook deliveries: all SQL of that database.
+
+Each statement has the index it needs.
 
 A row in `deliveries` is one message to one subscription, from the moment it is accepted until it is too old to be of interest.
 Rows are on disk before the notifier's position moves. Enqueueing a message twice adds nothing, so a repeat after a crash is
@@ -113,9 +115,9 @@ _PURGE_MESSAGES = "DELETE FROM messages WHERE number < (SELECT MIN(message) FROM
 
 
 class DeliveryState(enum.StrEnum):
-    """queued → delivered | exhausted (given up, kept) | cancelled (its subscription was removed).
+    """queued → delivered | exhausted (kept) | cancelled (subscription removed).
 
-    Redelivery queues again, as long as the subscription is there.
+    Redelivery queues again, as long as the subscription exists.
     """
 
     QUEUED = "queued"
@@ -126,7 +128,10 @@ class DeliveryState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSubscription:
-    """A subscription as it stands in the table; `origin` is `file` (configuration) or `command`."""
+    """A subscription as it stands in the table.
+
+    `origin` is `file` (configuration) or `command`.
+    """
 
     id: int
     name: str
@@ -154,7 +159,10 @@ class DeliveryAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How an attempt ended: `state` queued with the next `attempt` and `mature_at`, or a final one."""
+    """How an attempt ended.
+
+    `state` is queued, with the next `attempt` and `mature_at`, or a final one.
+    """
 
     id: int
     state: DeliveryState
@@ -195,7 +203,7 @@ class Deliveries:
         ]
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
-        """A new subscription; False if one of this name exists."""
+        """Add a subscription; False if one of this name exists."""
         if self._named(name) is not None:
             return False
         with self._writing():
@@ -204,7 +212,10 @@ class Deliveries:
         return True
 
     def remove(self, name: str, *, who: str, now: float) -> bool:
-        """Removes it and cancels what waits for it; False if there is none of this name."""
+        """Remove a subscription and cancel what waits for it.
+
+        Returns False if there is none of this name.
+        """
         number = self._named(name)
         if number is None:
             return False
@@ -215,7 +226,7 @@ class Deliveries:
         return True
 
     def follow_file(self, wanted: Mapping[str, Subscription], *, now: float) -> None:
-        """Makes the subscriptions of origin `file` those of the configuration."""
+        """Make the subscriptions of origin `file` those of the configuration."""
         known = {each.name: each for each in self.subscriptions()}
         for name, each in known.items():
             if each.origin == "file" and name not in wanted:
@@ -232,7 +243,10 @@ class Deliveries:
                     self._run(_HISTORY, (now, name, "changed", "configuration"))
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
-        """Pauses it with a reason, or resumes it (None); False if there is none of this name."""
+        """Pause a subscription with a reason, or resume it (None).
+
+        Returns False if there is none of this name.
+        """
         number = self._named(name)
         if number is None:
             return False
@@ -244,11 +258,11 @@ class Deliveries:
         return True
 
     def failing(self, subscription: int, since: float | None) -> None:
-        """Notes since when an endpoint fails; None: it does not."""
+        """Record since when an endpoint fails; None: it does not."""
         self._run(_FAILING, (since, subscription))
 
     def note(self, name: str, what: str, *, now: float) -> None:
-        """A line of ours in the history of a subscription."""
+        """Add a line of the notifier to the history of a subscription."""
         self._run(_HISTORY, (now, name, what, "vcsreplicator"))
 
     def history(self, limit: int) -> list[tuple[float, str, str, str]]:
@@ -256,7 +270,10 @@ class Deliveries:
         return self._rows(_READ_HISTORY, (limit,))
 
     def last_change(self) -> int:
-        """Grows with everything that somebody changed: subscriptions, pauses, redeliveries."""
+        """Return a number that grows with every change by an operator.
+
+        That is, of subscriptions, pauses and redeliveries.
+        """
         [(number,)] = self._rows(_LAST_HISTORY)
         return int(number)
 
@@ -265,9 +282,9 @@ class Deliveries:
     def enqueue(
         self, wanted: Sequence[tuple[Message, Sequence[StoredSubscription]]], now: float
     ) -> list[WaitingDelivery]:
-        """Rows for each message and those that want it and were not removed meanwhile, all or none; returns the new ones.
+        """Add rows for each message and its subscriptions, all or none.
 
-        Durable on return.
+        Subscriptions that were removed meanwhile get none. Returns the new rows, durable on return.
         """
         items: list[WaitingDelivery] = []
         with self._writing():
@@ -290,14 +307,14 @@ class Deliveries:
                 yield WaitingDelivery(now, cursor.lastrowid, each.id, _orders(replay, *message.orders), 0)
 
     def queued(self) -> list[WaitingDelivery]:
-        """Everything that waits, in the order of its arrival."""
+        """Return everything that waits, in the order of its arrival."""
         return [
             WaitingDelivery(mature_at, number, subscription, _orders(replay, *orders), attempt)
             for mature_at, number, subscription, attempt, replay, *orders in self._rows(_QUEUED)
         ]
 
     def outgoing(self, number: int) -> DeliveryAttempt | None:
-        """What to send, if that delivery still waits."""
+        """Return what to send, if that delivery still waits."""
         rows = self._rows(_REQUEST, (number,))
         if not rows:
             return None
@@ -315,7 +332,7 @@ class Deliveries:
         )
 
     def record(self, ended: Sequence[Ended], now: float) -> None:
-        """What became of these attempts, all or none."""
+        """Record how these attempts ended, all or none."""
         with self._writing():
             for each in ended:
                 if each.state is DeliveryState.QUEUED:
@@ -324,7 +341,10 @@ class Deliveries:
                     self._run(_FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
     def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> int:
-        """Queues these again as new, whatever became of them; returns how many there were, less those nobody subscribes to."""
+        """Queue these again as new, whichever state they are in.
+
+        Returns how many there were, less those whose subscription is removed.
+        """
         done = 0
         with self._writing():
             for number in numbers:
@@ -340,16 +360,16 @@ class Deliveries:
         return [{name: value for name, value in _as_json(row).items() if name != "body"} for row in rows]
 
     def show(self, number: int) -> "Json | None":
-        """One delivery with its body."""
+        """Return one delivery with its body."""
         rows = self._rows(_SHOW, (number,))
         return _as_json(rows[0]) if rows else None
 
     def counts(self) -> dict[str, int]:
-        """Deliveries by state."""
+        """Return the number of deliveries by state."""
         return dict(self._rows(_COUNTS))
 
     def purge(self, *, delivered_before: float, failed_before: float) -> int:
-        """Removes some of what is too old to be of interest; returns how many deliveries."""
+        """Remove some of the oldest finished deliveries; return how many."""
         with self._writing():
             removed = self._run(_PURGE, (DeliveryState.DELIVERED.value, delivered_before)).rowcount
             for state in (DeliveryState.EXHAUSTED, DeliveryState.CANCELLED):
@@ -371,7 +391,7 @@ class Deliveries:
             raise
 
     def _named(self, name: str) -> int | None:
-        """Its number, whether or not this release understands what it says."""
+        """Return a subscription's number, even if this release cannot read it."""
         rows = self._rows(_NAMED, (name,))
         return int(rows[0][0]) if rows else None
 
@@ -389,7 +409,7 @@ class Deliveries:
 
 
 def _orders(replay: str, *orders: str | None) -> tuple[str, ...]:
-    """What a delivery stands in line in; a replay stands beside the rest."""
+    """Return the queues that a delivery stands in; a replay has its own."""
     return tuple(dict.fromkeys(name + replay for name in orders if name is not None))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Webhooks: messages to the endpoints of subscribers, each delivery a row from acceptance to its end.
+"""The destination `webhook`: each delivery is a row until it ends.
 
 For the notifier a message is confirmed when its rows are on disk (`deliveries`); from then on the dispatcher, a thread of this
 destination, sees to it (`dispatcher`).
@@ -39,7 +39,10 @@ class WebhookSettings(DeliverySettings):
 
 
 class Webhooks:
-    """The destination `webhook`: accepts messages by writing rows; its dispatcher delivers them."""
+    """The destination `webhook`.
+
+    It accepts messages by writing rows; its dispatcher delivers them.
+    """
 
     def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
         self.name, self.clock = name, clock
@@ -83,18 +86,21 @@ class Webhooks:
         self._deliveries.close()
 
     def _accept(self, batch: Sequence[Delivery]) -> None:
-        """Rows for all of these, or for none."""
+        """Write rows for all of these, or for none."""
         current = self._current()
         wanted = [(delivery.message, self._wanting(delivery.message, current)) for delivery in batch]
         self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
 
     def _accepted_alone(self, delivery: Delivery) -> Sequence[DeliveryOutcome]:
-        """One of a batch in which one is the culprit."""
+        """Write the rows of one message of a batch that was refused."""
         self._batch = [delivery]
         return self.outcomes(0)
 
     def _wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
-        """Those that want the message; one whose filter fails on it does not, which is counted, and told once in its history."""
+        """Return the subscriptions that want the message.
+
+        One whose filter fails on it does not want it, which is counted, and noted once in its history.
+        """
         found = []
         for each in subscriptions:
             try:
@@ -110,7 +116,7 @@ class Webhooks:
         return found
 
     def _current(self) -> list[StoredSubscription]:
-        """The subscriptions as they are now, read again when somebody changed something."""
+        """Return the subscriptions, read again when an operator changed any."""
         change = self._deliveries.last_change()
         if change != self._seen_change:
             self._subscriptions, self._seen_change = self._deliveries.subscriptions(), change

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Begins webhook deliveries that are due, records how attempts ended, and pauses endpoints that stay silent.
+"""The dispatcher of webhook deliveries.
+
+It begins what is due, records how attempts ended, and pauses endpoints that fail for long.
 
 Rules of this file: a row changes only after its attempt ended, so a crash repeats an attempt and never forgets one; first the
 row, then the queues; an attempt without an answer in time is unknown and repeated, duplication over loss. Requests run in
@@ -68,7 +70,10 @@ class Dispatcher(threading.Thread):
             self._inbox.put(items)
 
     def stop(self) -> None:
-        """Takes in what is under way for some seconds, then leaves the rest to the next start."""
+        """Wait some seconds for what is under way; leave the rest.
+
+        The next start continues with it.
+        """
         self._stop_asked.set()
         self._inbox.put(None)
         if self.is_alive():
@@ -104,7 +109,7 @@ class Dispatcher(threading.Thread):
             deliveries.close()
 
     def _look(self, deliveries: Deliveries) -> None:
-        """Reads subscriptions and queues again if somebody changed something."""
+        """Read subscriptions and queues again if an operator changed any."""
         change = deliveries.last_change()
         if change != self._change:
             self._load(deliveries)
@@ -139,11 +144,14 @@ class Dispatcher(threading.Thread):
     def _outgoing(
         self, deliveries: Deliveries, items: Sequence[WaitingDelivery]
     ) -> list[tuple[WaitingDelivery, DeliveryAttempt | None]]:
-        """All or none: raising, it leaves the items to the next load."""
+        """Return what to send for all items.
+
+        If it raises, the next load reads all of them again.
+        """
         return [(item, deliveries.outgoing(item.id)) for item in items]
 
     def _attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
-        """In a worker."""
+        """Make one attempt, in a worker."""
         try:
             secrets = [secret.read() for secret in subscription.secrets]
             answer = self.sender.send(replace(outgoing, attempt=item.attempt), subscription, secrets, self.clock.now())
@@ -173,7 +181,7 @@ class Dispatcher(threading.Thread):
             self._record(deliveries, ended)
 
     def _add_new(self, items: list[WaitingDelivery]) -> None:
-        """Rows that the last load has not seen already."""
+        """Add the rows that the last load has not read already."""
         if any(item.subscription not in self._subscriptions for item in items):
             self._change = -1  # of a subscription newer than our last look: load all
             return
@@ -200,7 +208,7 @@ class Dispatcher(threading.Thread):
             self._note_health(deliveries, item, answer, now)
 
     def _next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> Ended:
-        """The row after this attempt."""
+        """Return the row after this attempt."""
         attempt, state, mature_at = item.attempt + 1, DeliveryState.QUEUED, now
         if answer.verdict is DeliveryVerdict.DELIVERED:
             state = DeliveryState.DELIVERED
@@ -219,7 +227,10 @@ class Dispatcher(threading.Thread):
         )
 
     def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
-        """An endpoint that fails gets one request at a time; one that is gone or fails for long is paused, audibly."""
+        """Limit an endpoint that fails; pause one that is gone or fails for long.
+
+        A failing endpoint gets one request at a time.
+        """
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:
             return

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which webhook deliveries to begin next: one queue per attempt, first in first out by maturity, fair between subscriptions. Pure.
+"""Which webhook deliveries to begin next.
+
+One queue per attempt, first in first out by maturity, fair between subscriptions. Pure.
 
 - First attempts and repeats have workers of their own, so retries never delay new deliveries.
 - Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit of one.
@@ -20,9 +22,10 @@ NOTHING: Mapping[int, "WaitingDelivery"] = {}
 
 @dataclass(frozen=True, slots=True, order=True)
 class WaitingDelivery:
-    """A delivery that waits: `attempt` is the number of its queue (0: not tried yet), `mature_at` seconds since the epoch.
+    """A delivery that waits.
 
-    `orders` names what it stands in line in: its repository and its URLs.
+    `attempt` is the number of its queue (0: not tried yet), `mature_at` seconds since the epoch. `orders` names the
+    queues that it stands in: its repository and its URLs.
     """
 
     mature_at: float
@@ -53,7 +56,10 @@ class Member:
 
 @dataclass(slots=True)
 class Queues:
-    """The waiting deliveries of all subscriptions, and how many workers each lane has."""
+    """The waiting deliveries of all subscriptions.
+
+    `workers` is the number of workers of each lane.
+    """
 
     workers: dict[Lane, int]
     members: dict[int, Member] = field(default_factory=dict)
@@ -63,7 +69,10 @@ class Queues:
     _busy: dict[Lane, int] = field(default_factory=lambda: {FIRST: 0, REPEAT: 0})
 
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
-        """Deliveries that wait, in the order in which their repositories' messages came; those `under_way` are begun already."""
+        """Add waiting deliveries, in the order in which their messages came.
+
+        Those `under_way` are begun already.
+        """
         for item in under_way.values():
             self._occupy(item)
         for item in items:
@@ -80,11 +89,14 @@ class Queues:
                 self._wait(item)
 
     def next(self, now: float) -> list[WaitingDelivery]:
-        """The deliveries to begin now; each is answered by `again` or `finished`."""
+        """Return the deliveries to begin now.
+
+        Each is answered by `again` or `finished`.
+        """
         return [item for lane in (FIRST, REPEAT) for item in self._begin(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
-        """The attempt failed; `later` is the same delivery in its next queue."""
+        """Put a failed delivery into its next queue, as `later`."""
         self._release(item)
         if item.subscription not in self.members:
             return
@@ -99,7 +111,7 @@ class Queues:
             self._wait(later)
 
     def finished(self, item: WaitingDelivery) -> None:
-        """Delivered or given up; the next of its repository, or at its URL, may go."""
+        """Remove a delivery; the next of its repository or URL may begin."""
         self._release(item)
         freed: dict[int, WaitingDelivery] = {}
         for key in _keys(item):
@@ -117,7 +129,10 @@ class Queues:
                 self._wait(each)
 
     def forget(self, subscription: int) -> None:
-        """Drops everything of a subscription that waits; what is under way is still answered."""
+        """Drop everything of a subscription that waits.
+
+        What is under way is still answered.
+        """
         self.members.pop(subscription, None)
         for lane in (FIRST, REPEAT):
             self._waiting[lane].pop(subscription, None)
@@ -125,7 +140,7 @@ class Queues:
             del self._chains[key]
 
     def wakes_at(self) -> float | None:
-        """When the next delivery matures, as far as time alone decides; None if none waits."""
+        """Return when the next delivery matures; None if none waits."""
         times = [
             items[0].mature_at
             for lane in (FIRST, REPEAT)
@@ -136,7 +151,7 @@ class Queues:
 
     @property
     def waiting(self) -> int:
-        """How many deliveries stand in queues, those behind others of their repository left out."""
+        """How many deliveries are queued, those behind others left out."""
         return sum(len(items) for lane in self._waiting.values() for items in lane.values())
 
     def _begin(self, lane: Lane, now: float) -> list[WaitingDelivery]:
@@ -160,7 +175,7 @@ class Queues:
         return begun
 
     def _is_first(self, item: WaitingDelivery) -> bool:
-        """Whether nothing that it must come after is left."""
+        """Return whether nothing is left that it must come after."""
         return all(self._chains[key][0].id == item.id for key in _keys(item))
 
     def _wait(self, item: WaitingDelivery) -> None:
@@ -188,5 +203,5 @@ def _keys(item: WaitingDelivery) -> list[tuple[int, str]]:
 
 
 def _place(chain: "deque[WaitingDelivery] | None", item: WaitingDelivery) -> int | None:
-    """Where the delivery stands in line; nearly always at the head."""
+    """Return the delivery's place in a queue; nearly always at the head."""
     return next((place for place, each in enumerate(chain or ()) if each.id == item.id), None)

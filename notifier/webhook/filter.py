@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Filters of subscriptions: JMESPath expressions of other people, held to work that is in proportion to the message.
+"""Filters of subscriptions: JMESPath expressions with a limit on their work.
+
+Subscribers write them; their work must be in proportion to the message.
 
 An expression may build lists that double with every step, and functions may raise what the library does not foresee. Everything
 that is visited or built counts; past the limit, and whatever else goes wrong, the filter failed on this message.
@@ -29,7 +31,7 @@ class FilterFailed(Exception):
 
 
 def check_filter(expression: str) -> None:
-    """Raises ValueError if it is no JMESPath expression, or too long."""
+    """Raise ValueError if it is no JMESPath expression, or too long."""
     if len(expression) > LONGEST:
         raise ValueError(f"filter: expected at most {LONGEST} characters")
     try:
@@ -39,7 +41,10 @@ def check_filter(expression: str) -> None:
 
 
 def matches(expression: str, envelope: Json) -> bool:
-    """Whether the expression finds something true. Raises FilterFailed."""
+    """Return whether the expression finds something true.
+
+    Raises FilterFailed.
+    """
     try:
         return bool(_Counting(envelope).visit(_compiled(expression).parsed, envelope))
     except FilterFailed:
@@ -66,7 +71,7 @@ class _Counting(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
         return value
 
     def _weigh(self, value: Any) -> None:
-        """Counts the parts of a value, as often as they stand in it."""
+        """Count the parts of a value, as often as they stand in it."""
         rest = [value]
         while rest:
             each = rest.pop()

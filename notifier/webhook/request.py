@@ -77,7 +77,10 @@ class Forbidden(Exception):
 
 
 def allowed(address: Address, networks: Sequence[Network]) -> bool:
-    """Whether a request may go there: a public address, or one in the networks that the configuration opens."""
+    """Return whether a request may go to this address.
+
+    It is public, or in one of the networks that the configuration opens.
+    """
     inner = _inner(address)
     if _is_in(inner, networks):
         return True
@@ -90,7 +93,7 @@ def _is_in(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def _inner(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for, if it does."""
+    """Return the IPv4 address that an IPv6 one stands for, if it does."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -102,7 +105,10 @@ def _inner(address: Address) -> Address:
 
 
 def resolve(host: str, port: int, networks: Sequence[Network]) -> list[str]:
-    """The addresses of the host, best first; raises Forbidden if any of them is not allowed, OSError if it has none."""
+    """Return the addresses of the host, best first.
+
+    Raises Forbidden if any of them is not allowed, OSError if it has none.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
     for each in addresses:
@@ -112,7 +118,7 @@ def resolve(host: str, port: int, networks: Sequence[Network]) -> list[str]:
 
 
 def signing_key(secret: str) -> bytes:
-    """The key of a secret: what follows `whsec_` in base64, else the text itself."""
+    """Return a secret's key: base64 behind `whsec_`, else the text itself."""
     if secret.startswith("whsec_"):
         try:
             return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
@@ -122,12 +128,18 @@ def signing_key(secret: str) -> bytes:
 
 
 def webhook_id(outgoing: DeliveryAttempt) -> str:
-    """The message's id without dots, which separate the parts of what is signed."""
+    """Return the message's id without dots.
+
+    Dots separate the parts of what is signed.
+    """
     return outgoing.message_id.replace(".", "_")
 
 
 def signed_headers(outgoing: DeliveryAttempt, secrets: Sequence[str], now: float) -> dict[str, str]:
-    """The headers of Standard Webhooks; without secrets there is no signature."""
+    """Return the headers of Standard Webhooks.
+
+    Without secrets there is no signature.
+    """
     identity, timestamp = webhook_id(outgoing), str(int(now))
     content = f"{identity}.{timestamp}.{outgoing.body}".encode()
     signatures = [
@@ -141,7 +153,10 @@ def signed_headers(outgoing: DeliveryAttempt, secrets: Sequence[str], now: float
 def headers(
     outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
 ) -> dict[str, str]:
-    """All headers of the request; the subscription's own cannot replace ours."""
+    """Return all headers of the request.
+
+    The subscription's own cannot replace ours.
+    """
     found = {
         "user-agent": f"vcsreplicator/{VERSION}",
         **{name.lower(): value for name, value in (subscription.headers or {}).items()},
@@ -161,7 +176,7 @@ def headers(
 
 
 def judge(status: int, answer_headers: Mapping[str, str], now: float) -> AttemptResult:
-    """What a complete answer means."""
+    """Return what a complete answer means."""
     if 200 <= status < 300:
         return AttemptResult(verdict=DeliveryVerdict.DELIVERED, status=status)
     if status == 410:
@@ -175,7 +190,10 @@ def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Attempt
 
 
 def retry_after(value: str | None, now: float) -> float:
-    """Seconds that the endpoint asks us to wait, at most a day; 0 for none or nonsense."""
+    """Return the seconds that the endpoint asks us to wait, at most a day.
+
+    0 for none or nonsense.
+    """
     if value is None:
         return 0.0
     value = value.strip()
@@ -194,7 +212,7 @@ class RequestSender:
     """Sends requests, keeps connections open; used by many threads."""
 
     def __init__(self, *, networks: Sequence[Network], allow_http: bool, ca_file: str | None = None) -> None:
-        """Raises Unavailable if `ca_file` cannot be read."""
+        """Raise Unavailable if `ca_file` cannot be read."""
         self._networks, self._allow_http, self._tls = networks, allow_http, trusting(ca_file)
         self._pools: dict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = {}
         self._lock = threading.Lock()
@@ -202,7 +220,10 @@ class RequestSender:
     def send(
         self, outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
     ) -> AttemptResult:
-        """One attempt. What is not answered in time is unknown, and to be repeated."""
+        """Make one attempt.
+
+        What is not answered in time is unknown, and to be retried.
+        """
         parts = urlsplit(subscription.url)
         if parts.scheme != "https" and not self._allow_http:
             return AttemptResult(verdict=DeliveryVerdict.WRONG, error="http: only https is allowed")
@@ -224,7 +245,7 @@ class RequestSender:
             return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=_reason(error))
 
     def close(self) -> None:
-        """Closes what is idle."""
+        """Close the idle connections."""
         with self._lock:
             for pool in self._pools.values():
                 pool.close()
@@ -259,7 +280,7 @@ class RequestSender:
             response.release_conn()
 
     def _pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
-        """The connections to this address in the name of this host."""
+        """Return the connections to this address in the name of this host."""
         key = (scheme, host, address, port)
         with self._lock:
             pool = self._pools.get(key)

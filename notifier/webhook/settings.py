@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How webhook deliveries are made: where their table is, when attempts repeat, and to which addresses they may go."""
+"""Settings of webhook deliveries.
+
+Where their table is, when attempts repeat, and to which addresses they may go.
+"""
 
 import ipaddress
 import os
@@ -16,7 +19,9 @@ from .subscription import Subscription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
-    """`database`: path of the table of deliveries. `subscriptions` by name, beside those that commands add.
+    """How deliveries are made.
+
+    `database`: path of the table of deliveries. `subscriptions` by name, beside those that commands add.
 
     `ladder`: the maturity delay of each attempt's queue in seconds, spread by ±`jitter`; after its last the delivery is given up
     and kept. `allow`: networks and addresses that requests may go to although they are not public. `workers` send first
@@ -53,7 +58,10 @@ class DeliverySettings:
         self.networks()
 
     def networks(self) -> list[Network]:
-        """The open networks; raises ValueError."""
+        """Return the open networks.
+
+        Raises ValueError.
+        """
         try:
             return [ipaddress.ip_network(each, strict=False) for each in self.allow]
         except ValueError as error:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subscriptions of webhooks: where to send, what, and how; checked whole before they are stored."""
+"""Subscriptions of webhooks: where to send, what, and how.
+
+They are checked whole before they are stored.
+"""
 
 import enum
 import re
@@ -19,7 +22,10 @@ _RESERVED = {"host", "connection", "keep-alive", "transfer-encoding", "te", "tra
 
 
 class Order(enum.StrEnum):
-    """`strict`: a repository's messages one after the other; `speed`: none waits for another."""
+    """The order in which a subscription gets its messages.
+
+    `strict`: a repository's messages one after the other; `speed`: none waits for another.
+    """
 
     STRICT = "strict"
     SPEED = "speed"
@@ -68,5 +74,8 @@ class Subscription:
             check_filter(self.filter)
 
     def wants(self, message: Message) -> bool:
-        """Whether this message is to be sent there. Raises FilterFailed."""
+        """Return whether this message is to be sent there.
+
+        Raises FilterFailed.
+        """
         return message.type.value in self.types and (self.filter is None or matches(self.filter, message.envelope))

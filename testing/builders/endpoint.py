@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An HTTP endpoint of a subscriber, in this process: records what it gets and answers as a test says."""
+"""An HTTP endpoint of a subscriber, in this process.
+
+It records what it gets and answers as a test says.
+"""
 
 import json
 import socket
@@ -28,7 +31,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What to answer; `hang` waits for the event first, `reset` breaks the connection instead."""
+    """What to answer.
+
+    `hang` waits for the event first, `reset` breaks the connection instead.
+    """
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
@@ -38,7 +44,10 @@ class Reply:
 
 
 class Endpoint:
-    """Listens on loopback; `requests` is what came so far, `reply` decides the answer to each."""
+    """A server on loopback.
+
+    `requests` is what came so far, `reply` decides the answer to each.
+    """
 
     def __init__(
         self, reply: Callable[[Request], Reply] = lambda request: Reply(), *, certificate: Path | None = None

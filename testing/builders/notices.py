@@ -48,7 +48,7 @@ def an_event(
     phases: Sequence[PhaseMove] = (),
     detail: Mapping[str, str] | None = None,
 ) -> Event:
-    """A push of one changeset, or what the arguments say."""
+    """Make a push of one changeset, or what the arguments say."""
     changed = type is Type.CHANGED
     head = node(path, seq)
     changes = Changes(
@@ -80,12 +80,15 @@ def an_event(
 
 
 def a_push(number: int = 1) -> PushEntry:
-    """A row of the pushlog."""
+    """Make a row of the pushlog."""
     return PushEntry(id=number, user="dana@example.com", date=int(CREATED_AT))
 
 
 def a_notice(event: Event | None = None, previous: Mapping[str, str | None] | None = None) -> Notice:
-    """The event's notice; in each of its streams the event before it came before, unless said otherwise."""
+    """Make the event's notice.
+
+    In each of its streams the event before it came before, unless the arguments say otherwise.
+    """
     event = event or an_event()
     if previous is None:
         previous = {stream.value: event.previous for stream in streams(event)}
@@ -94,16 +97,16 @@ def a_notice(event: Event | None = None, previous: Mapping[str, str | None] | No
 
 
 def publish(log: Log, *notices: Notice) -> None:
-    """Appends the notices as the aggregator would."""
+    """Append the notices as the aggregator would."""
     log.append([LogMessage(topic=NOTICES, key=each.event.repository, value=to_json(each)) for each in notices])
 
 
 def publish_pushes(log: Log, path: str, first: int, last: int) -> None:
-    """Notices of pushes `first` to `last` to one repository."""
+    """Publish notices of pushes `first` to `last` to one repository."""
     publish(log, *(a_notice(an_event(path, seq)) for seq in range(first, last + 1)))
 
 
 def with_topics(log: Log) -> Log:
-    """The log with all its topics made."""
+    """Create all topics in the log and return it."""
     log.create(topics())
     return log

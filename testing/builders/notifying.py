@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A notifier at work in this process, and a destination that does what a test tells it, message by message."""
+"""A notifier at work in this process, and a scripted destination.
+
+A test decides the outcome of each message.
+"""
 
 import threading
 import time
@@ -40,7 +43,7 @@ class Notifier:
         self._thread: threading.Thread | None = None
 
     def start(self, **destinations: DestinationSettings) -> None:
-        """Returns once it is ready."""
+        """Start it, and return once it is ready."""
         named = {name.replace("_", "-"): settings for name, settings in destinations.items()}
         settings = NotifierSettings(public=PUBLIC, destinations=named, state=str(self.folder / "notifier.db"))
         ready = threading.Event()
@@ -60,7 +63,7 @@ class Notifier:
             ready.set()
 
     def stop(self) -> None:
-        """Drains and returns."""
+        """Drain and return."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join(PATIENCE)
@@ -70,16 +73,16 @@ class Notifier:
         return self.log.stored(group(name), NOTICES).get(0)
 
     def settled(self, name: str) -> None:
-        """Returns once the destination's position is the end of the notices."""
+        """Wait until the destination's position is the end of the notices."""
         eventually(lambda: self.position(name) == self.log.ends(NOTICES)[0], f"{name} to settle everything")
 
     def errors(self) -> list[ErrorRecord]:
-        """What is in the topic `errors`."""
+        """Return what is in the topic `errors`."""
         records = read_records(self.log, find_beginnings(self.log, ERRORS))
         return [from_json(ErrorRecord, record.value or b"") for record in records]
 
     def ask(self, name: str, kind: Kind, **argument: Any) -> DestinationRequest:
-        """Asks as an operator would, and returns the request once it is carried out."""
+        """Ask as an operator would, and return the request once it is carried out."""
         number = self.state.ask(name, kind, argument, who="dana", now=time.time())
         eventually(lambda: self.state.request(number).done_at is not None, f"{kind} to be carried out")
         return self.state.request(number)
@@ -92,7 +95,9 @@ Answer = Callable[[Message], ReplicationError | None]
 
 @dataclass(slots=True, kw_only=True)
 class Scripted:
-    """Settings and destination in one: `got` is what was confirmed, `tried` what was submitted.
+    """Settings and destination in one.
+
+    `got` is what was confirmed, `tried` what was submitted.
 
     `answer` decides what becomes of a message; everything raises `down` while there is one; while `hold` is set nothing is
     answered.
@@ -134,5 +139,5 @@ class Scripted:
         pass
 
     def told(self, path: str) -> list[int]:
-        """Sequences confirmed of one repository, in order."""
+        """Return the confirmed sequences of one repository, in order."""
         return [message.sequence for message in self.got if message.repo_url.endswith("/" + path)]

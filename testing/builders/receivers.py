@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The other side of every destination: what arrived there, in order, and how to make it refuse, fail and heal.
+"""The other side of every destination.
+
+What arrived there, in order, and how to make it refuse, fail and recover.
 
 A `Receiver` belongs to one destination of one test. `settings()` is what the notifier is given; `told()` is every arrival as
 (repository, sequence), repeats included. `down` and `up` break and heal the other side; `poison` is a repository whose messages it
@@ -41,15 +43,15 @@ class Receiver(ABC):
 
     @abstractmethod
     def settings(self) -> DestinationSettings:
-        """What the notifier is configured with."""
+        """Return the notifier's settings for this receiver."""
 
     @abstractmethod
     def told(self) -> list[Told]:
-        """Everything that arrived."""
+        """Return everything that arrived."""
 
     @abstractmethod
     def down(self) -> None:
-        """Nothing arrives any more."""
+        """Let nothing arrive any more."""
 
     @abstractmethod
     def up(self) -> None:
@@ -57,7 +59,10 @@ class Receiver(ABC):
 
     @abstractmethod
     def table(self) -> dict[str, Any]:
-        """The settings as keys of a TOML file, for a notifier in a process of its own."""
+        """Return the settings as keys of a TOML file.
+
+        For a notifier in a process of its own.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -99,7 +104,10 @@ class LinesReceiver(Receiver):
 
 
 class PulseReceiver(Receiver):
-    """A queue bound to an exchange; it goes down by the user losing the right to write."""
+    """A queue bound to an exchange.
+
+    It goes down when the user loses the right to write.
+    """
 
     poison = "p" * 200 + "/" + "q" * 200
 
@@ -115,7 +123,10 @@ class PulseReceiver(Receiver):
         self.listen()
 
     def listen(self) -> None:
-        """Consumes the queue, which outlives connections and brokers; again after a `close`."""
+        """Consume the queue, which outlives connections and brokers.
+
+        It may be called again after a `close`.
+        """
         self._connection = _kombu.Connection(self.url)
         exchange = _kombu.Exchange(self.exchange, type="topic", durable=True)
         self.queue = _kombu.Queue(self.name, exchange, routing_key="#")
@@ -199,7 +210,7 @@ class SnsReceiver(Receiver):
         return self.sequences
 
     def unsubscribe(self) -> None:
-        """Nothing is told any more; the topic takes messages as before."""
+        """End the subscription; the topic takes messages as before."""
         self.sns.unsubscribe(SubscriptionArn=self._subscription)
 
     def down(self) -> None:
@@ -219,7 +230,10 @@ class SnsReceiver(Receiver):
 
 
 class WebhookReceiver(Receiver):
-    """An endpoint, which goes down by answering 503; the message is the notifier's only until it stands in the table."""
+    """An endpoint, which goes down by answering 503.
+
+    The message is the notifier's only until it stands in the table.
+    """
 
     poison = "unwanted"
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The log: the port between all services, with two adapters (`log.sqlite`, `log.kafka`) and one contract suite.
+"""The log: the port between all services, with two adapters.
+
+`log.sqlite` and `log.kafka` pass one contract suite.
 
 **Offset**: the number of a record in its partition; grows, may have holes, never reused. **Position**: the *next* record to read.
 **End**: the position after the last record a reader can see (committed records only). **Acknowledge**: store a position for a
@@ -37,7 +39,10 @@ Positions = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic of the log; `partitions` is fixed for life, `retention` in seconds (None: for ever), compacted by key if set."""
+    """A topic of the log.
+
+    `partitions` is fixed for life, `retention` in seconds (None: kept indefinitely), compacted by key if set.
+    """
 
     name: str
     partitions: int = 1
@@ -58,7 +63,7 @@ EVENTS, ACKS, PENDING, STATE, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS = TOPIC_N
 
 
 def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic, ...]:
-    """All topics of an installation; only `events` has more than one partition."""
+    """Return all topics of an installation; only `events` is partitioned."""
     compacted = {ACKS, PENDING, STATE, ROSTER}
     return tuple(
         Topic(
@@ -73,7 +78,10 @@ def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
-    """What is appended: without `partition` the key decides (see `partition_of`); a value of None is a tombstone."""
+    """A record to append.
+
+    Without `partition` the key decides (see `partition_of`); a value of None is a tombstone.
+    """
 
     topic: str
     key: str | None
@@ -117,16 +125,19 @@ class Record:
 
 
 class Reader(Protocol):
-    """Reads the partitions it was given, from positions it was given; used by one thread, except for `wake`."""
+    """A reader of given partitions from given positions.
+
+    Used by one thread, except for `wake`.
+    """
 
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
-        """At most `limit` records, waiting up to `timeout` seconds for the first; [] when none came.
+        """Return at most `limit` records; [] if none came within `timeout` seconds.
 
         Raises Expired, Rewound, or Unavailable after which the reader may be polled again.
         """
 
     def positions(self) -> dict[tuple[str, int], int]:
-        """(topic, partition) → next offset this reader will return."""
+        """Return (topic, partition) → the next offset this reader will return."""
 
     def pause(self, partitions: Sequence[tuple[str, int]]) -> None:
         """Return nothing of these until `resume`; the others go on."""
@@ -135,7 +146,7 @@ class Reader(Protocol):
         """Go on where `pause` left off."""
 
     def wake(self) -> None:
-        """Make a running or the next `poll` return at once; may be called from any thread."""
+        """Make a running or the next `poll` return at once; from any thread."""
 
     def close(self) -> None:
         """Free everything; further use is an error."""
@@ -151,10 +162,16 @@ class Transactor(Protocol):
         group: str | None = None,
         positions: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
-        """All messages and, for `group`, all positions – or none. Raises Unavailable (outcome unknown) or Fenced."""
+        """Write all messages and store all positions of `group`, or none of them.
+
+        Raises Unavailable (outcome unknown) or Fenced.
+        """
 
     def renew(self) -> None:
-        """Begin anew after Unavailable: what was unclear is over. Raises Fenced if a newer one came; nothing is taken back."""
+        """Begin anew after Unavailable: what was unclear is over.
+
+        Raises Fenced if a newer transactor came; nothing is taken back.
+        """
 
     def close(self) -> None:
         """Free everything."""
@@ -164,34 +181,46 @@ class Log(Protocol):
     """An open log; its methods may be called from any thread."""
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
-        """Creates the missing topics and returns their names; raises BadConfig if one exists with other partitions."""
+        """Create the missing topics and return their names.
+
+        Raises BadConfig if a topic exists with another number of partitions.
+        """
 
     def partitions(self, topic: str) -> int:
-        """The number of partitions; raises BadConfig for an unknown topic."""
+        """Return the number of partitions.
+
+        Raises BadConfig for an unknown topic.
+        """
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
-        """Durable on return: (partition, offset) of each message. Raises Unavailable, Rejected if one is too large."""
+        """Append durably and return (partition, offset) of each message.
+
+        Raises Unavailable, and Rejected if a message is too large.
+        """
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> Reader:
-        """A reader at these positions, (topic, partition) → offset."""
+        """Open a reader at these positions, (topic, partition) → offset."""
 
     def transactor(self, identity: str) -> Transactor:
-        """A transactor that fences all earlier ones of this identity."""
+        """Open a transactor that fences all earlier ones of this identity."""
 
     def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
-        """Stores positions of a group (levels: may go back)."""
+        """Store positions of a group; they may go back."""
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
-        """The stored positions of a group; partitions without one are absent."""
+        """Return the stored positions of a group.
+
+        Partitions without a stored position are absent.
+        """
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
-        """Stored positions of all groups that have any on this topic."""
+        """Return the stored positions of all groups that have any on this topic."""
 
     def beginnings(self, topic: str) -> dict[int, int]:
-        """Per partition the first position that can be read."""
+        """Return per partition the first position that can be read."""
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Per partition the position after the last committed record."""
+        """Return per partition the position after the last committed record."""
 
     def close(self) -> None:
         """Free everything."""
@@ -202,5 +231,8 @@ class Log(Protocol):
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition of a key, the same in every adapter and release: CRC-32 of its UTF-8 modulo the number of partitions."""
+    """Return the partition of a key.
+
+    It is the same in every adapter and release: CRC-32 of the key's UTF-8 modulo the number of partitions.
+    """
     return zlib.crc32(key.encode("utf-8", "surrogateescape")) % partitions

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The blob store: bundles that a record of the log cannot hold, named by their hash, kept longer than the events that name them.
+"""The blob store: bundles that are too large for a record of the log.
+
+Blobs are named by their hash and kept longer than the events that name them.
 
 `file:///folder`       a folder that master and mirrors share
 `s3://bucket/prefix`   any S3; credentials, region and endpoint come from the environment as boto3 reads it
@@ -31,20 +33,29 @@ class BlobStore(Protocol):
     """What the relay writes and mirrors read."""
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
-        """Stores the chunks durably; where they are. Raises Unavailable."""
+        """Store the chunks durably and return where they are.
+
+        Raises Unavailable.
+        """
 
     def open(self, attachment: Attachment) -> IO[bytes]:
-        """The bundle, its hash checked, as a file that the caller closes.
+        """Open the bundle as a file whose hash is checked; the caller closes it.
 
         Raises FileNotFoundError if it is gone, MalformedEvent if it is not what the event names, Unavailable.
         """
 
     def remove_older(self, time: float) -> int:
-        """Removes blobs stored before `time` (seconds since the epoch) and nothing else; how many. Raises Unavailable."""
+        """Remove the blobs stored before `time`, and return how many.
+
+        `time` is in seconds since the epoch. Raises Unavailable.
+        """
 
 
 def open_blobs(url: str) -> BlobStore:
-    """The store at `url`; raises ValueError for a URL that cannot be right."""
+    """Open the store at `url`.
+
+    Raises ValueError for a URL that cannot be right.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FolderBlobs(unquote(parts.path))
@@ -54,7 +65,10 @@ def open_blobs(url: str) -> BlobStore:
 
 
 class FolderBlobs:
-    """Blobs as files, spread over 256 folders; whoever may write to the folder may write to all of it, whatever the umask says."""
+    """Blobs as files, spread over 256 folders.
+
+    A user who may write to the folder may write to all of it, independently of the umask.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -70,7 +84,7 @@ class FolderBlobs:
                         os.chmod(os.path.dirname(path), mode & 0o2777)
                     os.fsync(file.fileno())
                     os.chmod(file.name, 0o644 | mode & 0o020)
-                    with contextlib.suppress(FileExistsError):  # somebody else was faster
+                    with contextlib.suppress(FileExistsError):  # another process was faster
                         os.link(file.name, path)
                     _sync_folder(os.path.dirname(path))
                 _sync_folder(self._folder)  # a kill may have come after a former mkdir: ask nothing
@@ -157,14 +171,17 @@ class S3Blobs:
             import boto3
             from botocore.config import Config
 
-            # Whoever stores or reads tries again, for ever; by itself the client waits for a silent S3 for minutes.
+            # The caller retries indefinitely; by itself the client waits for a silent S3 for minutes.
             once = Config(connect_timeout=4, read_timeout=10, retries={"total_max_attempts": 1})
             self._made = boto3.client("s3", config=once)
         return self._made
 
 
 def checked_name(attachment: Attachment) -> str:
-    """The blob's name if it is the hash that the event names; it becomes part of a path, and came from the log."""
+    """Return the blob's name if it is the hash that the event names.
+
+    The name becomes part of a path, and it came from the log.
+    """
     if attachment.name is None or not _NAME.match(attachment.name) or attachment.name[:64] != attachment.sha256:
         raise MalformedEvent(f"attachment.name: expected the hash and .hg, got {str(attachment.name)[:80]!r}")
     return attachment.name
@@ -172,7 +189,10 @@ def checked_name(attachment: Attachment) -> str:
 
 @contextlib.contextmanager
 def _spooled(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any, Attachment]]:
-    """The chunks in a temporary file, and what names them; memory does not grow with them."""
+    """Write the chunks to a temporary file; return it and the blob's name.
+
+    The memory needed does not grow with the chunks.
+    """
     digest, size = hashlib.sha256(), 0
     with tempfile.NamedTemporaryFile(dir=folder, prefix=_INCOMING) as file:
         for chunk in chunks:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opens the log that a URL names; an adapter and its client library are imported only when a URL asks for them."""
+"""Opening of the log that a URL names.
+
+An adapter and its client library are imported only when a URL needs them.
+"""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -11,7 +14,10 @@ EXPECTED = "expected sqlite:///absolute/path or kafka://host:port[,host:port…]
 
 
 def open_log(url: str) -> Log:
-    """The log at `url`; the caller closes it. Raises BadConfig for a URL that cannot be right, Unavailable if nothing answers."""
+    """Open the log at `url`; the caller closes it.
+
+    Raises BadConfig for a URL that cannot be right, Unavailable if nothing answers.
+    """
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The log on Kafka, for more than one machine: `adapter` is the log, the rest are its parts."""
+"""The log on Kafka, for more than one machine: `adapter` and its parts."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The brokers of Kafka: questions to the admin client, our names in Kafka, topics, and new producers."""
+"""The brokers of Kafka: administration, names, topics, new producers."""
 
 import threading
 import time
@@ -43,7 +43,10 @@ STARTING = (
 
 
 class Broker:
-    """What the log, its readers and its transactors share. Nothing is contacted before it is needed."""
+    """What the log, its readers and its transactors share.
+
+    No broker is contacted before it is needed.
+    """
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
@@ -54,7 +57,7 @@ class Broker:
     # Names
 
     def full(self, name: str) -> str:
-        """The name in Kafka of a topic, a group or a transactor."""
+        """Return the name in Kafka of a topic, a group or a transactor."""
         return self.options.prefix + name
 
     def partition(self, topic: str, partition: int) -> TopicPartition:
@@ -68,7 +71,7 @@ class Broker:
             )
 
     def plan(self, message: NewRecord) -> dict[str, Any]:
-        """The arguments of `send`."""
+        """Return the arguments of `send`."""
         partition = message.partition
         if partition is None:
             partition = partition_of(message.key or "", self.partitions(message.topic))
@@ -98,7 +101,7 @@ class Broker:
         return created
 
     def create_owners(self) -> None:
-        """The topic whose positions tell which transactor came last."""
+        """Create the topic whose positions show which transactor came last."""
         if OWNERS not in self._partitions and OWNERS not in self._describe():
             self.create([Topic(name=OWNERS)])
         self._partitions[OWNERS] = 1
@@ -124,7 +127,10 @@ class Broker:
     # Clients
 
     def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
-        """One question to the brokers; an error costs the client, which else remembers coordinators for ever."""
+        """Ask the brokers one question with the admin client.
+
+        An error costs the client, which would otherwise remember coordinators until it is closed.
+        """
         if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
             raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep waiting for an answer")
         try:
@@ -159,7 +165,10 @@ class Broker:
             self._close_admin()
 
     def new_producer(self, **ours: Any) -> KafkaProducer:
-        """A producer that keeps order, loses nothing, and knows the topics used so far."""
+        """Open a producer that keeps order and loses nothing.
+
+        It knows the topics that were used so far.
+        """
         with rim(self.options, "connect"):
             producer = connect(
                 self.options,
@@ -190,7 +199,10 @@ class Broker:
     # Inside
 
     def _describe(self) -> dict[str, int]:
-        """Name → partitions of all topics of ours. All are asked for, because asking for one may create it."""
+        """Return name → partitions of all topics with our prefix.
+
+        All are asked for, because asking for one may create it.
+        """
         topics = self.ask("list the topics", lambda admin: admin.describe_topics())
         names = {topic["name"]: len(topic["partitions"]) for topic in topics if not topic["error_code"]}
         prefix = self.options.prefix
@@ -224,7 +236,10 @@ class Broker:
 
 
 def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
-    """How a new topic is kept. Small segments: Kafka neither compacts nor expires the one being written."""
+    """Return how a new topic is kept.
+
+    Segments are small, because Kafka neither compacts nor expires the one that is being written.
+    """
     settings = {
         "max.message.bytes": str(LARGEST + EXTRA),
         "message.timestamp.type": "LogAppendTime",

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The clients of kafka-python as the log needs them: foreign exceptions become ours, and everything waits with a deadline.
+"""The clients of kafka-python: foreign exceptions become ours.
+
+Every wait has a deadline.
 
 This file and `connections` alone reach behind the public face of the library, where that has no deadline (`wait`), no end
 (`close_producer`, `connect`), a slow start (`warm`) or an answer from before a commit (`Admin`).
@@ -29,7 +31,10 @@ TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
-    """Positions of a transaction that was committed a moment ago are waited for, not passed over."""
+    """An admin client that waits for the positions of a committed transaction.
+
+    Those of a transaction that was committed a moment ago are not passed over.
+    """
 
     def _list_group_offsets_requests(self, group_specs: Any) -> Iterator[Any]:
         for group, request in super()._list_group_offsets_requests(group_specs):
@@ -38,7 +43,10 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
 
 
 def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:
-    """A client that has found its brokers. One that has not leaves neither thread nor socket behind, and says why."""
+    """Open a client that has found its brokers.
+
+    A client that has not found them leaves neither thread nor socket behind, and the error says why.
+    """
     try:
         check_certificates(options.properties)
     except BadConfig as error:  # good once: perhaps they are being renewed
@@ -64,7 +72,10 @@ def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:
 
 
 def warm(producer: KafkaProducer, topics: Sequence[str]) -> None:
-    """Fetch what the producer does not know of these topics, in one request: each costs 100 ms when `send` does it."""
+    """Fetch in one request what the producer does not know of these topics.
+
+    Each topic costs 100 ms when `send` fetches it.
+    """
     missing = [topic for topic in topics if producer._metadata.partitions_for_topic(topic) is None]
     for topic in missing:
         producer._sender.add_topic(topic)
@@ -73,7 +84,7 @@ def warm(producer: KafkaProducer, topics: Sequence[str]) -> None:
 
 
 def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) -> None:
-    """What `send_offsets_to_transaction` and `commit_transaction` do, but not for ever."""
+    """Wait for `send_offsets_to_transaction` or `commit_transaction`, with a limit."""
     result = begin(producer._transaction_manager)
     producer._sender.wakeup()
     if not result.wait(timeout_ms=max(1, (deadline - time.monotonic()) * 1000)):
@@ -81,7 +92,10 @@ def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) 
 
 
 def close_producer(producer: KafkaProducer) -> None:
-    """Drop what was not sent: whoever appended it was told so. (`close` alone waits for it, and leaves a thread behind.)"""
+    """Close a producer and drop what was not sent.
+
+    The caller of `append` got an error for it. `close` alone waits for it, and leaves a thread behind.
+    """
     with suppress(Exception):
         producer._sender.force_close()
         producer.close(timeout=5)
@@ -108,7 +122,7 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
 
 
 def _reason(error: Exception, options: KafkaOptions) -> str:
-    """What happened, and the operator's next step."""
+    """Return what happened, and the operator's next step."""
     if isinstance(error, kafka_errors.AuthorizationError):
         return f"not authorized; check the ACLs of this user: {error}"
     if "Authentication" in type(error).__name__:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The connections of kafka-python's clients: what hangs is found out within seconds, and all clients of the process know it.
+"""The connections of kafka-python's clients, with a limit on each wait.
+
+A broker that hangs is noticed within seconds, and all clients of the process know it.
 
 A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers; each client
 would wait for its own time-out, and again with each broker that the next one happens to ask first. So each client looks twice a
 second for requests that wait, and asks after their broker by a connection of its own. A request alone proves nothing: a produce
 request rightly waits for replicas. A broker that does not even greet is left alone by every client of the process: its connections
-are closed, nobody connects to it, metadata are asked for until it leads nothing more, and somebody asks after it every second.
+are closed, no client connects to it, metadata are asked for until it leads nothing more, and one client probes it every second.
 """
 
 import ssl
@@ -41,7 +43,10 @@ Address = tuple[str, int]
 
 
 class Hanging:
-    """The brokers that hang, as the clients of this process found out. For any thread."""
+    """The brokers that hang, as the clients of this process noticed.
+
+    Used by any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +73,10 @@ class Hanging:
         self._suspected.pop(address, None)
 
     def claim(self, address: Address) -> bool:
-        """Whether the caller shall probe it: one client at a time is enough."""
+        """Return whether the caller shall probe the broker.
+
+        One client at a time is enough.
+        """
         with self._lock:
             now = time.monotonic()
             if now - self._probed.get(address, -PROBE_EVERY) < PROBE_EVERY:
@@ -81,7 +89,7 @@ HANGING = Hanging()
 
 
 def _waits(connection: Any, now: float) -> bool:
-    """Whether something waits for this broker's answer for too long."""
+    """Return whether a request has waited too long for this broker's answer."""
     if connection.initializing:
         return bool(now - connection.begun > SUSPICION)
     requests = connection.in_flight_requests
@@ -89,9 +97,12 @@ def _waits(connection: Any, now: float) -> bool:
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]
-    """The connections of one client. A handshake ends in time like everything else; a broker that hangs counts as away.
+    """The connections of one client.
 
-    `failure` is why the newest attempt failed, `lost` counts the connections that ended, those of the bootstrap left out.
+    A handshake has a time limit like everything else; a broker that hangs counts as away.
+
+    `failure` is why the newest attempt failed, `lost` counts the connections that ended, those of the bootstrap left
+    out.
     """
 
     def __init__(self, net: NetworkSelector, **settings: Any) -> None:
@@ -122,13 +133,19 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         self.lost += 1
 
     def _first_to_ask(self) -> list[Any]:
-        """The brokers of the URL without those that hang, were slow or just failed, while there are others."""
+        """Return the brokers of the URL that are likely to answer.
+
+        Those that hang, were slow or just failed are left out, while there are others.
+        """
         named = list(self.cluster._bootstrap_brokers.values())
         well = [node for node in named if not HANGING.doubtful((node.host, node.port))]
         return [node for node in well if not self.connection_delay(node.node_id)] or well or named
 
     def _bootstrap_patience(self, node_id: Any, timeout_ms: float | None) -> float | None:
-        """Milliseconds for this broker of the URL: the first attempt leaves time to ask another."""
+        """Return the milliseconds that this broker of the URL may take.
+
+        The first attempt leaves time to ask another broker.
+        """
         if timeout_ms is None or len(self.cluster._bootstrap_brokers) == 1:
             return timeout_ms
         failures = int(self._backoff.get(node_id, (0,))[0])
@@ -139,7 +156,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         return None if node is None else (node.host, node.port)
 
     def _look(self) -> None:
-        """Give up the connections to brokers that hang, and ask after those that keep a request waiting."""
+        """Drop the connections to brokers that hang, and probe slow ones."""
         if self.closed:
             return
         self._net.call_later(LOOK_EVERY, self._look)
@@ -222,17 +239,21 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]
-    """What a client talks through. Closing it ends its thread first, then closes every socket."""
+    """The event loop of a client.
+
+    Closing it ends its thread first, then closes every socket.
+    """
 
     def __init__(self, **settings: Any) -> None:
         net = NetworkSelector(**settings)
         super().__init__(net=net, manager=Connections(net, **settings))
 
     def await_ready(self, node_id: Any, timeout_ms: float = 30_000) -> bool:
-        """Whether the broker can be asked, where the library raises when it cannot.
+        """Return whether the broker can be asked; the library raises if not.
 
-        Its sender of transactions would then drop the request, and who waits for it waits in vain until the patience ends. Told
-        that the coordinator is not ready, it looks up the present one and asks that: again and again, so not at once.
+        The library's sender of transactions would drop the request, and its caller would wait until the time limit. If
+        it learns that the coordinator is not ready, it looks up the present coordinator and asks that one: again and
+        again, so it must not do so at once.
         """
         try:
             return bool(super().await_ready(node_id, timeout_ms=timeout_ms))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a `kafka://` URL says: brokers, a prefix for every name, how topics are made, and any property of the client.
+"""What a `kafka://` URL says.
+
+Brokers, a prefix for every name, how topics are made, and any property of the client.
 
 Properties on which the promises of the log rest are not for sale: naming one of them is refused.
 """
@@ -70,7 +72,11 @@ Kind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions:
-    """`replication` and `in_sync` are the replicas of new topics and how many must have a record (None: as the broker says)."""
+    """The options of a log on Kafka.
+
+    `replication` and `in_sync` are the replicas of new topics and how many of them must have a record (None: the
+    broker's default).
+    """
 
     servers: tuple[str, ...]
     prefix: str = ""
@@ -84,7 +90,10 @@ class KafkaOptions:
         return "kafka://" + ",".join(self.servers)
 
     def of(self, kind: Kind, **ours: Any) -> dict[str, Any]:
-        """The configuration of one client: defaults, then what the URL says, then what must be so."""
+        """Return the configuration of one client.
+
+        Defaults come first, then what the URL says, then what must be so.
+        """
         extra = {KafkaProducer: PRODUCER, KafkaConsumer: CONSUMER}.get(kind, {})
         known = kind.DEFAULT_CONFIG
         wanted = {**DEFAULTS, **extra, **{name: value for name, value in self.properties.items() if name in known}}
@@ -92,7 +101,10 @@ class KafkaOptions:
 
 
 def parse(url: str) -> KafkaOptions:
-    """Options of a URL; raises BadConfig that names the option and what was expected."""
+    """Parse the options of a URL.
+
+    Raises BadConfig that names the option and what was expected.
+    """
     parts = urlsplit(url)
     servers = tuple(_server(server) for server in parts.netloc.split(","))
     if parts.path not in ("", "/") or parts.fragment:
@@ -115,7 +127,11 @@ def parse(url: str) -> KafkaOptions:
 
 
 def check_certificates(properties: Mapping[str, Any]) -> None:
-    """Raise BadConfig naming the file that cannot be read, or is no certificate or key: the client would only say "no answer"."""
+    """Check the files of certificates and keys.
+
+    Raises BadConfig that names the file that cannot be read, or is no certificate or key: the client would only say "no
+    answer".
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority, revoked, own = (properties.get(name) for name in ("ssl_cafile", "ssl_crlfile", "ssl_certfile"))
     key = properties.get("ssl_keyfile")
@@ -162,7 +178,10 @@ def _count(name: str, text: str | None) -> int | None:
 
 
 def _property(name: str, text: str) -> tuple[str, Any]:
-    """A property of the client, in the type of its default; `NAME_file` reads a secret from a file."""
+    """Parse a property of the client, in the type of its default.
+
+    `NAME_file` reads a secret from a file.
+    """
     known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
     if name.endswith("_file") and name.removesuffix("_file") in ("sasl_plain_password", "ssl_password"):
         try:

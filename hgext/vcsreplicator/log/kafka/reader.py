@@ -26,7 +26,10 @@ TopicPartitionKey = tuple[str, int]
 
 
 class KafkaReader:
-    """A consumer without a group; its positions are ours, so a new consumer goes on exactly where the old one stopped."""
+    """A consumer without a group.
+
+    Its positions are ours, so a new consumer continues exactly where the old one stopped.
+    """
 
     def __init__(self, broker: Broker, positions: Mapping[TopicPartitionKey, int]) -> None:
         self._broker = broker
@@ -99,7 +102,7 @@ class KafkaReader:
                 raise kind(f"{self._broker.options.url}: the position is gone: {error}") from error
 
     def _forget_marks(self, consumer: KafkaConsumer, beginnings: Mapping[TopicPartition, int]) -> bool:
-        """Go on without those that retention took; whether there were any."""
+        """Forget the marks that retention removed; return whether there were any."""
         gone = [partition for partition in self._unsure if self._marks[partition].offset < beginnings[partition]]
         for partition in gone:
             del self._marks[partition]
@@ -131,14 +134,20 @@ class KafkaReader:
         return records
 
     def _check_topics(self, consumer: KafkaConsumer) -> None:
-        """Raise Rewound for a topic that was deleted and made anew: positions in the old one say nothing of it."""
+        """Raise Rewound for a topic that was deleted and created again.
+
+        Positions in the old topic mean nothing in the new one.
+        """
         for topic in {partition.topic for partition in self._names}:
             id_ = consumer._manager.cluster.topic_id(topic)
             if id_ is not None and self._topics.setdefault(topic, id_) != id_:
                 raise Rewound(f"{self._broker.options.url}: topic {topic} was made anew")
 
     def _unread(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-        """The batch without the record that was only read again. Raises Rewound if that is another one now."""
+        """Return the batch without the mark that was only read again.
+
+        Raises Rewound if another record stands there now.
+        """
         if partition not in self._unsure:
             return batch
         self._unsure.discard(partition)
@@ -153,7 +162,10 @@ class KafkaReader:
         return batch[1:]
 
     def _look_around(self, consumer: KafkaConsumer) -> None:
-        """A silent consumer cannot be told from a dead one: ask for the ends, and believe the brokers."""
+        """Ask the brokers for the ends while no records come.
+
+        A consumer that has nothing to read and a consumer that is dead look the same.
+        """
         every = [partition for partition in self._names if partition not in self._paused]
         led = [partition for partition in every if _is_led(consumer, partition)]
         active = led or every  # what has no leader now waits for one, while the others go on
@@ -175,7 +187,10 @@ class KafkaReader:
             )
 
     def _position(self, partition: TopicPartition) -> int:
-        """Beyond the last record returned there may be markers and aborted records, which the consumer has passed."""
+        """Return the next offset to read.
+
+        Beyond the last record returned there may be markers and aborted records, which the consumer has passed.
+        """
         at = self._next[partition]
         if self._consumer is not None:
             with suppress(Exception):
@@ -205,7 +220,10 @@ class KafkaReader:
         return consumer
 
     def _read_marks_again(self, consumer: KafkaConsumer) -> None:
-        """A broker that comes back may have older data: the last record of each partition is read again, and must be the same."""
+        """Seek to the last record that was read of each partition.
+
+        A broker that comes back may have older data: that record is read again, and must be the same.
+        """
         self._lost = consumer._manager.lost
         self._next = {partition: self._position(partition) for partition in self._names}
         self._unsure = set(self._marks)
@@ -221,6 +239,9 @@ class KafkaReader:
 
 
 def _is_led(consumer: KafkaConsumer, partition: TopicPartition) -> bool:
-    """Whether a broker that is not known to be away leads this partition."""
+    """Return whether a reachable broker leads this partition.
+
+    A broker is reachable unless it is known to be away.
+    """
     leader = consumer._manager.cluster.leader_for_partition(partition)
     return leader not in (None, -1) and not consumer._manager.connection_delay(leader)

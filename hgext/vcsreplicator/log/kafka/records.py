@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Unpacks what brokers send, such that no record stops a reader: they hand out what any client wrote, and check little of it.
+"""Unpacking of what brokers send, such that no record stops a reader.
+
+Brokers return what any client wrote, and check little of it.
 
 The library fails at a record that it cannot unpack (a header whose name is not UTF-8 is enough), again at each attempt, for good.
 Here the batch becomes one record, at the last offset of the batch, that says so in place of its value: no consumer can take it for
@@ -51,7 +53,10 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
-    """The record as the log's own; a time that no clock shows becomes the nearest one that does."""
+    """Convert a Kafka record.
+
+    A time that no clock shows becomes the nearest one that a clock can show.
+    """
     return Record(
         topic=topic,
         partition=partition,

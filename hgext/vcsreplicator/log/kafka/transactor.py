@@ -22,8 +22,11 @@ TopicPartitionKey = tuple[str, int]
 
 
 class KafkaTransactor:
-    """Fenced by Kafka, and by a note of who came last: the broker also fences one whose transaction took too long, which only
-    has to begin anew. The note is written first, so nobody is fenced without one."""
+    """A transactor that Kafka fences, and a note of which one came last.
+
+    The broker also fences a transactor whose transaction took too long, which only has to begin anew. The note is
+    written first, so no transactor is fenced without one.
+    """
 
     def __init__(self, broker: Broker, identity: str) -> None:
         self._broker, self._identity = broker, identity
@@ -90,11 +93,11 @@ class KafkaTransactor:
             raise
 
     def _end_hanging(self, producer: KafkaProducer) -> None:
-        """Makes the positions of the group of this name readable, should the brokers have left some without an end.
+        """Abort positions of this group that brokers left without an end.
 
-        A broker that died in the middle of a transaction forgot, once, that positions belong to it: no end reached them, and who
-        asks for stable positions waited for ever. They are this producer's, so its next end in this group is theirs too. It is an
-        abort: none of them holds, and what they were of is read again.
+        A broker that died in the middle of a transaction once forgot that positions belong to it: no end reached them,
+        and a client that asks for stable positions waited indefinitely. They are this producer's, so its next end in this
+        group is also their end. It is an abort: none of them holds, and the records before them are read again.
         """
         deadline = time.monotonic() + COMMIT_PATIENCE
         any_position = {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
@@ -128,7 +131,10 @@ class KafkaTransactor:
         return (0, "") if note is None or note.offset < 0 else (note.offset, note.metadata or "")
 
     def _refuse_newer(self) -> None:
-        """Raise Fenced if another instance came after us; a note that expired means that nobody did."""
+        """Raise Fenced if another instance came after this one.
+
+        If the note expired, none did.
+        """
         _, owner = self._last_owner()
         if owner not in ("", self._instance):
             self.close()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The embedded log, for one machine: `adapter` is the log, the rest are its parts."""
+"""The embedded log, for one machine: `adapter` and its parts."""

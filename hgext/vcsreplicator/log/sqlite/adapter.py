@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The embedded log: one SQLite database shared by all services of one machine. No broker, the same contract as Kafka.
+"""The embedded log: one SQLite database shared by all services of a machine.
+
+It needs no broker, and keeps the same contract as Kafka.
 
 Every append is one transaction, on disk when `append` returns (WAL, `synchronous=FULL`). Writers of all processes take turns;
 readers never block them, and are woken by `doorbell`. A compacted topic is compacted by each append; what retention lets go is
-removed in small steps by whoever writes.
+removed in small steps by each writer.
 
 Rules of this room:
 
 - `SqliteLog` has one connection and one lock around it; readers have a connection each, used by their thread alone.
 - Every sqlite3 error becomes Unavailable and costs the connection: the next call opens another, but never creates a database
-  that was there before, and never goes on writing to a file that was moved away.
+  that was there before, and never continues to write to a file that was moved away.
 - Not to be carried over a fork: open another log in the child.
 """
 
@@ -46,7 +48,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Topic:
-    """A topic as it stands in the database: `streams` are the row ids of its partitions, in order."""
+    """A topic in the database; `streams`: the row ids of its partitions, in order."""
 
     id: int
     streams: tuple[int, ...]
@@ -55,7 +57,10 @@ class _Topic:
 
 
 class SqliteLog:
-    """The log in the database at `path`, created if missing. Raises BadConfig or Unavailable."""
+    """The log in the database at `path`, created if missing.
+
+    Raises BadConfig or Unavailable.
+    """
 
     def __init__(self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE) -> None:
         self.path = path
@@ -118,7 +123,10 @@ class SqliteLog:
         return SqliteReader(positions, connect=self.connect, find_streams=self.streams, bells=self.bells, topics=topics)
 
     def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The row ids of these partitions in the file of now: in another file they may differ."""
+        """Return the row ids of these partitions in the present file.
+
+        In another file they may differ.
+        """
         with self._reading() as connection:
             return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
 
@@ -193,7 +201,7 @@ class SqliteLog:
 
     @contextmanager
     def _using(self, timeout: float | None = None) -> Iterator[None]:
-        """The lock; an error of the database costs the connection."""
+        """Hold the lock; an error of the database costs the connection."""
         if not self._lock.acquire(timeout=self._patience if timeout is None else timeout):
             raise Unavailable(f"sqlite://{self.path}: other threads of this process keep it busy")
         try:
@@ -215,7 +223,10 @@ class SqliteLog:
         return self._connection
 
     def _find(self, connection: Connection, name: str) -> _Topic | None:
-        """A topic once seen never changes, so it is kept; one being created is not kept before it is committed."""
+        """Return a topic; one that was seen is remembered, as it never changes.
+
+        A topic that is being created is not remembered before it is committed.
+        """
         if name in self._topics:
             return self._topics[name]
         for id_, _, compacted, retention in connection.rows(sql.TOPIC, name):
@@ -270,7 +281,7 @@ class SqliteLog:
             connection.run(sql.SET_POSITION, topic.id, group, partition, position, now)
 
     def _remove_old(self, connection: Connection, now: float, limit: int) -> None:
-        """One step of housekeeping in one stream; each call takes the next stream."""
+        """Do one step of housekeeping in one stream, the next at each call."""
         streams = connection.rows(sql.ALL_STREAMS)
         self._sweep = (self._sweep + 1) % len(streams)
         stream, _, _, compacted, retention = streams[self._sweep]
@@ -284,7 +295,10 @@ class SqliteLog:
 
 
 class SqliteTransactor:
-    """Fenced by its epoch, which each commit compares with the newest of its identity inside the same transaction."""
+    """A transactor fenced by its epoch.
+
+    Each commit compares the epoch with the newest of its identity, inside the same transaction.
+    """
 
     def __init__(self, log: SqliteLog, identity: str, epoch: int) -> None:
         self._log, self._identity, self._epoch = log, identity, epoch

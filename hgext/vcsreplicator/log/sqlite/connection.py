@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One connection to the database of the embedded log, its migrations, and what its errors mean for an operator."""
+"""A connection to the embedded log's database, and its migrations.
+
+It translates errors of the database for an operator.
+"""
 
 import os
 import sqlite3
@@ -32,7 +35,10 @@ class Connection:
                 raise
 
     def current(self) -> bool:
-        """Whether the path still names the file that this connection has open; raises Unavailable if it names none."""
+        """Return whether the path still names the file that is open here.
+
+        Raises Unavailable if it names none.
+        """
         with self._translated():
             return os.path.samestat(self._file, os.stat(self._path))
 
@@ -62,7 +68,10 @@ class Connection:
         self._sqlite.close()
 
     def migrate(self) -> None:
-        """Bring the database to this release's schema; raises BadConfig if it is not ours or from a newer release."""
+        """Bring the database to this release's schema.
+
+        Raises BadConfig if it is not ours, or from a newer release.
+        """
         with self._translated():
             [(mode,)] = self._patiently("PRAGMA journal_mode = WAL", self._patience).fetchall()
         if mode != "wal":
@@ -90,7 +99,10 @@ class Connection:
             self._patiently("PRAGMA user_version", patience)
 
     def _patiently(self, statement: str, patience: float) -> sqlite3.Cursor:
-        """Execute, waiting for other processes. SQLite's own wait sleeps up to 100 ms while a commit takes one."""
+        """Execute a statement, waiting for other processes.
+
+        SQLite's own wait sleeps up to 100 ms, while a commit takes one.
+        """
         deadline = time.monotonic() + patience
         pause = 0.0002
         while True:
@@ -113,7 +125,7 @@ class Connection:
 
 
 def _hint(error: sqlite3.Error) -> str:
-    """The operator's next step."""
+    """Return the operator's next step."""
     hints = {
         sqlite3.SQLITE_BUSY: "; another process keeps it locked",
         sqlite3.SQLITE_READONLY: "; check owner and mode of the file, its -wal and -shm files and its folder",

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Wakes readers in other processes on this machine: each hangs out a bell, and who writes rings those that listen to its topics.
+"""Bells that wake readers in other processes on this machine.
 
-A bell is a Unix datagram socket in one folder. Ringing is a hint and may be lost (a full queue, a reader of another user): whoever
+Each reader has a bell; a writer rings those that listen to its topics.
+
+A bell is a Unix datagram socket in one folder. Ringing is a hint and may be lost (a full queue, a reader of another user): a reader that
 waits must look again after a while all the same. Bells of processes that died are taken down by the next who rings.
 """
 
@@ -20,7 +22,10 @@ _numbers = itertools.count()
 
 
 class Bell:
-    """Waits for `ring` of one of `topics`, or for `wake`. Used by one thread, except for `wake`."""
+    """A bell for `ring` of one of `topics`, or for `wake`.
+
+    Used by one thread, except for `wake`.
+    """
 
     def __init__(self, folder: Path, topics: Iterable[int]) -> None:
         mask = sum(1 << topic for topic in set(topics))
@@ -38,7 +43,10 @@ class Bell:
             raise
 
     def _hang(self, name: str) -> str:
-        """The name; "" if another bell has it: process ids come again, in containers at each start."""
+        """Bind the socket and return its name; "" if another bell has that name.
+
+        Process ids are used again, in containers at each start.
+        """
         try:
             self._socket.bind(self._folder.address(name))
         except OSError as error:
@@ -48,7 +56,10 @@ class Bell:
         return name
 
     def wait(self, seconds: float) -> bool:
-        """Returns when rung, woken or after `seconds`; whether it was woken by `wake`, which is then used up."""
+        """Wait until rung, woken or `seconds` are over.
+
+        Returns whether `wake` ended it; that call is then used up.
+        """
         if not self._woken.is_set():
             poll = select.poll()  # select takes no descriptor above 1023
             poll.register(self._socket, select.POLLIN)
@@ -69,7 +80,7 @@ class Bell:
         try:
             with _sender() as sender:
                 sender.sendto(b"w", self._folder.address(self._name))
-        except OSError:  # full: then it has something to read already; closed: nobody waits
+        except OSError:  # full: then it has something to read already; closed: no reader waits
             pass
 
     def close(self) -> None:

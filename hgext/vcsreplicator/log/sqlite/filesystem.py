@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which file system a path is on: the embedded log needs shared memory and locks that only local ones have."""
+"""Checks which file system a path is on.
+
+The embedded log needs shared memory and locks that only local file systems have.
+"""
 
 import os
 import re
@@ -18,7 +21,10 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def refuse_network(path: Path, mounts: str | None = None) -> None:
-    """Raise BadConfig if `path` is on a network file system; `mounts` is the text of `/proc/self/mountinfo`."""
+    """Raise BadConfig if `path` is on a network file system.
+
+    `mounts` is the text of `/proc/self/mountinfo`.
+    """
     if mounts is None:
         mounts = MOUNTS.read_text(errors="surrogateescape") if MOUNTS.exists() else ""
     kind = kind_of(os.path.realpath(path), mounts)
@@ -29,7 +35,10 @@ def refuse_network(path: Path, mounts: str | None = None) -> None:
 
 
 def kind_of(path: str, mounts: str) -> str | None:
-    """The type of the file system that holds the absolute `path`: that of the longest mount point above it, the last one wins."""
+    """Return the type of the file system that holds the absolute `path`.
+
+    It is that of the longest mount point above the path; of several there, the last one.
+    """
     best, kind = "", None
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")

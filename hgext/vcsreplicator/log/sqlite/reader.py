@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads the embedded log: woken by a bell, with a slow poll in case a ring was lost."""
+"""A reader of the embedded log, woken by a bell.
+
+A slow poll helps when a ring was lost.
+"""
 
 import json
 import time
@@ -28,7 +31,7 @@ Mark = tuple[Any, ...]
 class SqliteReader:
     """Reads by a connection of its own, in snapshots that end before `poll` returns.
 
-    `find_streams` tells the row ids of partitions, which differ in a file that was made anew.
+    `find_streams` returns the row ids of partitions, which differ in a file that was made anew.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class SqliteReader:
             self._connection = None
 
     def _read(self, limit: int) -> list[Record]:
-        """What is there now; positions move only if all of it was read."""
+        """Return what is there now; positions move only if all of it was read."""
         if self._rewound is not None:
             raise self._rewound
         active = [key for key in self._streams if key not in self._paused]
@@ -115,7 +118,10 @@ class SqliteReader:
         return self._connection
 
     def _end(self, connection: Connection, key: TopicPartition) -> int:
-        """The end of a partition. Raises Rewound if it is not the log, or not all of the log, that was read so far."""
+        """Return the end of a partition.
+
+        Raises Rewound if it is not the log, or not all of the log, that was read so far.
+        """
         [(beginning, end)] = connection.rows(sql.STREAM, self._streams[key])
         position = self._positions[key]
         where = f"topic {key[0]}, partition {key[1]}"
@@ -158,7 +164,10 @@ def key_bytes(key: str | None) -> bytes | None:
 
 
 def record_of(key: TopicPartition, row: tuple[Any, ...]) -> Record:
-    """The record of a row; whatever else wrote into the database, a caller gets something that it can reject."""
+    """Convert a row.
+
+    A caller gets a record that it can reject, even if another program wrote into the database.
+    """
     offset, taken, record_key, headers, value = row
     return Record(
         topic=key[0],
@@ -172,7 +181,7 @@ def record_of(key: TopicPartition, row: tuple[Any, ...]) -> Record:
 
 
 def _bytes(value: Any) -> bytes:
-    """SQLite keeps what it is given, whatever the column says."""
+    """Return the value as bytes: SQLite keeps any type in any column."""
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
 
 

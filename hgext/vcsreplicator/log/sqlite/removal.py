@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What leaves the embedded log: replaced values at once, tombstones and expired records in small steps.
+"""What leaves the embedded log.
+
+Replaced values leave at once, tombstones and expired records in small steps.
 
 Age is time in which the log was in use. A machine that was off for a month, or a clock that jumped a year ahead, would else take
 away at the next append what nobody had a chance to read.
@@ -19,7 +21,7 @@ EXACT = 60.0
 
 
 def note_time(connection: Connection, now: float) -> None:
-    """Remembers that the log is in use, and how long it was not."""
+    """Record that the log is in use, and how long it was not."""
     seen = next((time for (time,) in connection.rows(sql.SEEN)), None)
     if seen is not None and now - seen > PAUSE:
         connection.run(sql.ADD_PAUSE, now, now - seen)
@@ -28,7 +30,10 @@ def note_time(connection: Connection, now: float) -> None:
 
 
 def before(connection: Connection, now: float, age: float) -> float:
-    """What was written before this time is older than `age` seconds, pauses not counted."""
+    """Return the time before which records are older than `age` seconds.
+
+    Pauses are not counted.
+    """
     cutoff = now - age
     for until, seconds in connection.rows(sql.PAUSES):
         if until <= cutoff:
@@ -51,7 +56,7 @@ def remove_tombstones(connection: Connection, stream: int, before: float, limit:
 
 
 def remove_expired(connection: Connection, stream: int, before: float, limit: int) -> None:
-    """From the oldest on, and not beyond the first that is young enough."""
+    """Remove expired records, oldest first, up to the first young one."""
     [(beginning, _)] = connection.rows(sql.STREAM, stream)
     oldest = connection.rows(sql.OLDEST, stream, beginning, limit)
     expired = [offset for offset, _ in itertools.takewhile(lambda row: row[1] < before, oldest)]

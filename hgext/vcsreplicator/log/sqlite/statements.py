@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every SQL statement of the embedded log, each with the index it needs, and its schema as numbered migrations.
+"""Every SQL statement of the embedded log, each with its index.
 
-A *stream* is one partition of one topic. Keys are the bytes of their UTF-8, headers a JSON object, times seconds since the epoch.
+The schema is a list of numbered migrations.
+
+A *stream* is one partition of one topic. Keys are the bytes of their UTF-8, headers a JSON object, times seconds since
+the epoch.
 """
 
 # "vcsr": tells our database from any other SQLite file.
