@@ -10,7 +10,6 @@ Rules of this file: one thread; the position is stored only after what is before
 import contextlib
 import random
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,33 +18,31 @@ from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.log import NOTICES, Log, Reader, Record
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import check_event
 from hgext.vcsreplicator.words.levels import Notice
-from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json
 
-from .delivery import Delivery, Window
 from .destination import DeliveryOutcome, Destination, DestinationSettings
+from .feed import NoticeFeed, group
 from .message import Message, messages
 from .orders import Orders
 from .rejects import Rejects, judged
 from .settings import NotifierSettings
 from .state import StateDatabase
+from .window import Delivery, Window
 
 # Seconds that any wait may last.
 BLINK = 0.2
 
 # The same while deliveries are unconfirmed and new notices may come.
 BUSY_BLINK = 0.02
-TELL_EVERY = 2.0
-STORE_EVERY = 0.5
 
-# Seconds after which a position that did not move is stored again: Kafka forgets what nobody stores for a week.
-RENEW_EVERY = 3600.0
+# Seconds between two reports of the status.
+STATUS_EVERY = 2.0
 
+# Seconds that a stop waits for unconfirmed deliveries.
 DRAIN = 5.0
-BATCH = 500
 
 _LABEL = ["destination"]
 DELIVERED = Counter("vcsreplicator_notifier_delivered_messages", "Confirmed by the destination", _LABEL)
@@ -55,15 +52,9 @@ REJECTED = Counter("vcsreplicator_notifier_rejected_messages", "Kept in the topi
 REPLAYED = Counter("vcsreplicator_notifier_replayed_messages", "Sent again on request", _LABEL)
 WAITING = Gauge("vcsreplicator_notifier_waiting_messages", "Read and not settled", _LABEL)
 OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest message not settled", _LABEL)
-POSITION = Gauge("vcsreplicator_notifier_position_offset", "First offset of notices that is not settled", _LABEL)
 DOWN = Gauge("vcsreplicator_notifier_down_flag", "1 while the destination does not answer", _LABEL)
 
 logger = structlog.get_logger()
-
-
-def group(name: str) -> str:
-    """Return the group whose stored position is the destination's."""
-    return f"notifier-{name}"
 
 
 @dataclass(slots=True)
@@ -88,15 +79,15 @@ class Courier:
         try:
             destination = self.settings.open(self.name, self.clock)
         except (BadConfig, Unavailable) as error:
-            self._tell_trouble(error)
+            self._report_trouble(error)
             raise Unavailable(str(error)) from error
         with contextlib.ExitStack() as opened:
             opened.callback(destination.close)
             state = opened.enter_context(contextlib.closing(self._state()))
             reader = self.log.reader({(NOTICES, 0): self._first_position()})
-            shift = _Shift(self, destination, state, reader)
-            opened.callback(shift.close)
-            shift.work()
+            loop = _DeliveryLoop(self, destination, state, reader)
+            opened.callback(loop.close)
+            loop.work()
 
     def _state(self) -> StateDatabase:
         """Open a connection of its own; what was right at start is waited for."""
@@ -105,7 +96,7 @@ class Courier:
         except BadConfig as error:
             raise Unavailable(str(error)) from error
 
-    def _tell_trouble(self, error: ReplicationError) -> None:
+    def _report_trouble(self, error: ReplicationError) -> None:
         """Report a destination that cannot even start.
 
         `vcsreplicator destination list` and monitoring show it.
@@ -113,7 +104,7 @@ class Courier:
         DOWN.labels(self.name).set(1)
         self.started.set()
         stored = self.log.stored(group(self.name), NOTICES).get(0)
-        if stored is not None:  # Kafka forgets what nobody stores for a week
+        if stored is not None:  # Kafka forgets a position that is not stored for a week
             self.log.acknowledge(group(self.name), NOTICES, {0: stored})
         condition = {
             "paused": False,
@@ -124,7 +115,7 @@ class Courier:
             "trouble": str(error),
         }
         with contextlib.closing(self._state()) as state:
-            state.tell(self.name, condition, now=self.clock.now())
+            state.record_condition(self.name, condition, now=self.clock.now())
 
     def _first_position(self) -> int:
         stored = self.log.stored(group(self.name), NOTICES).get(0)
@@ -135,17 +126,24 @@ class Courier:
         return known[0]
 
 
-class _Shift:
+class _DeliveryLoop:
     """One destination at work, from its opening until it is closed."""
 
     def __init__(self, courier: Courier, destination: Destination, state: StateDatabase, reader: Reader) -> None:
-        self.courier, self.destination, self.state, self.reader = courier, destination, state, reader
+        self.courier, self.destination, self.state = courier, destination, state
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
         self.window = Window(courier.settings.patience)
-        [self.read_to] = reader.positions().values()
-        self.stored = self.read_to
-        self.untaken: deque[Record] = deque()
         self.rejects = Rejects(self.name, self.log, self.clock)
+        self.feed = NoticeFeed(
+            self.name,
+            self.log,
+            self.clock,
+            courier.chance,
+            reader=reader,
+            window=self.window,
+            rejects=self.rejects,
+            state=state,
+        )
         self.orders = Orders(
             name=self.name,
             state=state,
@@ -155,24 +153,22 @@ class _Shift:
             rejects=self.rejects,
             messages_of=self.messages_of,
         )
-        self.skipped = state.skipped(self.name, self.read_to)
-        self.told_at = self.stored_at = float("-inf")
+        self.published_at = float("-inf")
         self.trouble: str | None = None
-        self.log_failures, self.log_until = 0, 0.0
 
     def work(self) -> None:
-        self.orders.obey()
+        self.orders.carry_out_requests()
         self.connect()
         self.courier.started.set()
         while not self.courier.stop.is_set():
-            self.orders.obey()
+            self.orders.carry_out_requests()
             self.read()
             if self.trouble is not None and self.window.idle(self.clock.monotonic()):
                 self.connect()
             self.begin()
             self.collect(BUSY_BLINK if self.window.in_flight else 0)
-            self.store_position()
-            self.tell()
+            self.feed.store_position()
+            self.publish_status()
         self.drain()
 
     def connect(self) -> None:
@@ -190,29 +186,16 @@ class _Shift:
         """
         more = self.window.room and self.orders.replaying
         wait = 0.0 if self.window.in_flight or more else self._idle_time()
-        if not self.window.room or self.clock.monotonic() < self.log_until:
+        if not self.window.room or self.feed.is_resting:
             self.courier.stop.wait(wait)
             return
         try:
-            self._read_live(wait)
+            for record in self.feed.records(wait):
+                self.take(record)
             self.orders.read_replays()
-            self.log_failures = 0
+            self.feed.note_answer()
         except Unavailable as error:
-            self._log_trouble(error)
-
-    def _read_live(self, wait: float) -> None:
-        """Take the next records.
-
-        A record that could not be taken, because its reject could not be kept, comes first at the next call.
-        """
-        try:
-            if not self.untaken:
-                self.untaken.extend(self.reader.poll(wait, limit=min(BATCH, self.window.room)))
-        except Expired:
-            self._pass_gap()
-        while self.untaken:
-            self.take(self.untaken[0])
-            self.untaken.popleft()
+            self.feed.rest(error)
 
     def take(self, record: Record) -> None:
         """Put the messages of a record into the window, or reject the record.
@@ -220,8 +203,8 @@ class _Shift:
         Only messages of the types that this destination takes.
         """
         try:
-            found = [message for message in self.messages_of(record) if message.id not in self.skipped]
-        except Exception as error:  # whatever it is, the records behind this one must not wait for it
+            found = [message for message in self.messages_of(record) if message.id not in self.feed.skipped]
+        except Exception as error:  # the records behind this one must not wait for it
             wrong = judged(error)
             if not isinstance(wrong, Rejected):
                 raise wrong from error
@@ -229,7 +212,6 @@ class _Shift:
             logger.error("notice rejected", offset=record.offset, reason=str(wrong))
             found = []
         self.window.take(record.offset, found)
-        self.read_to = record.offset + 1
 
     def messages_of(self, record: Record) -> list[Message]:
         """Return this destination's messages of a record.
@@ -238,9 +220,9 @@ class _Shift:
         """
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
-        told = messages(notice, record.offset, self.courier.notifier.public)
+        found = messages(notice, record.offset, self.courier.notifier.public)
         types = self.courier.settings.types
-        return [message for message in told if message.type.value in types]
+        return [message for message in found if message.type.value in types]
 
     def begin(self) -> None:
         """Submit what is due; wait a while if the destination takes nothing."""
@@ -311,7 +293,7 @@ class _Shift:
         try:
             self.rejects.keep_message(delivery.message, reason)
         except Unavailable as error:
-            self._log_trouble(error)
+            self.feed.rest(error)
             self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
             return
         logger.error("delivery rejected", message=delivery.message.id, attempt=delivery.attempt, reason=str(reason))
@@ -324,59 +306,40 @@ class _Shift:
             REPLAYED.labels(self.name).inc()
         self._answers()
 
-    def store_position(self) -> None:
-        """Acknowledge what is settled.
-
-        At once when nothing is left to do, else a few times a second.
-        """
-        position = self.window.position if self.window.position > self.stored else self.stored
-        now = self.clock.monotonic()
-        soon = STORE_EVERY if self.window.oldest is not None else 0.0
-        if now - self.stored_at < (RENEW_EVERY if position == self.stored else soon):
-            return
-        try:
-            self.log.acknowledge(group(self.name), NOTICES, {0: position})
-        except Unavailable as error:
-            self._log_trouble(error)
-            return
-        self.stored, self.stored_at = position, now
-        POSITION.labels(self.name).set(position)
-
     def drain(self) -> None:
         """Wait for what is under way, begin nothing, store the position."""
         end = self.clock.monotonic() + DRAIN
         while self.window.in_flight and self.clock.monotonic() < end:
             self.collect(BUSY_BLINK)
-        self.stored_at = float("-inf")
-        self.store_position()
+        self.feed.store_position(at_once=True)
 
-    def tell(self) -> None:
+    def publish_status(self) -> None:
         """Publish status and metrics."""
         now = self.clock.monotonic()
-        if now - self.told_at < TELL_EVERY:
+        if now - self.published_at < STATUS_EVERY:
             return
-        self.told_at = now
+        self.published_at = now
         oldest = self.window.oldest
         age = 0.0 if oldest is None else max(0.0, self.clock.now() - oldest.created)
         WAITING.labels(self.name).set(self.window.waiting)
         OLDEST.labels(self.name).set(age)
         condition = {
             "paused": self.window.paused,
-            "position": self.stored,
+            "position": self.feed.stored,
             "waiting": self.window.waiting,
             "oldest": None if oldest is None else oldest.id,
             "oldest_age": round(age, 1),
             "trouble": self.trouble,
         }
         try:
-            self.state.tell(self.name, condition, now=self.clock.now())
+            self.state.record_condition(self.name, condition, now=self.clock.now())
         except Unavailable as error:
-            logger.warning("condition not told", reason=str(error))
+            logger.warning("status not stored", reason=str(error))
 
     def close(self) -> None:
         """Free the readers."""
         self.orders.close()
-        self.reader.close()
+        self.feed.close()
 
     # -- trouble
 
@@ -390,46 +353,6 @@ class _Shift:
         if self.trouble is not None:
             logger.info("delivering again")
             self.trouble = None
-
-    def _log_trouble(self, error: ReplicationError) -> None:
-        self.log_failures += 1
-        delay = RECONNECT.delay(self.log_failures, self.courier.chance())
-        self.log_until = self.clock.monotonic() + delay
-        logger.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
-
-    def _pass_gap(self) -> None:
-        """Continue with the oldest notice, where the log lost the next ones.
-
-        Nothing can bring them back, so the loss is reported as an error and a reject.
-        """
-        beginning = self.log.beginnings(NOTICES)[0]
-        if self.read_to < beginning:
-            self._skip_expired(beginning)
-        else:
-            self._go_back(beginning, self.log.ends(NOTICES)[0])
-        old, self.reader = self.reader, self.log.reader({(NOTICES, 0): beginning})
-        old.close()
-        self.read_to = beginning
-
-    def _skip_expired(self, beginning: int) -> None:
-        """Pass over notices that expired before they were sent."""
-        reason = f"notices {self.read_to} to {beginning - 1} left the log before they were delivered to {self.name}"
-        self.rejects.keep(reason, b"", self.read_to, None)
-        logger.error("notices lost", reason=reason)
-        self.window.take(beginning - 1, [])
-
-    def _go_back(self, beginning: int, end: int) -> None:
-        """Send all notices again after the log lost its newest records.
-
-        It gives their offsets to other records: a position that stayed would pass these over.
-        """
-        skipped = self.state.skipped(self.name, beginning)
-        reason = f"the log lost notices: it ends at {end}, {self.name} had read to {self.read_to}; all that it has are sent again"
-        self.rejects.keep(reason, b"", self.read_to, None)
-        logger.error("log lost records", reason=reason)
-        self.log.acknowledge(group(self.name), NOTICES, {0: beginning})
-        self.window.go_back(beginning)
-        self.stored, self.skipped = beginning, skipped
 
     def _idle_time(self) -> float:
         wakes_at = self.window.wakes_at

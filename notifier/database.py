@@ -3,8 +3,8 @@
 
 They are made for the right owner, and their errors are translated for an operator.
 
-What only an operator can change (no database, no permission, a read-only place) is BadConfig; what waiting may heal (a full disk, a
-lock, a disk that does not answer) is Unavailable.
+What only an operator can change (no database, no permission, a read-only place) is BadConfig; what may end by itself (a full
+disk, a lock, a disk that does not answer) is Unavailable.
 """
 
 import os

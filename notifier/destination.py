@@ -17,9 +17,9 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
-from .delivery import Delivery, Patience
 from .message import Message
 from .rejects import judged
+from .window import Delivery, Patience
 
 # `type` in the configuration → module and settings class; imported only when configured.
 DESTINATIONS: Mapping[str, str] = {

@@ -18,9 +18,9 @@ from typing import BinaryIO
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from .delivery import PATIENCE, Delivery, Patience
 from .destination import DOCUMENTED, DeliveryOutcome, Destination
 from .message import Message, to_text
+from .window import PATIENCE, Delivery, Patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

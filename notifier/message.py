@@ -5,7 +5,7 @@ Pure: a notice and settings in, values out.
 
 One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md; what came
 later (id, previous, sequence) travels beside them as properties and headers and never changes a documented body. Text that is
-no Unicode in the repository is told with U+FFFD in the place of each byte that is none.
+no Unicode in the repository has U+FFFD in the place of each byte that is none.
 """
 
 import json
@@ -27,7 +27,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What receivers are told.
+    """What receivers get.
 
     `id` is the same at every repeat; `previous` names the message before it of the same repository and type (None: the first).
     `sequence` is the event's, counted on over histories of the repository that an adopted one replaced.

@@ -17,11 +17,11 @@ from hgext.vcsreplicator.log import Log, Record
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from .delivery import Window
 from .message import Message
 from .rejects import Rejects
 from .replay import Replay
 from .state import DestinationRequest, Kind, StateDatabase
+from .window import Window
 
 ASK_EVERY = 0.5
 
@@ -48,7 +48,7 @@ class Orders:
     _replays: list[Replay] = field(default_factory=list)
     _asked_at: float = float("-inf")
 
-    def obey(self) -> None:
+    def carry_out_requests(self) -> None:
         """Carry out the requests made since the last call."""
         now = self.clock.monotonic()
         if now - self._asked_at < ASK_EVERY:
@@ -65,7 +65,7 @@ class Orders:
     @property
     def replaying(self) -> bool:
         """Whether a replay has more to read now."""
-        return any(replay.goes_on for replay in self._replays)
+        return any(replay.has_more for replay in self._replays)
 
     def read_replays(self) -> None:
         """Read on in each replay; end those that are settled."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What may be told in public, and under which URL: pure decisions by wire path.
+"""What is public, and under which URL: pure decisions by wire path.
 
 A repository that is not public leaks nothing, not even its name: no message, no name in a rename of another.
 """

@@ -4,8 +4,8 @@
 Each destination has its own thread, reader and position, and fails alone.
 
 The order in which things happen is the promise: read, send, confirmed, and only then move the position. Killed anywhere, what was
-not confirmed is sent again; what was confirmed since the last stored position is sent twice. A destination in trouble waits by
-itself for ever; an operator may pause it, or skip a message.
+not confirmed is sent again; what was confirmed since the last stored position is sent twice. A destination in trouble waits and is
+retried indefinitely; an operator may pause it, or skip a message.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError
 
 from .courier import Courier
 from .database import own, trouble
-from .delivery import RETRY
 from .settings import NotifierSettings, read
 from .state import StateDatabase
+from .window import RETRY
 
 __all__ = ["NotifierSettings", "read", "run"]
 
@@ -92,7 +92,7 @@ def _run(
 ) -> None:
     ended = threading.Event()
     lanes = [
-        _Lane(Courier(name, destination, settings, log, clock, stop=ended), ended)
+        _CourierThread(Courier(name, destination, settings, log, clock, stop=ended), ended)
         for name, destination in settings.destinations.items()
     ]
     for lane in lanes:
@@ -113,7 +113,7 @@ def _run(
             raise lane.fatal
 
 
-class _Lane(threading.Thread):
+class _CourierThread(threading.Thread):
     """A thread that keeps one courier at work.
 
     Every error is reported, and the courier starts again after a while.

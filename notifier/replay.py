@@ -41,7 +41,7 @@ class Replay:
 
     def records(self, room: int) -> list[Record]:
         """Return some more records that the request means."""
-        if not self.goes_on or not room:
+        if not self.has_more or not room:
             return []
         try:
             found = self._reader.poll(0.2, limit=min(BATCH, room))
@@ -59,8 +59,10 @@ class Replay:
         return replace(message, replay=self._mark)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether there is more to read now: one that is stuck leaves the room in the window to the live stream."""
+    def has_more(self) -> bool:
+        """Whether there is more to read now.
+
+        A replay that is stuck leaves the room in the window to the live stream."""
         return self._position < self._end and len(self.numbers) < BATCH
 
     @property

@@ -128,7 +128,7 @@ class StateDatabase:
         """Return whether the last request about this destination was to pause."""
         return self._rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
-    def tell(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
+    def record_condition(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
         """Record the status of a destination, for `destination list`."""
         self._run(_TELL, (destination, now, json.dumps(content, sort_keys=True)))
 

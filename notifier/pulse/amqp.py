@@ -3,10 +3,10 @@
 
 Used by the destination and by the listener.
 
-py-amqp waits for ever where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it busy
-with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait ends
-with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps whatever a broker sends, too: here frames and
-messages have a largest size, and one message is whole before the next begins.
+py-amqp waits indefinitely where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it
+busy with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait
+ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps whatever a broker sends, too: here
+frames and messages have a largest size, and one message is whole before the next begins.
 """
 
 import math
@@ -159,7 +159,7 @@ class _BoundedTransport:
         """Type, channel and content of the next frame, which fits what came before it."""
         kind, channel, content = super().read_frame()  # type: ignore[misc]
         if channel > CHANNELS:
-            raise ConnectionAbortedError(f"a frame of channel {channel}, which nobody opened")
+            raise ConnectionAbortedError(f"a frame of channel {channel}, which is not open")
         if kind == _HEADER:
             if self._body_left:
                 raise ConnectionAbortedError("a message within a message")
@@ -200,7 +200,7 @@ class _BoundedTransport:
         self._frame_until = min(self._frame_until, now + PATIENCE)
 
     def _setup_transport(self) -> None:
-        """Once connected, no call waits for ever: not a read, not a write."""
+        """Limit every read and write of the connection in time."""
         super()._setup_transport()  # type: ignore[misc]
         self.sock.settimeout(PATIENCE)  # type: ignore[attr-defined]
 

@@ -4,8 +4,8 @@
 The broker confirms each; they are sent at least once.
 
 v1 and v2 are two destinations with two connections: the one failing never repeats the other. Confirmations are pipelined; those
-that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whatever closed
-the connection, the next one declares the exchange again.
+that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whichever
+side closed the connection, the next one declares the exchange again.
 
 A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one bound queue did not take
 the message, and the others have it. So it is one queue's own affair as long as the broker is well, and a copy for the others must
@@ -29,10 +29,10 @@ from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..delivery import PATIENCE, Delivery, Patience, check_number
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..message import Message
 from ..secret import Secret
+from ..window import PATIENCE, Delivery, Patience, check_number
 from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
 from .message import body, payload, routing_key, shortened
 
@@ -44,7 +44,7 @@ POLITE_BYTES = 8 * 1024
 NACK_PATIENCE = 0.2
 
 # Seconds between two alarms about queues that refuse.
-NACK_TOLD_EVERY = 600.0
+NACK_ALARM_EVERY = 600.0
 
 # Bytes of a routing key: AMQP counts them in one byte.
 MAX_KEY = 255
@@ -135,7 +135,7 @@ class Pulse:
         self._returned: set[str] = set()
         self._ids: dict[int, str] = {}
         self._nacked: dict[int, float] = {}  # number → when, on the monotonic clock
-        self._nack_told_at = float("-inf")
+        self._nack_reported_at = float("-inf")
         self._tag = 0
         self._outcomes: list[DeliveryOutcome] = []
         self._blocked = False
@@ -318,8 +318,8 @@ class Pulse:
         for number in due:
             del self._nacked[number]
             self._outcomes.append(DeliveryOutcome(number=number))
-        if now - self._nack_told_at >= NACK_TOLD_EVERY:
-            self._nack_told_at = now
+        if now - self._nack_reported_at >= NACK_ALARM_EVERY:
+            self._nack_reported_at = now
             logger.error(_NACKED, broker=self._where, messages=len(due))
 
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
@@ -364,7 +364,7 @@ class Pulse:
         if connection is not None:
             try:
                 connection.collect()
-            except Exception as error:  # whatever it is, we are leaving
+            except Exception as error:  # the connection is given up anyway
                 logger.debug("connection not closed", reason=str(error))
 
 

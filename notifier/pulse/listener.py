@@ -23,7 +23,7 @@ from amqp.exceptions import AccessRefused, NotFound
 
 from hgext.vcsreplicator.words.errors import Refused
 
-from ..delivery import RETRY
+from ..window import RETRY
 from .amqp import LARGEST_MESSAGE, TROUBLE, MessageTooLarge, client, connect, drain, is_broker, within
 
 logger = structlog.get_logger()

@@ -3,10 +3,10 @@
 
 The message names the object, which is written first.
 
-Whoever gets a message can read its object at once. A message over `limit` bytes goes out without its data (`external`).
+A receiver of a message can read its object at once. A message over `limit` bytes goes out without its data (`external`).
 Credentials come from boto3's default chain. Repeats write the same object under the same name. What SNS or S3 say is wrong with
-this one message is refused; everything else (throttling, 5xx, no answer, missing rights, a missing bucket) heals by waiting or by
-an operator.
+this one message is refused; everything else (throttling, 5xx, no answer, missing rights, a missing bucket) is retried until it
+works, perhaps after an operator's repair.
 
 Messages whose objects are there go to the topic together, up to ten in a request; each has an outcome of its own. One whose object
 is there waits only while objects of others are being written, and some milliseconds at most. A request of several that the
@@ -30,9 +30,9 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
 
-from ..delivery import PATIENCE, Delivery, Patience, check_number
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..rejects import judged
+from ..window import PATIENCE, Delivery, Patience, check_number
 from .message import MOST_ENTRIES, BatchEntry, object_body, object_key, together, topic_parts
 
 # Seconds that a message may wait for each that may join it.
@@ -118,7 +118,7 @@ class Sns:
             connect_timeout=settings.connect_timeout,
             read_timeout=settings.read_timeout,
             max_pool_connections=settings.workers,
-            retries={"total_max_attempts": 1},  # the publisher tries again, for ever
+            retries={"total_max_attempts": 1},  # the courier retries indefinitely
             s3={"addressing_style": "path"},
             request_checksum_calculation="when_required",  # TLS and the signature cover the body
             response_checksum_validation="when_required",
@@ -278,7 +278,7 @@ def _translated(error: Exception) -> ReplicationError:
     if isinstance(error, BotoCoreError | OSError):  # OSError: a file of certificates, credentials
         return Unavailable(f"sns: {error}")
     if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, and still none of theirs
-        return Unavailable(f"sns: an answer that nobody understands: {error}")
+        return Unavailable(f"sns: an answer that is not understood: {error}")
     return judged(error)
 
 

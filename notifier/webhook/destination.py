@@ -14,10 +14,10 @@ from prometheus_client import Counter
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 
-from ..delivery import Delivery
 from ..destination import DeliveryOutcome, Destination
 from ..message import Message
 from ..rejects import judged
+from ..window import Delivery
 from .deliveries import Deliveries, StoredSubscription
 from .dispatcher import Dispatcher
 from .filter import FilterFailed

@@ -4,7 +4,7 @@
 Subscribers write them; their work must be in proportion to the message.
 
 An expression may build lists that double with every step, and functions may raise what the library does not foresee. Everything
-that is visited or built counts; past the limit, and whatever else goes wrong, the filter failed on this message.
+that is visited or built counts; past the limit, or after any other error, the filter failed on this message.
 """
 
 from functools import cache

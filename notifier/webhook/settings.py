@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
 
-from ..delivery import PATIENCE, Patience, check_number
 from ..destination import ALL_TYPES
+from ..window import PATIENCE, Patience, check_number
 from .request import Network
 from .subscription import Subscription
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ..delivery import check_number
 from ..destination import DOCUMENTED, check_types
 from ..message import Message
 from ..secret import Secret
+from ..window import check_number
 from .filter import check_filter, matches
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")

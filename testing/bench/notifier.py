@@ -23,9 +23,8 @@ from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier import publisher
-from notifier.courier import group
-from notifier.delivery import Patience
 from notifier.destination import DestinationSettings
+from notifier.feed import group
 from notifier.jsonlines import JsonLinesSettings
 from notifier.public import PublicSettings
 from notifier.pulse.destination import PulseSettings
@@ -34,6 +33,7 @@ from notifier.sns.destination import SnsSettings
 from notifier.webhook.deliveries import Deliveries
 from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Order, Subscription
+from notifier.window import Patience
 from testing.bench.measure import Row
 from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.builders.notices import a_notice, an_event, publish, with_topics

@@ -19,13 +19,13 @@ from hgext.vcsreplicator.words.levels import ErrorRecord
 from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import from_json
 from notifier import publisher
-from notifier.courier import group
-from notifier.delivery import Delivery, Patience
 from notifier.destination import DOCUMENTED, DeliveryOutcome, DestinationSettings
+from notifier.feed import group
 from notifier.message import Message
 from notifier.public import PublicSettings
 from notifier.settings import NotifierSettings
 from notifier.state import DestinationRequest, Kind, StateDatabase
+from notifier.window import Delivery, Patience
 from testing.waiting import eventually
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"}, ignore=("private/",))

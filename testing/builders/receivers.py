@@ -20,13 +20,13 @@ import boto3
 import kombu
 
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.delivery import Patience
 from notifier.destination import DestinationSettings
 from notifier.jsonlines import JsonLinesSettings
 from notifier.pulse.destination import PulseSettings
 from notifier.sns.destination import SnsSettings
 from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Subscription
+from notifier.window import Patience
 from testing.builders.endpoint import Endpoint, Reply, Request
 
 FAST = Patience(attempts=2, retry=Backoff(first=0.02, longest=0.2))

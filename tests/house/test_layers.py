@@ -21,8 +21,8 @@ ORDER = {
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
     "< master, serving < replica < commands, registration",
     "pushlog": "seams < store < api, checking, fetching, limit, pushed, recording, revsets, streams, stripping, wire < web",
-    "notifier": "authorities, database, delivery, destination, jsonlines, message, public, rejects, schemas, secret, state "
-    "< pulse, sns, webhook < courier, orders, publisher, replay, settings",
+    "notifier": "authorities, database, destination, jsonlines, message, public, rejects, schemas, secret, state, window "
+    "< pulse, sns, webhook < courier, feed, orders, publisher, replay, settings",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.

@@ -17,10 +17,11 @@ from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.shape import from_json
 from notifier import courier, replay
 from notifier import message as notifier_message
-from notifier.courier import Courier, _Shift, group
-from notifier.delivery import Delivery
+from notifier.courier import Courier, _DeliveryLoop
+from notifier.feed import group
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
+from notifier.window import Delivery
 from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.builders.notices import publish_pushes, with_topics
 from testing.builders.notifying import PUBLIC, Scripted
@@ -71,21 +72,21 @@ class Turns:
         self.courier = Courier(
             "it", destination, settings, self.log, self.clock, stop=threading.Event(), chance=lambda: 0.5
         )
-        self.shift = self.begin()
+        self.loop = self.begin()
 
-    def begin(self) -> _Shift:
+    def begin(self) -> _DeliveryLoop:
         """As after a restart."""
         reader = self.log.reader({(NOTICES, 0): self.courier._first_position()})
-        return _Shift(self.courier, self.destination, self.state, reader)
+        return _DeliveryLoop(self.courier, self.destination, self.state, reader)
 
     def take(self, turns: int = 1) -> None:
         for _ in range(turns):
             self.clock.advance(1.0)
-            self.shift.orders.obey()
-            self.shift.read()
-            self.shift.begin()
-            self.shift.collect(0)
-            self.shift.store_position()
+            self.loop.orders.carry_out_requests()
+            self.loop.read()
+            self.loop.begin()
+            self.loop.collect(0)
+            self.loop.feed.store_position()
 
     @property
     def position(self) -> int:
@@ -194,9 +195,9 @@ def test_replay_that_waits_for_its_destination_lets_the_loop_rest(turns: Turns) 
     turns.destination.down = Unavailable("away")
     turns.ask(Kind.REPLAY, repository="x", since_push=1)
     turns.take(5)
-    turns.shift.window.down(turns.clock.monotonic(), 0.5)
+    turns.loop.window.down(turns.clock.monotonic(), 0.5)
     turns.log.waits.clear()
-    turns.shift.read()
+    turns.loop.read()
     assert turns.log.waits[0] > 0
 
 
@@ -207,7 +208,7 @@ def test_replay_of_a_paused_destination_lets_the_loop_rest(turns: Turns) -> None
     turns.ask(Kind.REPLAY, repository="x", since_push=1)
     turns.take(5)
     turns.log.waits.clear()
-    turns.shift.read()
+    turns.loop.read()
     assert turns.log.waits[0] > 0
 
 
@@ -218,7 +219,7 @@ def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monk
     turns.destination.answer = lambda message: Unavailable("no") if message.replay else None
     turns.ask(Kind.REPLAY, repository="x", since_push=1)
     turns.take(50)
-    assert turns.shift.window.waiting <= 10
+    assert turns.loop.window.waiting <= 10
     publish_pushes(turns.log, "x", 51, 51)
     turns.take(3)
     assert turns.destination.told("x")[-1] == 51
@@ -254,7 +255,7 @@ def test_replay_cut_short_by_a_restart_is_sent_whole_in_order_and_marked(turns: 
     turns.destination.answer = lambda message: Unavailable("no") if message.replay else None
     turns.take(5)
     assert turns.state.request(number).done_at is None
-    turns.shift = turns.begin()
+    turns.loop = turns.begin()
     turns.destination.answer = lambda message: None
     turns.take(10)
     again = [(m.sequence, (m.replay or "").split()[0]) for m in turns.destination.got[4:]]

@@ -254,7 +254,7 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
         tables = write_tables(folder, receiver)
         files = (
             "notifier/courier.py",
-            "notifier/delivery.py",
+            "notifier/window.py",
             "notifier/webhook/deliveries.py",
             "notifier/jsonlines.py",
         )

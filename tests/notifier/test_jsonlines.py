@@ -10,11 +10,11 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.delivery import Delivery
 from notifier.destination import Destination
 from notifier.jsonlines import JsonLinesSettings
 from notifier.message import messages
 from notifier.public import PublicSettings
+from notifier.window import Delivery
 from testing.builders.notices import a_notice, an_event
 
 pytestmark = pytest.mark.processes

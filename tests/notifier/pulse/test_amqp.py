@@ -12,12 +12,12 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
-from notifier.delivery import Delivery
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import messages
 from notifier.pulse import amqp
 from notifier.pulse.destination import PulseSettings
 from notifier.pulse.listener import ListenSettings, listen
+from notifier.window import Delivery
 from testing.builders.notices import a_notice, an_event
 from testing.builders.notifying import PUBLIC
 from testing.faults.broker import (

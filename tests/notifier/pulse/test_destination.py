@@ -14,13 +14,13 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.delivery import Delivery
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from notifier.pulse.destination import REFUSED, PulseSettings
 from notifier.pulse.message import body, payload, routing_key
 from notifier.secret import Secret
+from notifier.window import Delivery
 from testing.builders.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifying import Notifier, Scripted
 from testing.builders.receivers import FAST, PulseReceiver

@@ -13,7 +13,6 @@ import pytest
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, ReplicationError, Unavailable
-from notifier.delivery import Delivery
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from notifier.sns.destination import SnsSettings
@@ -28,6 +27,7 @@ from notifier.sns.message import (
     topic_message,
     topic_parts,
 )
+from notifier.window import Delivery
 from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.builders.notices import a_notice, an_event, identifier, publish_pushes
 from testing.builders.notifying import Notifier, Scripted

@@ -15,11 +15,11 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.delivery import Delivery
 from notifier.message import messages
 from notifier.webhook.deliveries import Deliveries, DeliveryState, Ended
 from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
 from notifier.webhook.subscription import Order, Subscription
+from notifier.window import Delivery
 from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.builders.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifying import FAST, PUBLIC, Notifier

@@ -9,7 +9,7 @@ Rules of this file:
   skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries, but
   for one thing: at one URL a repository waits for the one that was there before.
 - The position is the first record that is not settled, so a restart repeats and never skips.
-- `Unavailable` is tried for ever. What is wrong with one message is tried `attempts` times; then the caller keeps it as a
+- `Unavailable` is retried indefinitely. What is wrong with one message is tried `attempts` times; then the caller keeps it as a
   reject and calls `settle`.
 - Replays stand in queues of their own and have no position; nor have messages whose records the log lost.
 """
