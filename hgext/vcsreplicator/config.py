@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The TOML file of the services: read once, checked whole, errors with an address.
+"""The TOML file of the services: read once, checked completely, errors with an address.
 
     log = "sqlite:///var/lib/vcsreplicator/log.db"      the log (see docs/log.md)
     blobs = "file:///var/lib/vcsreplicator/blobs"       bundles too large for a record
 
-    insecure = ["plain-text"]                           what is meant though it gives something away: see secrecy.Exposure
+    insecure = ["plain-text"]                           exposures that are allowed on purpose: see secrecy.Exposure
 
     [relay]             the master's relay                 hgext.vcsreplicator.relay.daemon.RelaySettings
     [mirror.NAME]       one mirror                         hgext.vcsreplicator.mirror.MirrorSettings
     [aggregator]                                           hgext.vcsreplicator.aggregator.loop.AggregatorSettings
-    [public]            what may be told, and under which URL          notifier.settings
+    [public]            which repositories are public, and their URLs          notifier.settings
     [notifier.NAME]     one destination                                notifier.settings
     [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
     [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier
@@ -31,48 +31,35 @@ from .words.errors import BadConfig, MalformedEvent
 T = TypeVar("T")
 
 DEFAULT_FILE = "/etc/vcsreplicator.toml"
-SECTIONS = (
-    "log",
-    "blobs",
-    "relay",
-    "mirror",
-    "aggregator",
-    "public",
-    "notifier",
-    "listen",
-    "bootstrap",
-    "verify",
-    "health",
-    "insecure",
-)
-
-OPTIONAL = ("health", "bootstrap", "verify", "aggregator")
-"""Sections that may be left out: all their keys have defaults."""
+# Sections that may be left out: all their keys have defaults.
+OPTIONAL = ("aggregator", "bootstrap", "verify", "health")
+# What may stand at the top of the file.
+SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "listen", "insecure", *OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A read file; sections are checked when asked for, each against its own settings class."""
+    """A file that was read; each section is checked when it is asked for, against its settings class."""
 
     file: str
     tables: Mapping[str, Any]
 
     @property
     def log(self) -> str:
-        """The URL of the log."""
+        """Return the URL of the log."""
         return self._text("log")
 
     @property
     def blobs(self) -> str | None:
-        """The URL of the blob store, if there is one."""
+        """Return the URL of the blob store, if there is one."""
         return self._text("blobs") if "blobs" in self.tables else None
 
     def names(self, section: str) -> list[str]:
-        """The names of the subsections, such as the mirrors of this file."""
+        """Return the names of the subsections, such as the mirrors of this file."""
         return sorted(self._table((section,)))
 
     def settings(self, kind: type[T], *address: str, **given: object) -> T:
-        """The section at `address` as a `kind`; `given` are members that come from elsewhere unless the file sets them.
+        """Return the section at `address` as a `kind`; `given` are members for which the file need not have a key.
 
         Raises BadConfig naming file and key: section missing, key unknown, missing or of another type.
         """
@@ -90,7 +77,7 @@ class Config:
             raise BadConfig(f"{self.file}: {_hyphened(str(error))}") from error
 
     def listen(self, role: str) -> tuple[str, int] | None:
-        """Host and port where the service of this role answers /metrics and /health, if it shall."""
+        """Return host and port where the service of this role answers HTTP requests; None if the file names none."""
         value = self._table(("listen",)).get(role) if "listen" in self.tables else None
         return None if value is None else address(value, f"{self.file}: listen.{role}")
 
@@ -105,10 +92,8 @@ class Config:
         for depth, name in enumerate(address):
             if not isinstance(table, Mapping) or name not in table:
                 known = ", ".join(sorted(table)) if depth and isinstance(table, Mapping) else ""
-                raise BadConfig(
-                    f"{self.file}: section [{'.'.join(address)}] is missing"
-                    + (f" (there are: {known})" if known else "")
-                )
+                others = f" (there are: {known})" if known else ""
+                raise BadConfig(f"{self.file}: section [{'.'.join(address)}] is missing{others}")
             table = table[name]
         if not isinstance(table, Mapping):
             raise BadConfig(f"{self.file}: {'.'.join(address)}: expected a section, got {table!r}")
@@ -116,8 +101,11 @@ class Config:
 
 
 def load(file: str | Path) -> Config:
-    """The configuration in this file; raises BadConfig if it cannot be read, is not TOML, has an unknown section, or gives
-    away what it must not (see `secrecy`)."""
+    """Read the configuration in this file.
+
+    Raises BadConfig if the file cannot be read, is not TOML, has an unknown section, or exposes data or secrets without
+    allowing it (see `secrecy`).
+    """
     try:
         with open(file, encoding="utf-8") as opened:
             tables, mode = tomllib.loads(opened.read()), os.fstat(opened.fileno()).st_mode
@@ -135,7 +123,7 @@ def load(file: str | Path) -> Config:
 
 
 def address(text: object, where: str) -> tuple[str, int]:
-    """(host, port) of `host:port`; raises BadConfig naming `where`."""
+    """Split `host:port` into host and port; raises BadConfig naming `where`."""
     host, _, port = str(text).rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
         raise BadConfig(f"{where}: expected host:port, got {text!r}")
@@ -143,12 +131,12 @@ def address(text: object, where: str) -> tuple[str, int]:
 
 
 def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys as members are named; values that are free mappings (folder → prefix and the like) keep theirs."""
+    """Spell keys as members are named; the keys of free mappings (folder → prefix and the like) stay."""
     return {name.replace("-", "_"): value for name, value in table.items()}
 
 
 def _hyphened(message: str) -> str:
-    """The complaint in the words of the file: members are keys, and spelled with hyphens."""
+    """Write the complaint in the words of the file: members are keys, and spelled with hyphens."""
     where, colon, rest = message.partition(":")
     rest = rest.replace("unknown member", "unknown key")
     if rest.startswith(" member "):

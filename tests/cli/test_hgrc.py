@@ -61,7 +61,11 @@ def test_an_hgrc_that_requires_the_extensions_is_right(tmp_path: Path, required:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("*:required = yes\n", "", r"[extensions] *:required: expected yes, got nothing: without it Mercurial goes on"),
+        (
+            "*:required = yes\n",
+            "",
+            r"[extensions] *:required: expected yes, got nothing: without it Mercurial continues",
+        ),
         ("*:required = yes", "*:required = no", "[extensions] *:required: expected yes, got no: "),
         ("*:required = yes", "vcsreplicator:required = yes", "it cannot load pushlog"),
         ("*:required = yes", "pushlog:required = yes", "it cannot load vcsreplicator"),
@@ -76,7 +80,9 @@ def test_an_hgrc_that_requires_the_extensions_is_right(tmp_path: Path, required:
         ("role = mirror", "role = mirrors", 'role: expected master or mirror, got "mirrors"'),
     ],
 )
-def test_an_hgrc_with_which_mercurial_goes_on_is_wrong(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_an_hgrc_with_which_mercurial_would_continue_is_refused(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
     assert old in MIRROR
     result = checked(tmp_path, MIRROR.replace(old, new))
     assert isinstance(result.exception, BadConfig), result.output

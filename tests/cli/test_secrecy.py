@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import demo, program
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.demo import preparation
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
 
@@ -29,8 +30,8 @@ def nothing_connects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
     monkeypatch.setattr("notifier.pulse.listener.listen", reach)
-    monkeypatch.setattr(demo, "open_log", reach)
-    monkeypatch.setattr(demo, "_aws", reach)
+    monkeypatch.setattr(preparation, "open_log", reach)
+    monkeypatch.setattr(preparation, "_create_topic_and_bucket", reach)
 
 
 def ran(*words: str) -> BaseException | None:

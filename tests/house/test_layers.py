@@ -33,8 +33,8 @@ CLIENTS = {
     "boto3": (
         "notifier.sns.",
         f"{OURS}.log.blobs",
-        f"{OURS}.cli.demo",
-    ),  # the demo makes the topic and the bucket it uses
+        f"{OURS}.demo.preparation",
+    ),  # the demo creates the topic and the bucket that it uses
     "botocore": ("notifier.sns.", f"{OURS}.log.blobs"),
     "re2": f"{OURS}.words.rules",
 }

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
-A verb is a module of this folder with a click command named `command`. A mistake of the user or of the configuration is one
-line on standard error and exit code 2 (78 for the configuration, 1 where the machine is short of something); a traceback means
-a fault of ours.
+A verb is a module of this folder with a click command named `command`. A mistake of the user gives one line on standard error and
+exit code 2, a mistake in the configuration 78, a condition that may pass (a full disk) 1. A traceback means a bug in vcsreplicator.
 """
 
 import importlib
@@ -15,39 +14,40 @@ import click
 from ..words.errors import BadConfig, ReplicationError
 from ..words.version import VERSION
 
+# Verb → its line in `vcsreplicator --help`.
 VERBS = {
-    "demo": "A whole installation on this machine, and a push through it",
-    "relay": "Move events of the master's repositories to the log",
+    "demo": "Run a complete installation here, and push to it",
+    "relay": "Send events of the master's repositories to the log",
     "mirror": "Apply events on a mirror",
-    "aggregator": "Release and announce what all mirrors have",
-    "notifier": "Deliver notices to their destinations",
+    "aggregator": "Release events, and write notices",
+    "notifier": "Deliver notices to destinations",
     "web": "Serve a folder of repositories over HTTP",
     "topics": "Create and list the topics of the log",
-    "roster": "Show and change which mirrors gate",
+    "roster": "Show and change the mirrors and which of them gate",
     "bootstrap": "Fill a new mirror from the master",
     "verify": "Compare mirrors with the master",
-    "heal": "Try again what a mirror holds detached",
+    "heal": "Ask a mirror to heal detached repositories",
     "replay": "Send notices again to one destination",
-    "deliveries": "List, show and repeat deliveries",
+    "deliveries": "List, show and repeat deliveries of webhooks",
     "subscription": "Add, remove, pause and resume webhooks",
-    "destination": "Pause, resume and skip on a destination",
-    "errors": "Show what could never work",
-    "listen": "Receive messages from an exchange",
-    "status": "How far everything is",
-    "check": "Say if someone must act (for monitoring)",
+    "destination": "List, pause and resume destinations",
+    "errors": "Show rejected records and messages",
+    "listen": "Receive messages from an AMQP exchange",
+    "status": "Show progress, and what an operator must do",
+    "check": "Say whether an operator must act (for monitoring)",
     "trace": "Follow one push through every stage",
-    "config": "Check the configuration and what is in use",
+    "config": "Check the configuration, and show what is in use",
 }
 
 
 class _Verbs(click.Group):
-    """Lists all verbs without importing any."""
+    """A group that lists its verbs without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [verb for verb in VERBS if _module(verb) is not None]
+        return [verb for verb in VERBS if _module_of(verb) is not None]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        where = _module(name) if name in VERBS else None
+        where = _module_of(name) if name in VERBS else None
         if where is None:
             return None
         command: click.Command = importlib.import_module(where).command
@@ -58,7 +58,7 @@ class _Verbs(click.Group):
             formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
 
 
-def _module(verb: str) -> str | None:
+def _module_of(verb: str) -> str | None:
     name = f"{__name__}.{verb}"
     return name if importlib.util.find_spec(name) else None
 
@@ -66,11 +66,11 @@ def _module(verb: str) -> str | None:
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(VERSION, prog_name="vcsreplicator")
 def program() -> None:
-    """Replicate Mercurial pushes to mirrors; announce each once all serve it."""
+    """Replicate Mercurial pushes to mirrors, and announce each when all mirrors serve it."""
 
 
 def main() -> None:
-    """The console command."""
+    """Run the console command."""
     try:
         program.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Imported when needed: a verb in a hurry loads no SQLite."""
+    # Imported only here: a verb that succeeds needs no SQLite for it.
     from ..words.passing import is_passing
 
     return is_passing(error)

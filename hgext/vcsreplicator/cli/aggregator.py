@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator aggregator`: the daemon."""
 
-import sys
 import threading
 from collections.abc import Callable, Mapping
 
@@ -9,38 +8,28 @@ import click
 
 from ..config import Config
 from ..log import Log
-from ..service import configure_logging, serve
 from ..words.errors import Expired
-from .options import log_of, with_config
+from .options import run_daemon, with_config
 
 
 @click.command()
 @with_config
 def command(config: Config) -> None:
-    """Release what all gating mirrors applied, announce what all of them serve."""
+    """Run the aggregator: release what all gating mirrors applied, announce what all of them serve."""
     from ..aggregator import loop
 
-    configure_logging("aggregator")
     settings = config.settings(loop.AggregatorSettings, "aggregator")
-    with log_of(config) as log:
-        sys.exit(
-            serve(
-                "aggregator",
-                lambda stop, ready: loop.run(settings, log, stop=stop, ready=ready),
-                listen=config.listen("aggregator"),
-                pages={"/status": _status(log)},
-            )
-        )
+    run_daemon(config, "aggregator", loop.run, settings, pages=lambda log: {"/status": _status_page(log)})
 
 
-def _status(log: Log) -> Callable[[], Mapping[str, object]]:
-    """The same as `vcsreplicator status --json`, for dashboards."""
+def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
+    """Make the page /status, the same as `vcsreplicator status --json`, for dashboards."""
     from ..status import Follower, as_data
 
     lock = threading.Lock()
     followers: list[Follower] = []
 
-    def look() -> Mapping[str, object]:
+    def read_status() -> Mapping[str, object]:
         if not followers:
             followers.append(Follower(log))
         picture = followers[0].update()
@@ -49,10 +38,10 @@ def _status(log: Log) -> Callable[[], Mapping[str, object]]:
     def page() -> Mapping[str, object]:
         with lock:
             try:
-                return look()
-            except Expired:  # the log lost records: look at it anew
+                return read_status()
+            except Expired:  # The log lost records: read it from its beginning.
                 while followers:
                     followers.pop().close()
-                return look()
+                return read_status()
 
     return page

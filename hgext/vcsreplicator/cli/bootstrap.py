@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator bootstrap NAME`: a progress display around `bootstrap.bootstrap`."""
+"""`vcsreplicator bootstrap NAME`: fills a new mirror, and shows the progress."""
 
 import json
 import secrets
-import signal
 import sys
 import threading
 import time
@@ -17,32 +16,29 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from .. import mirror
 from ..config import Config
 from ..log import Log
-from ..log.opening import open_log
 from ..mirror.jobs import bootstrap
+from ..service import stop_on_signals
 from ..words.errors import Refused
 from ..words.roster import MirrorRole, RosterRequest, Verb
 from ..words.rules import Rules
 from .display import console, visible
-from .options import SECONDS, with_config
-from .requests import who
-from .roster import RULE, ask
+from .options import log_of, mirror_settings, with_config, with_wait
+from .requests import ask_aggregator, who
+from .roster import with_rules
 
+# Seconds between two progress lines where standard error is no terminal.
 EVERY = 10.0
 
 
 @click.command()
 @click.argument("name")
-@click.option("--include", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated. Default: everything.")
-@click.option("--exclude", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated.")
-@click.option("--backup", is_flag=True, help="A mirror that nothing waits for and that ignores deletions.")
+@with_rules
+@click.option("--backup", is_flag=True, help="No notice waits for the mirror, and it ignores deletions.")
 @click.option("--workers", type=click.IntRange(1), help="Repositories copied at a time.  [default: 4]")
-@click.option(
-    "--wait", default=30.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the aggregator's word."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a display.")
+@with_wait(default=30.0, help="How long to wait for each decision of the aggregator.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a display.")
 @with_config
 def command(
     config: Config,
@@ -54,48 +50,39 @@ def command(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Fill a new mirror from the master while pushes go on, then let it join.
+    """Fill a new mirror from the master while pushes continue, then let it join.
 
-    NAME has its section [mirror.NAME], and its service must not run yet. Interrupt it at any time; the same command
-    goes on where it was. When it is done, start the mirror.
+    NAME has its section [mirror.NAME], and its service must not run yet. You can interrupt the command; run it again and it
+    continues. When it has ended, start the mirror.
     """
-    settings = config.settings(mirror.MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
-    options = bootstrap.BootstrapSettings()
-    if "bootstrap" in config.tables:
-        options = config.settings(bootstrap.BootstrapSettings, "bootstrap")
+    settings = mirror_settings(config, name)
+    options = config.settings(bootstrap.BootstrapSettings, "bootstrap")
     if workers is not None:
         options = replace(options, workers=workers)
     rules = Rules(include=include, exclude=exclude) if include or exclude else None
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with open_log(config.log) as log, _Display(as_json) as told:
+    stop = stop_on_signals()
+    with log_of(config) as log, _Display(as_json) as report:
         joined = bootstrap.bootstrap(
             settings,
             log,
             options,
-            ask=lambda verb, wanted: _ask(log, verb, name, wanted, backup, wait, stop),
-            report=told,
+            ask=lambda verb, wanted: ask_for_mirror(log, verb, name, wanted, backup, wait, stop),
+            report=report,
             stop=stop,
             rules=rules,
         )
     if not joined:
-        click.echo("stopped; the same command goes on where this one was", err=True)
+        click.echo("stopped; run the same command again to continue", err=True)
         sys.exit(130)
     click.echo(f"{name} has joined; start it: vcsreplicator mirror {name}", err=True)
 
 
-def _ask(
-    log: Log,
-    verb: Verb,
-    name: str,
-    rules: Rules | None,
-    backup: bool,
-    wait: float,
-    stop: threading.Event | None = None,
+def ask_for_mirror(
+    log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wait: float, stop: threading.Event | None = None
 ) -> None:
-    """The aggregator's word, or none if stopped."""
+    """Ask the aggregator to add a mirror or to let it join; raises Refused if it refuses. Return early if stopped."""
     is_new = verb is Verb.ADD
+    role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
     request = RosterRequest(
         id=secrets.token_hex(16),
         verb=verb,
@@ -103,12 +90,12 @@ def _ask(
         time=time.time(),
         reason="bootstrap",
         mirror=name,
-        role=(MirrorRole.BACKUP if backup else MirrorRole.SERVING) if is_new else None,
+        role=role if is_new else None,
         inactive=is_new,
         rules=(rules or Rules()) if is_new else None,
     )
     try:
-        decision, _ = ask(log, request, wait, stop)
+        decision, _ = ask_aggregator(log, request, wait, stop)
     except Refused:
         if stop is not None and stop.is_set():
             return
@@ -118,7 +105,7 @@ def _ask(
 
 
 class _Display:
-    """A context: bars on a terminal, a line now and then elsewhere, JSON lines for programs."""
+    """A context: bars on a terminal, a line from time to time elsewhere, JSON lines for programs."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -126,7 +113,8 @@ class _Display:
         self._began, self._printed = time.monotonic(), float("-inf")
         self._bars = Bars(
             BarColumn(),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # on a narrow terminal the bar gives way
+            # On a narrow terminal the bar becomes shorter, not the numbers.
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("repositories  {task.fields[size]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
@@ -147,7 +135,7 @@ class _Display:
         if self._as_json:
             click.echo(json.dumps({"event": type(event).__name__.lower(), **asdict(event)}))
         elif isinstance(event, bootstrap.CopyFailed):
-            then = "given up" if event.is_final else "will be tried again"
+            then = "given up" if event.is_final else "retried"
             self._console.print(Text.assemble((visible(event.path), "yellow"), f": {visible(event.note)} ({then})"))
         else:
             self._measure(event)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator check`: for monitoring systems that understand exit codes."""
+"""`vcsreplicator check`: one line and an exit code for monitoring systems."""
 
 import sys
 
@@ -9,6 +9,7 @@ from ..config import Config
 from ..status import Follower, findings, look_at_destinations
 from .options import destinations, log_of, with_config
 
+# What monitoring systems call the exit codes 0, 1 and 2.
 WORDS = ("OK", "WARNING", "CRITICAL")
 
 
@@ -18,18 +19,18 @@ WORDS = ("OK", "WARNING", "CRITICAL")
     default=150,
     type=click.IntRange(1),
     show_default=True,
-    help="Events or notices behind that are worth a warning.",
+    help="Warning from this many events or notices behind.",
 )
 @click.option(
     "--critical",
     default=600,
     type=click.IntRange(1),
     show_default=True,
-    help="Events or notices behind that need someone now.",
+    help="Critical from this many events or notices behind.",
 )
 @with_config
 def command(config: Config, warn: int, critical: int) -> None:
-    """Say in one line if someone must act; exit code 0 no, 1 soon, 2 now."""
+    """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now."""
     with log_of(config) as log:
         follower = Follower(log)
         try:
@@ -39,6 +40,7 @@ def command(config: Config, warn: int, critical: int) -> None:
         finally:
             follower.close()
     found = findings(picture, now, warn=warn, critical=critical, destinations=destinations(config))
-    level = max((finding.level for finding in found), default=0)
-    click.echo(f"{WORDS[level]} - " + ("; ".join(finding.text for finding in found) or "everything is level"))
-    sys.exit(level)
+    severity = max((finding.level for finding in found), default=0)
+    text = "; ".join(finding.text for finding in found) or "everything is caught up"
+    click.echo(f"{WORDS[severity]} - {text}")
+    sys.exit(severity)

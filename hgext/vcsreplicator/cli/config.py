@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator config`: is the configuration right, and which files are in use."""
+"""`vcsreplicator config`: checks the configuration, and shows what is in use."""
 
 import os
 
@@ -9,23 +9,23 @@ from ..config import Config
 from ..log import topics
 from ..words.errors import BadConfig
 from .hgrc import check_hgrc
-from .options import log_of, with_config
+from .options import log_of, mirror_settings, with_config
 
 
 @click.group()
 def command() -> None:
-    """Check the configuration and what is in use."""
+    """Check the configuration, and show what is in use."""
 
 
 @command.command()
 @click.option(
-    "--hgrc", "files", multiple=True, metavar="FILE", help="An hgrc of a master or mirror; default: HGRCPATH."
+    "--hgrc", "files", multiple=True, metavar="FILE", help="An hgrc of a master or mirror. Default: HGRCPATH."
 )
 @with_config
 def check(config: Config, files: tuple[str, ...]) -> None:
-    """Read every section, ask the log, and try what Mercurial loads; stops at the first mistake."""
-    _sections(config)
-    click.echo(f"{config.file}: all sections are right")
+    """Check sections, log and hgrc; stop at the first mistake."""
+    _check_sections(config)
+    click.echo(f"{config.file}: all sections are correct")
     with log_of(config) as log:
         missing = []
         for topic in topics():
@@ -33,54 +33,48 @@ def check(config: Config, files: tuple[str, ...]) -> None:
                 log.partitions(topic.name)
             except BadConfig:
                 missing.append(topic.name)
-    click.echo(
-        "the log answers" + (f"; missing topics: {', '.join(missing)} (vcsreplicator topics create)" if missing else "")
-    )
+    advice = f"; missing topics: {', '.join(missing)} (vcsreplicator topics create)" if missing else ""
+    click.echo(f"the log answers{advice}")
     for file in files or (None,):
         check_hgrc(file)
 
 
-def _sections(config: Config) -> None:
+def _check_sections(config: Config) -> None:
     from notifier import settings as notifier
 
-    from .. import mirror
     from ..aggregator import loop
     from ..mirror.jobs import bootstrap, verify
     from ..relay import daemon
     from ..status import health
 
     if "relay" in config.tables:
-        _blobs(config.settings(daemon.RelaySettings, "relay", blobs=config.blobs).blobs, f"{config.file}: relay.blobs")
+        _check_blobs(
+            config.settings(daemon.RelaySettings, "relay", blobs=config.blobs).blobs, f"{config.file}: relay.blobs"
+        )
     if "mirror" in config.tables:
         roots: dict[str, str] = {}
         for name in config.names("mirror"):
-            settings = config.settings(mirror.MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
-            _blobs(settings.blobs, f"{config.file}: mirror.{name}.blobs")
+            settings = mirror_settings(config, name)
+            _check_blobs(settings.blobs, f"{config.file}: mirror.{name}.blobs")
             other = roots.setdefault(os.path.realpath(settings.root), name)
             if other != name:
                 raise BadConfig(f"{config.file}: mirror.{name}.root: {settings.root} is the root of mirror {other}")
-    if "aggregator" in config.tables:
-        config.settings(loop.AggregatorSettings, "aggregator")
+    config.settings(loop.AggregatorSettings, "aggregator")
     if "notifier" in config.tables:
         notifier.read(config.tables, config.file)
     config.settings(health.HealthSettings, "health")
     config.settings(verify.VerifySettings, "verify")
     config.settings(bootstrap.BootstrapSettings, "bootstrap")
-    _blobs(config.blobs, f"{config.file}: blobs")
-    roles = {
-        "relay",
-        "aggregator",
-        "notifier",
-        "verify",
-        *(f"mirror-{name}" for name in config.tables.get("mirror", {})),
-    }
+    _check_blobs(config.blobs, f"{config.file}: blobs")
+    mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
+    roles = {"relay", "aggregator", "notifier", "verify", *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")
         config.listen(role)
 
 
-def _blobs(url: str | None, where: str) -> None:
+def _check_blobs(url: str | None, where: str) -> None:
     from ..log.blobs import open_blobs
 
     if url is not None:

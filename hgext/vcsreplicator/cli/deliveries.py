@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator deliveries`: what became of every message to every subscription of webhooks."""
+"""`vcsreplicator deliveries`: what happened to each message to each webhook subscription."""
 
 import json
 import time
@@ -11,25 +11,24 @@ import click
 from ..config import Config
 from ..words.errors import Refused
 from .display import console, table
-from .options import HOW_MANY, with_config
+from .options import with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
 
-_destination = click.option("--destination", metavar="NAME", help="If there are several of type webhook.")
 _NUMBER = click.IntRange(1, 2**63 - 1)
 _STATES = click.Choice(["queued", "delivered", "exhausted", "cancelled"])
 
 
 @click.group()
 def command() -> None:
-    """List, show and repeat deliveries."""
+    """List, show and repeat deliveries of webhooks."""
 
 
 @command.command("list")
 @click.option("--state", type=_STATES)
 @click.option("--subscription", metavar="NAME")
-@click.option("--last", default=30, type=HOW_MANY, show_default=True, help="How many.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@_destination
+@with_last(default=30)
+@with_json
+@with_destination
 @with_config
 def list_(
     config: Config, destination: str | None, state: str | None, subscription: str | None, last: int, as_json: bool
@@ -42,11 +41,11 @@ def list_(
         click.echo(json.dumps(rows, indent=2))
         return
     headings = ("id", "subscription", "state", "attempts", "next", "type", "repository", "error")
-    console().print(table(headings, map(_cells, rows)))
+    console().print(table(headings, map(_row_of, rows)))
     click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no deliveries")
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _row_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     due = when(row["mature_at"]) if row["state"] == "queued" else ""
     head = (str(row["id"]), row["subscription"], row["state"], str(row["attempt"]), due, row["type"])
     return (*head, row["repo_url"], row["error"] or "")
@@ -54,10 +53,10 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 @command.command()
 @click.argument("number", type=_NUMBER)
-@_destination
+@with_destination
 @with_config
 def show(config: Config, destination: str | None, number: int) -> None:
-    """Show one delivery whole, with its body."""
+    """Show one delivery completely, with its body."""
     with open_deliveries(config, destination) as deliveries:
         row = deliveries.show(number)
     if row is None:
@@ -67,14 +66,14 @@ def show(config: Config, destination: str | None, number: int) -> None:
 
 @command.command()
 @click.argument("numbers", type=_NUMBER, nargs=-1)
-@click.option("--exhausted", metavar="SUBSCRIPTION", help="All that were given up for this subscription.")
-@click.option("--yes", is_flag=True, help="Do it, for several.")
-@_destination
+@click.option("--exhausted", metavar="SUBSCRIPTION", help="All deliveries of this subscription that were given up.")
+@with_yes
+@with_destination
 @with_config
 def redeliver(
     config: Config, destination: str | None, numbers: tuple[int, ...], exhausted: str | None, yes: bool
 ) -> None:
-    """Send deliveries again, by number or all that were given up."""
+    """Send deliveries again; several need --yes."""
     with open_deliveries(config, destination) as deliveries:
         chosen = list(numbers)
         if exhausted is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator destination`: how destinations are, and pause, resume, skip; who asked is recorded."""
+"""`vcsreplicator destination`: the state of destinations, and requests to pause, resume and skip; who asked is recorded."""
 
 import json
 from collections.abc import Mapping
@@ -12,24 +12,22 @@ import click
 from ..config import Config
 from ..words.errors import Refused
 from .display import console, table
-from .options import HOW_MANY, SECONDS, with_config
-from .requests import ask, when
+from .options import with_config, with_json, with_last, with_wait, with_yes
+from .requests import ask_notifier, when
 
-_wait = click.option(
-    "--wait", default=10.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the notifier's answer."
-)
+_with_wait = with_wait(default=10.0, help="How long to wait for the answer of the notifier.")
 
 
 @click.group()
 def command() -> None:
-    """Pause, resume and skip on a destination."""
+    """List, pause and resume destinations, and skip messages."""
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@with_json
 @with_config
 def list_(config: Config, as_json: bool) -> None:
-    """List the destinations as their notifier last told."""
+    """List the destinations, as the notifier last reported them."""
     from notifier.settings import read
     from notifier.state import StateDatabase
 
@@ -42,55 +40,62 @@ def list_(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    headings = ("destination", "state", "position", "waiting", "oldest", "told")
-    console().print(table(headings, [_cells(name, row) for name, row in rows.items()]))
+    headings = ("destination", "state", "position", "waiting", "oldest", "reported")
+    console().print(table(headings, [_row_of(name, row) for name, row in rows.items()]))
 
 
-def _cells(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _row_of(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
     if row is None:
         return name, "never ran"
-    what = "paused" if row["paused"] else f"in trouble: {row['trouble']}" if row["trouble"] else "delivering"
+    what = "delivering"
+    if row["paused"]:
+        what = "paused"
+    elif row["trouble"]:
+        what = f"failing: {row['trouble']}"
     age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
     return name, what, str(row["position"]), str(row["waiting"]), age, when(row["time"])
 
 
 @command.command()
 @click.argument("name")
-@_wait
+@_with_wait
 @with_config
 def pause(config: Config, name: str, wait: float) -> None:
-    """Send nothing to NAME until it is resumed; nothing is lost."""
-    ask(config, name, "pause", {}, wait=wait)
+    """Send nothing to NAME until it is resumed; no message is lost."""
+    ask_notifier(config, name, "pause", {}, wait=wait)
 
 
 @command.command()
 @click.argument("name")
-@_wait
+@_with_wait
 @with_config
 def resume(config: Config, name: str, wait: float) -> None:
-    """Go on where NAME was paused."""
-    ask(config, name, "resume", {}, wait=wait)
+    """Continue where NAME was paused."""
+    ask_notifier(config, name, "resume", {}, wait=wait)
 
 
 @command.command()
 @click.argument("name")
-@click.option("--message", metavar="ID", help="Only this one  [default: the oldest that failed]")
-@click.option("--yes", is_flag=True, help="Do it.")
-@_wait
+@click.option("--message", metavar="ID", help="Id of the message.  [default: the oldest that failed]")
+@with_yes
+@_with_wait
 @with_config
 def skip(config: Config, name: str, message: str | None, yes: bool, wait: float) -> None:
-    """Pass over one message that NAME cannot deliver; it is kept among the errors."""
+    """Skip one message that NAME cannot deliver.
+
+    `vcsreplicator errors` shows it.
+    """
     if not yes:
         what = f"message {message}" if message else "the oldest message that failed"
         raise Refused(f"{what} would never be sent to {name}; add --yes to do it")
-    ask(config, name, "skip", {"message": message}, wait=wait)
+    ask_notifier(config, name, "skip", {"message": message}, wait=wait)
 
 
 @command.command()
-@click.option("--last", default=20, type=HOW_MANY, show_default=True, help="How many.")
+@with_last(default=20)
 @with_config
 def requests(config: Config, last: int) -> None:
-    """Show who asked for what, and what became of it."""
+    """Show requests: who asked for what, and the result."""
     from notifier.settings import read
     from notifier.state import StateDatabase
 

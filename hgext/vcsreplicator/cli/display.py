@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What verbs print for people: names, reasons and notes exactly as they are and whole, whatever they hold.
+"""What verbs print for people: names, reasons and notes complete and unchanged, without control characters.
 
-On a terminal a long cell is folded within its column. Elsewhere a row is a line, for `grep`.
+On a terminal a long cell is folded within its column. Elsewhere each row is one line, for `grep`.
 """
 
 import sys
@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Column, Table
 
+# Columns where the output is no terminal: so wide that nothing is folded.
 WIDE = 1_000_000
-"""Columns of what is no terminal: nothing is folded."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Standard output, or standard error; text is printed without a look for markup."""
+    """Open standard output or standard error; square brackets and colons in a text are printed as they are."""
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_terminal else WIDE
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Columns under these headings; no cell is cut."""
+    """Make a table with these headings; no cell is cut."""
     made = Table(*(Column(heading, overflow="fold") for heading in headings), box=None)
     for row in rows:
         made.add_row(*map(visible, row))
@@ -30,5 +30,5 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def visible(text: str) -> str:
-    """The text in one line: what would move the cursor or colour the screen is written out, as in `\\x1b`."""
+    """Write the text in one line; control characters are escaped, as in `\\x1b`."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

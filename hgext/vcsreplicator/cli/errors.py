@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator errors`: what could never work, and why."""
+"""`vcsreplicator errors`: records and messages that were rejected, and why."""
 
 import base64
 import json
@@ -13,16 +13,16 @@ from ..words.errors import MalformedEvent
 from ..words.levels import ErrorRecord
 from ..words.shape import from_json, plain
 from .display import console, table
-from .options import HOW_MANY, log_of, with_config
+from .options import log_of, with_config, with_last
 from .requests import when
 
 
 @click.command()
-@click.option("--last", default=20, type=HOW_MANY, show_default=True, help="How many.")
-@click.option("--json", "as_json", is_flag=True, help="For programs, with the bytes in base64.")
+@with_last(default=20)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with the bytes in base64.")
 @with_config
 def command(config: Config, last: int, as_json: bool) -> None:
-    """Show the newest rejects: records and messages that were set aside."""
+    """Show the newest rejects: records and messages that can never be applied or delivered."""
     with log_of(config) as log:
         records = _newest(log, last)
     if as_json:
@@ -46,11 +46,11 @@ def command(config: Config, last: int, as_json: bool) -> None:
 def _newest(log: Log, count: int) -> list[ErrorRecord]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
     records = read_records(log, {(ERRORS, 0): max(beginning, end - count)})
-    return [_readable(record, record.value) for record in records if record.value]
+    return [_read_error(record, record.value) for record in records if record.value]
 
 
-def _readable(record: Record, value: bytes) -> ErrorRecord:
-    """What is in the record; one of another release hides no others."""
+def _read_error(record: Record, value: bytes) -> ErrorRecord:
+    """Read the record; one of another release is shown with its bytes, and does not hide others."""
     try:
         return from_json(ErrorRecord, value)
     except MalformedEvent as error:

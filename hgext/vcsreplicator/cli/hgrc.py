@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`config check`, Mercurial's part: would the `hg` on PATH, with an hgrc, load the extensions, and end where it cannot?"""
+"""The Mercurial part of `config check`: does the `hg` on PATH load the extensions, and abort where it cannot?"""
 
 import os
 import subprocess
@@ -10,36 +10,37 @@ import click
 from ..words.errors import BadConfig
 
 EXTENSIONS = ("vcsreplicator", "pushlog")
-_TRUE = {"1", "yes", "true", "on", "always"}  # as Mercurial reads them
+# What Mercurial reads as true.
+_TRUE = {"1", "yes", "true", "on", "always"}
 
 
 def check_hgrc(file: str | None) -> None:
-    """Print where the extensions come from; raises BadConfig where Mercurial would go on without one.
+    """Print where the extensions come from; raises BadConfig where Mercurial would continue without one.
 
-    `file` is an hgrc of a master or a mirror; None is the HGRCPATH of the moment, which need not be one.
+    `file` is an hgrc of a master or a mirror; None means the current HGRCPATH, which may be of neither.
     """
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
-        raise BadConfig(f"--hgrc: {file} is not there")
+        raise BadConfig(f"--hgrc: {file}: no such file")
     environment = {**os.environ, "HGPLAIN": "1"}
     if file is not None:
         environment["HGRCPATH"] = os.path.abspath(file)
     try:
         found = _configuration(where, environment)
     except FileNotFoundError:
-        click.echo("hg is not on PATH: on a master and a mirror it must be")
+        click.echo("hg is not on PATH: a master and a mirror need it")
         return
-    if not _names(found, "vcsreplicator"):
+    if not _is_enabled(found, "vcsreplicator"):
         if file is not None or "vcsreplicator.role" in found:
             raise BadConfig(f"{where}: [extensions] vcsreplicator: expected a line that loads it, got nothing")
         click.echo("hg extension vcsreplicator: not enabled in this environment (HGRCPATH)")
         return
-    for name in filter(lambda name: _names(found, name), EXTENSIONS):
+    for name in filter(lambda name: _is_enabled(found, name), EXTENSIONS):
         value = found.get(f"extensions.{name}:required", found.get("extensions.*:required", "nothing"))
         if value.lower() not in _TRUE:
             raise BadConfig(
                 f"{where}: [extensions] *:required: expected yes, got {value}: "
-                f"without it Mercurial goes on where it cannot load {name}"
+                f"without it Mercurial continues when it cannot load {name}"
             )
     _open_repository(where, environment)
     sources = dict(line.split("\t") for line in _hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n"))
@@ -47,7 +48,7 @@ def check_hgrc(file: str | None) -> None:
         click.echo(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
 
 
-def _names(found: dict[str, str], extension: str) -> bool:
+def _is_enabled(found: dict[str, str], extension: str) -> bool:
     place = found.get(f"extensions.{extension}")
     return place is not None and not place.startswith("!")
 
@@ -58,21 +59,19 @@ def _configuration(where: str, environment: dict[str, str]) -> dict[str, str]:
 
 
 def _open_repository(where: str, environment: dict[str, str]) -> None:
-    """An empty one of its own: what cannot be set up, or is wrong in hgrc, shows only when a repository is opened."""
+    """Open an empty repository: only then a failed set-up or a mistake in hgrc shows."""
     with tempfile.TemporaryDirectory() as folder:
         _hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
         _hg(where, environment, "-R", f"{folder}/empty", "root")
 
 
 def _hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
-    """What `hg` prints, outside of any repository; raises BadConfig with its own words if it fails."""
+    """Run `hg` outside of any repository and return its lines; raises BadConfig with its message if it fails."""
     done = subprocess.run(
         ["hg", *arguments], cwd="/", env=environment, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        said = next(
-            (line for line in lines if line.startswith(("abort:", "config error:"))), lines[-1] if lines else ""
-        )
-        raise BadConfig(f"{where}: hg {arguments[0]}: {said or f'ended with {done.returncode}'}")
+        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        reasons = [line for line in lines if line.startswith(("abort:", "config error:"))]
+        raise BadConfig(f"{where}: hg {arguments[0]}: {(reasons or lines[-1:])[0]}")
     return done.stdout.splitlines()

@@ -4,16 +4,14 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import threading
 import urllib.parse
 from typing import Any
 
 import click
 
-from ..service import configure_logging
+from ..service import configure_logging, stop_on_signals
 from ..words.errors import BadConfig, Refused
 from .options import check_exposures, with_insecure
 
@@ -21,45 +19,38 @@ from .options import check_exposures, with_insecure
 @click.command()
 @click.argument("url")
 @click.argument("exchange")
-@click.option("--queue", metavar="NAME", help="queue/<clientId>/<name>  [default: made of user and host]")
-@click.option("--key", default="#", show_default=True, metavar="PATTERN", help="Routing keys: * one word, # any.")
-@click.option("--run", metavar="COMMAND", help="Run for each message, with the body on its standard input.")
-@click.option("--durable/--auto-delete", default=False, help="Keep the queue while nobody listens  [default: no]")
-@click.option("--prefetch", default=10, show_default=True, help="Messages under way at once.")
-@click.option("--max-length", default=10_000, show_default=True, help="Of the queue; the oldest go first.")
+@click.option("--queue", metavar="NAME", help="queue/<clientId>/<name>  [default: from user and host]")
+@click.option("--key", default="#", show_default=True, metavar="PATTERN", help="Routing keys: * is one word, # is any.")
+@click.option("--run", metavar="COMMAND", help="Run for each message; the body is on its standard input.")
+@click.option("--durable/--auto-delete", default=False, help="Keep the queue after this command ends.  [default: no]")
+@click.option("--prefetch", default=10, show_default=True, help="Messages received ahead.")
+@click.option("--max-length", default=10_000, show_default=True, help="Messages in the queue; the oldest are dropped.")
 @click.option(
-    "--max-message", default=16 * 1024 * 1024, show_default=True, help="Bytes; a larger one ends the command."
+    "--max-message", default=16 * 1024 * 1024, show_default=True, help="Bytes; a larger message ends the command."
 )
 @click.option("--count", type=int, metavar="N", help="Stop after N messages.")
 @click.option("--whole", is_flag=True, help="Print properties and headers too.")
 @with_insecure
 def command(
-    url: str,
-    exchange: str,
-    run: str | None,
-    count: int | None,
-    whole: bool,
-    insecure: tuple[str, ...],
-    **options: Any,
+    url: str, exchange: str, run: str | None, count: int | None, whole: bool, insecure: tuple[str, ...], **options: Any
 ) -> None:
     """Print each message of EXCHANGE at URL as a line of JSON, or run a command with it.
 
-    URL is amqps://USER@HOST/VHOST, with the password in VCSREPLICATOR_LISTEN_PASSWORD. On this machine amqp://… and a password in
-    the URL are fine too.
-    A message is acknowledged once it is printed, or its command exited with 0; else it comes again. One that is no JSON is
-    printed as a string.
+    URL is amqps://USER@HOST/VHOST, with the password in VCSREPLICATOR_LISTEN_PASSWORD. On this machine amqp:// and a
+    password in the URL are allowed too.
+
+    A message is acknowledged when it is printed, or when its command exits with 0; otherwise the broker sends it again. A
+    message that is not JSON is printed as a string.
     """
     from notifier.pulse.listener import ReceivedMessage, listen
 
     check_exposures({"URL": url}, insecure)
     configure_logging("listen")
-    words = _words(run)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    words = _split_command(run)
+    stop = stop_on_signals()
 
     def show(arrival: ReceivedMessage) -> bool:
-        content = _content(arrival.text)
+        content = _parse_body(arrival.text)
         if whole:
             content = {
                 "body": content,
@@ -73,7 +64,11 @@ def command(
         return True
 
     def execute(arrival: ReceivedMessage) -> bool:
-        environment = {**os.environ, "ROUTING_KEY": arrival.routing_key, "MESSAGE_ID": _text(arrival, "message_id")}
+        environment = {
+            **os.environ,
+            "ROUTING_KEY": arrival.routing_key,
+            "MESSAGE_ID": str(arrival.properties.get("message_id") or ""),
+        }
         try:
             ended = subprocess.run(words, input=arrival.text.encode(), env=environment, check=False)
         except OSError as error:
@@ -83,7 +78,7 @@ def command(
     listen(_settings(url, exchange, **options), execute if words else show, stop=stop, limit=count)
 
 
-def _words(run: str | None) -> list[str]:
+def _split_command(run: str | None) -> list[str]:
     try:
         words = shlex.split(run or "")
     except ValueError as error:
@@ -93,8 +88,8 @@ def _words(run: str | None) -> list[str]:
     return words
 
 
-def _content(text: str) -> Any:
-    """Exchanges are open to everybody."""
+def _parse_body(text: str) -> Any:
+    """Parse JSON; text that is not JSON stays text, because any client may publish to an exchange."""
     try:
         return json.loads(text)
     except ValueError:
@@ -116,7 +111,3 @@ def _settings(url: str, exchange: str, *, queue: str | None, key: str, **options
         )
     except ValueError as error:
         raise BadConfig(str(error)) from error
-
-
-def _text(arrival: Any, name: str) -> str:
-    return str(arrival.properties.get(name) or "")

@@ -3,8 +3,9 @@
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +16,12 @@ from ..words.clock import DAY
 from ..words.errors import BadConfig
 from ..words.secrecy import Exposure, exposures
 
+if TYPE_CHECKING:
+    from ..mirror import MirrorSettings
+
 
 class Number(click.FloatRange):
-    """A number within its limits; `nan` is none."""
+    """A number within its limits; `nan` is not a number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -29,9 +33,17 @@ class Number(click.FloatRange):
 SECONDS = Number(0, 31 * DAY)
 HOW_MANY = click.IntRange(1, 1_000_000)
 
+with_destination = click.option(
+    "--destination", metavar="NAME", help="Which one, if there are several of type webhook."
+)
+with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+with_last = functools.partial(click.option, "--last", type=HOW_MANY, show_default=True, help="How many to show.")
+with_wait = functools.partial(click.option, "--wait", type=SECONDS, show_default=True, metavar="SECONDS")
+with_yes = click.option("--yes", is_flag=True, help="Do it. Without --yes, only say what it would do.")
+
 
 def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--config FILE`; the verb gets the read `Config` as its first argument."""
+    """Add `--config FILE`; the verb gets the `Config` that was read as its first argument."""
 
     @click.option(
         "-c",
@@ -41,7 +53,7 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
         envvar="VCSREPLICATOR_CONFIG",
         show_default=True,
         metavar="FILE",
-        help="The services' TOML file.",
+        help="The TOML file of the services.",
     )
     @functools.wraps(function)
     def wrapped(*arguments: Any, file: str, **options: Any) -> Any:
@@ -52,25 +64,48 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def log_of(config: Config) -> Log:
-    """The log that the file names, open; raises BadConfig naming the file if its URL is wrong, Unavailable if it is away."""
+    """Open the log that the file names.
+
+    Raises BadConfig naming the file if the URL is wrong, Unavailable if the log cannot be reached.
+    """
     try:
         return open_log(config.log)
     except BadConfig as error:
         raise BadConfig(f"{config.file}: {error}") from error
 
 
+def mirror_settings(config: Config, name: str) -> "MirrorSettings":
+    """Read the section [mirror.NAME]; raises BadConfig if it is missing or wrong."""
+    from ..mirror import MirrorSettings
+
+    return config.settings(MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
+
+
+def run_daemon(
+    config: Config, role: str, run: Callable[..., None], settings: object, **answers: Callable[[Log], Any]
+) -> None:
+    """Run a stage as a daemon until a signal stops it, and exit with its code; `answers` make what `serve` takes of the log."""
+    from ..service import configure_logging, serve
+
+    configure_logging(role)
+    with log_of(config) as log:
+        made = {name: make(log) for name, make in answers.items()}
+        listen = config.listen(role)
+        sys.exit(serve(role, lambda stop, ready: run(settings, log, stop=stop, ready=ready), listen=listen, **made))
+
+
 def with_insecure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--insecure EXPOSURE`, for verbs that get URLs on the command line; the verb gives the words to `check_exposures`."""
+    """Add `--insecure EXPOSURE`, for verbs with URLs on the command line; the verb passes the words to `check_exposures`."""
     return click.option(
         "--insecure",
         multiple=True,
         type=click.Choice([exposure.value for exposure in (Exposure.PLAIN_TEXT, Exposure.PASSWORD)]),
-        help="Meant though it gives something away; may be repeated.",
+        help="Allow this exposure of data or secrets; may be repeated.",
     )(function)
 
 
 def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:
-    """Raise BadConfig for what one of these URLs (name on the command line → URL) gives away, unless `insecure` names it."""
+    """Raise BadConfig for an exposure in one of the URLs (keyed by option name) that `insecure` does not allow."""
     for name, url in urls.items():
         for exposure, found in exposures(url or ""):
             if exposure.value not in insecure:
@@ -78,7 +113,7 @@ def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -
 
 
 def destinations(config: Config) -> list[str] | None:
-    """The names of the file's destinations; None if it has no notifier's section, as on a mirror's machine it need not."""
+    """Return the names of the file's destinations; None if the file has no section [notifier]."""
     if "notifier" not in config.tables:
         return None
     return [name for name in config.names("notifier") if name != "state"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator replay`: send notices of a repository again, to one destination, marked as such."""
+"""`vcsreplicator replay`: sends notices of a repository again, to one destination, marked as a replay."""
 
 import datetime
 from typing import Any
@@ -7,22 +7,22 @@ from typing import Any
 import click
 
 from ..config import Config
-from .options import SECONDS, with_config
-from .requests import ask
+from .options import with_config, with_wait
+from .requests import ask_notifier
 
 
 @click.command()
-@click.option("--repository", required=True, metavar="PATH", help="Its wire path, or its id.")
+@click.option("--repository", required=True, metavar="PATH", help="Path or id of the repository.")
 @click.option("--since", required=True, metavar="TIME|PUSHID", help="2026-07-29T22:11 (UTC), or the first push id.")
-@click.option("--to", "destination", required=True, metavar="DESTINATION", help="The only one that gets them.")
-@click.option("--wait", default=60.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the replay to end.")
+@click.option("--to", "destination", required=True, metavar="DESTINATION", help="The only destination that gets them.")
+@with_wait(default=60.0, help="How long to wait for the end of the replay.")
 @with_config
 def command(config: Config, repository: str, since: str, destination: str, wait: float) -> None:
-    """Send the notices of a repository again, to one destination.
+    """Send the notices of a repository again, to one destination only.
 
-    Others are not touched. Messages keep their ids and carry who asked, and when, in their property `replay`.
+    Messages keep their ids, and their property `replay` says who asked, and when.
     """
-    ask(config, destination, "replay", {"repository": repository, **_since(since)}, wait=wait)
+    ask_notifier(config, destination, "replay", {"repository": repository, **_since(since)}, wait=wait)
 
 
 def _since(text: str) -> dict[str, Any]:

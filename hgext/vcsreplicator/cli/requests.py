@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the verbs that speak with a running notifier share: who asks, of which destination, and the wait for its answer."""
+"""Requests of operators to running services, and the wait for the answer.
+
+The aggregator reads requests from the topic `roster-requests` and answers in the roster. The notifier reads them from its state
+database, on its machine, and answers there. Both record who asked. A request that was recorded is carried out even if the verb
+stops waiting for it.
+"""
 
 import datetime
 import getpass
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -13,45 +19,75 @@ from typing import Any
 import click
 
 from ..config import Config
+from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..words.errors import Refused
+from ..words.roster import Decision, Roster, RosterRequest
+from ..words.shape import from_json, to_json
+
+# Seconds until a verb that is asked to stop notices it.
+TURN = 0.2
+# Seconds between two looks at the notifier's answer.
+POLL = 0.05
 
 
 def who() -> str:
-    """The person at the keyboard, as it is recorded."""
+    """Return the user at the keyboard, as it is recorded."""
     return f"{os.environ.get('SUDO_USER') or getpass.getuser()}@{os.uname().nodename}"
 
 
 def when(time_: float | None) -> str:
-    """A time for people, UTC."""
+    """Write a time for people, in UTC."""
     return "" if time_ is None else f"{datetime.datetime.fromtimestamp(time_, datetime.UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def ask(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
-    """Records the request, waits for the notifier to carry it out, prints its answer."""
+def ask_aggregator(
+    log: Log, request: RosterRequest, patience: float, stop: threading.Event | None = None
+) -> tuple[Decision, Roster]:
+    """Send the request and return the decision; raises Refused without one in time, or if `stop` is set first."""
+    reader = log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})
+    try:
+        log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+        end = time.monotonic() + patience
+        while (left := end - time.monotonic()) > 0 and not (stop and stop.is_set()):
+            for record in reader.poll(min(left, TURN)):
+                roster = from_json(Roster, record.value) if record.value else Roster()
+                if decision := roster.decision(request.id):
+                    return decision, roster
+    finally:
+        reader.close()
+    raise Refused(
+        f"request {request.id} is recorded and will be decided when an aggregator runs;"
+        f" the aggregator has not decided within {patience:g} s"
+    )
+
+
+def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
+    """Record the request, wait until the notifier has carried it out, and print its answer; raises Refused without one."""
     from notifier.settings import read
     from notifier.state import Kind, StateDatabase
 
     settings = read(config.tables, config.file)
     if destination not in settings.destinations:
         known = ", ".join(settings.destinations) or "none"
-        raise Refused(f"there is no destination {destination!r} in {config.file}, but: {known}")
+        raise Refused(f"{config.file}: there is no destination {destination!r}; the destinations are: {known}")
     with closing(StateDatabase(settings.state)) as state:
         number = state.ask(destination, Kind(kind), argument, who=who(), now=time.time())
         end = time.monotonic() + wait
         while (request := state.request(number)).done_at is None:
             if time.monotonic() > end:
                 raise Refused(
-                    f"request {number} is recorded and will be carried out; no notifier answered in {wait:g} s"
+                    f"request {number} is recorded and will be carried out when the notifier runs;"
+                    f" the notifier has not answered within {wait:g} s"
                 )
-            time.sleep(0.05)
+            time.sleep(POLL)
     click.echo(f"{destination}: {request.result}")
 
 
 @contextmanager
 def open_deliveries(config: Config, destination: str | None, *, create: bool = False) -> Iterator[Any]:
-    """The table of deliveries of a webhook destination; with only one of them it needs no name.
+    """Open the table of deliveries of a webhook destination, which needs a name only if there are several.
 
-    One that is not there is shown as empty and not made, unless `create` says so.
+    A table that does not exist is shown as empty; only `create` makes it.
     """
     from notifier.database import NOWHERE
     from notifier.settings import read
@@ -67,6 +103,6 @@ def open_deliveries(config: Config, destination: str | None, *, create: bool = F
         names = ", ".join(found)
         raise Refused(f"expected one webhook destination in {config.file}, found {names or 'none'}; use --destination")
     [settings] = found.values()
-    there = create or Path(settings.database).exists()
-    with closing(Deliveries(settings.database if there else NOWHERE)) as deliveries:
+    is_there = create or Path(settings.database).exists()
+    with closing(Deliveries(settings.database if is_there else NOWHERE)) as deliveries:
         yield deliveries

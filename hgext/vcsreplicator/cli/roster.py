@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator roster`: which mirrors there are and which of them gate.
+"""`vcsreplicator roster`: which mirrors there are, and which of them gate.
 
-A change is a request in the log, which the aggregator decides; the verb waits for its word. What lets notices go out earlier or
-makes them wait is shown first and done with `--yes`.
+A change is a request to the aggregator, and the verb waits for its decision. A change that lets notices go out earlier, or makes
+them wait, is only described without `--yes`.
 """
 
 import functools
 import json
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,93 +16,94 @@ import click
 from rich.table import Table
 
 from ..config import Config
-from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
-from ..status import Follower, Picture
+from ..log import Log
+from ..status import Picture
 from ..words import roster as rosters
 from ..words.errors import Refused
 from ..words.levels import RepositoryState
 from ..words.roster import Decision, Mirror, MirrorRole, Roster, RosterRequest, Verb
 from ..words.rules import Rules
-from ..words.shape import from_json, plain, to_json
+from ..words.shape import plain
 from .display import console, table
-from .options import SECONDS, log_of, with_config
-from .requests import when, who
+from .options import log_of, with_config, with_json, with_wait, with_yes
+from .repositories import find_repository, read_picture
+from .requests import ask_aggregator, when, who
 
-RULE = "path:EXACT or re:EXPRESSION"
-TURN = 0.2  # seconds until somebody who wants to stop is noticed
-BEATS = 2.5  # of an aggregator that would have given a sign of life, if it ran
+# A running aggregator gives a sign of life within this many of its beats.
+BEATS = 2.5
 
 
 @click.group()
 def command() -> None:
-    """Show and change which mirrors gate.
+    """Show and change the mirrors and which of them gate.
 
-    Notices of a repository wait for every mirror that gates it: active or joining, carrying it by its rules, no backup,
-    and not deactivated for it.
+    Notices of a repository wait for every mirror that gates it. A mirror gates a repository if it is active or joining,
+    its rules include the repository, it is not a backup, and it is not deactivated for the repository.
     """
 
 
 def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of every verb that asks for a change."""
+    """Add the options of every verb that asks for a change; the verb returns the request."""
 
-    @click.option("--reason", default="", metavar="TEXT", help="Kept with the decision.")
-    @click.option(
-        "--wait", default=10.0, type=SECONDS, show_default=True, metavar="SECONDS", help="For the aggregator's word."
-    )
-    @click.option("--offline", is_flag=True, help="While no aggregator runs: decide it here.")
+    @click.option("--reason", default="", metavar="TEXT", help="Recorded with the decision.")
+    @with_wait(default=10.0, help="How long to wait for the decision of the aggregator.")
+    @click.option("--offline", is_flag=True, help="Decide here, while no aggregator runs.")
     @with_config
     @functools.wraps(function)
     def wrapped(
         config: Config, *arguments: Any, reason: str, wait: float, offline: bool, yes: bool = True, **options: Any
     ) -> None:
         with log_of(config) as log:
-            picture = _picture(log)
+            picture = read_picture(log)
             request = function(picture, reason, *arguments, **options)
-            _check(picture, request)
+            _check_request(picture, request)
             if not yes:
-                raise Refused(f"{_effect(picture, request)}; add --yes to do it")
-            _tell(_offline(config, log, request) if offline else ask(log, request, wait))
+                raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
+            decided = _decide_offline(config, log, request) if offline else ask_aggregator(log, request, wait)
+            _print_decision(*decided)
 
     return wrapped
 
 
-def _with_yes(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--yes", is_flag=True, help="Do it; without, only say what it would do.")(function)
-
-
-def _with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
-    function = click.option("--exclude", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated.")(function)
-    return click.option("--include", multiple=True, metavar="RULE", help=f"{RULE}; may be repeated.")(function)
+def with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--include` and `--exclude`, the rules of a mirror."""
+    help_text = "path:EXACT or re:EXPRESSION (RE2); may be repeated."
+    for name, default in (("--exclude", "nothing"), ("--include", "everything")):
+        function = click.option(name, multiple=True, metavar="RULE", help=f"{help_text} Default: {default}.")(function)
+    return function
 
 
 @command.command("list")
-@click.option("--decisions", is_flag=True, help="Also the newest decisions: who asked for what, and why.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: the whole roster.")
+@click.option("--decisions", is_flag=True, help="Show the newest decisions too: who asked for what, and why.")
+@with_json
 @with_config
 def list_(config: Config, decisions: bool, as_json: bool) -> None:
-    """List the mirrors, where they stand, and what waits for them."""
+    """List the mirrors, their lag, and the notices they hold."""
     with log_of(config) as log:
-        picture = _picture(log)
+        picture = read_picture(log)
     roster = picture.roster or Roster()
     if as_json:
         click.echo(json.dumps(plain(roster), indent=2))
         return
-    console().print(_mirrors(picture, roster))
-    click.echo(f"version {roster.version}; without a gating mirror notices {_empty(roster.allow_empty)}")
+    console().print(_mirror_table(picture, roster))
+    click.echo(f"version {roster.version}; without a gating mirror notices {_describe_empty(roster)}")
     if decisions:
-        console().print(_decisions(roster))
+        console().print(_decision_table(roster))
 
 
 @command.command()
 @click.argument("name")
-@click.option("--backup", is_flag=True, help="Nothing waits for it, and it ignores deletions.")
-@click.option("--inactive", is_flag=True, help="Only make it known: it gates from `join` on.")
-@_with_rules
+@click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions.")
+@click.option("--inactive", is_flag=True, help="Only make it known; it gates after `roster join`.")
+@with_rules
 @_asking
 def add(
     picture: Picture, reason: str, name: str, backup: bool, inactive: bool, include: Any, exclude: Any
 ) -> RosterRequest:
-    """Add a mirror: it joins, so whatever is pushed from now on waits for it."""
+    """Add a mirror and let it join.
+
+    Notices of later pushes wait for it.
+    """
     rules = Rules(include=include, exclude=exclude)
     role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
     return _request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules)
@@ -113,7 +113,10 @@ def add(
 @click.argument("name")
 @_asking
 def join(picture: Picture, reason: str, name: str) -> RosterRequest:
-    """Let an inactive mirror gate what is pushed from now on; it is active once it serves all the rest."""
+    """Let an inactive mirror join.
+
+    Notices of later pushes wait for it. It becomes active once it serves everything that is released.
+    """
     return _request(Verb.JOIN, reason, mirror=name)
 
 
@@ -122,45 +125,51 @@ def join(picture: Picture, reason: str, name: str) -> RosterRequest:
 @click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only.")
 @_asking
 def activate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
-    """Make a mirror active at once: everything not yet announced waits for it."""
-    return _request(Verb.ACTIVATE, reason, mirror=name, repository=_repository(picture, repository))
+    """Make a mirror active at once.
+
+    All notices that are not written yet wait for it.
+    """
+    return _request(Verb.ACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
 
 
 @command.command()
 @click.argument("name")
-@click.option("--repository", metavar="PATH|ID", help="Only for this repository.")
-@_with_yes
+@click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only.")
+@with_yes
 @_asking
 def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
-    """Let nothing wait for a mirror any more, or nothing of one repository."""
-    return _request(Verb.DEACTIVATE, reason, mirror=name, repository=_repository(picture, repository))
+    """Let notices no longer wait for a mirror.
+
+    With --repository, only the notices of that repository.
+    """
+    return _request(Verb.DEACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
 
 
 @command.command()
 @click.argument("name")
-@_with_yes
+@with_yes
 @_asking
 def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
-    """Remove an inactive mirror for good; its levels are forgotten."""
+    """Remove an inactive mirror for good, and forget its levels."""
     return _request(Verb.REMOVE, reason, mirror=name)
 
 
 @command.command()
 @click.argument("name")
-@_with_rules
-@_with_yes
+@with_rules
+@with_yes
 @_asking
 def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> RosterRequest:
-    """Set which repositories a mirror carries; without rules all of them."""
+    """Set which repositories a mirror carries (default: all)."""
     return _request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
 
 
 @command.command("allow-empty")
 @click.argument("answer", type=click.Choice(["yes", "no"]))
-@_with_yes
+@with_yes
 @_asking
 def allow_empty(picture: Picture, reason: str, answer: str) -> RosterRequest:
-    """Whether notices go out where no mirror gates."""
+    """Allow or hold notices that no mirror gates."""
     return _request(Verb.ALLOW_EMPTY, reason, allow=answer == "yes")
 
 
@@ -168,64 +177,41 @@ def _request(verb: Verb, reason: str, **members: Any) -> RosterRequest:
     return RosterRequest(id=secrets.token_hex(8), verb=verb, who=who(), time=time.time(), reason=reason, **members)
 
 
-def _picture(log: Log) -> Picture:
-    follower = Follower(log)
-    try:
-        return follower.update()
-    finally:
-        follower.close()
+def _repository_id(picture: Picture, named: str | None) -> str | None:
+    return None if named is None else find_repository(picture, named).repository
 
 
-def _repository(picture: Picture, named: str | None) -> str | None:
-    """The id of the repository with this id or path; the newest of those that have had the path."""
-    if named is None or named in picture.states:
-        return named
-    found = [state for state in picture.states.values() if state.path == named.strip("/")]
-    if not found:
-        raise Refused(f"repository {named}: neither a path nor an id that the log knows")
-    return max(found, key=lambda state: (not state.deleted, state.generation)).repository
-
-
-def _check(picture: Picture, request: RosterRequest) -> None:
-    """Raises Refused if the aggregator would refuse this as things stand now."""
+def _check_request(picture: Picture, request: RosterRequest) -> None:
+    """Raise Refused if the aggregator would refuse the request now."""
     decided = rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
     if isinstance(decided, rosters.Refusal):
         raise Refused(decided.reason)
 
 
-def _effect(picture: Picture, request: RosterRequest) -> str:
-    """What the request would do, in words, with the number of notices it concerns."""
+def _describe_effect(picture: Picture, request: RosterRequest) -> str:
+    """Say what the request would do, with the number of notices that it concerns."""
     if request.verb is Verb.ALLOW_EMPTY:
         return f"without a gating mirror notices would {'go out' if request.allow else 'be held'}"
-    held = sum(
-        state.seq - max(state.noticed, _serving(picture, request.mirror, state))
-        for state in picture.waiting()
-        if request.repository in (None, state.repository) and _gates(picture, request.mirror, state)
-    )
-    what = {
-        Verb.DEACTIVATE: f"{held} notices that wait for {request.mirror} would wait for the other mirrors only",
-        Verb.REMOVE: f"{request.mirror} would be removed and its levels forgotten",
-        Verb.RULES: f"{request.mirror} would carry {_carried(picture, request.rules or Rules())}",
-    }
-    return what[request.verb]
+    if request.verb is Verb.REMOVE:
+        return f"{request.mirror} would be removed and its levels forgotten"
+    if request.verb is Verb.RULES:
+        return f"{request.mirror} would carry {_describe_carried(picture, request.rules or Rules())}"
+    mirror = picture.roster.mirror(request.mirror) if picture.roster else None
+    held = _count_held(picture, mirror, request.repository) if mirror else 0
+    return f"{held} notices that wait for {request.mirror} would wait for the other mirrors only"
 
 
-def _carried(picture: Picture, wanted: Rules) -> str:
+def _describe_carried(picture: Picture, wanted: Rules) -> str:
     present = [state for state in picture.states.values() if not state.deleted]
     return f"{sum(wanted.carries(state.path) for state in present)} of {len(present)} repositories"
 
 
-def _gates(picture: Picture, name: str | None, state: RepositoryState) -> bool:
-    mirror = picture.roster.mirror(name) if picture.roster else None
-    return mirror is not None and mirror.gates(state.repository, state.path)
-
-
-def _serving(picture: Picture, name: str | None, state: RepositoryState) -> int:
-    ack = picture.acks.get((name or "", state.repository))
+def _serving_level(picture: Picture, name: str, state: RepositoryState) -> int:
+    ack = picture.acks.get((name, state.repository))
     return ack.serving if ack and ack.incarnation == state.incarnation else 0
 
 
-def _offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
+def _decide_offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
     from ..aggregator.loop import AggregatorSettings
     from ..aggregator.offline_roster import check_silence, decide_offline
 
@@ -233,80 +219,62 @@ def _offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision
     return decide_offline(log, request)
 
 
-def ask(
-    log: Log, request: RosterRequest, patience: float, stop: threading.Event | None = None
-) -> tuple[Decision, Roster]:
-    """The aggregator's decision; raises Refused if it does not come in time, or before `stop` is set."""
-    reader = log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})
-    try:
-        log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
-        end = time.monotonic() + patience
-        while (left := end - time.monotonic()) > 0 and not (stop and stop.is_set()):
-            for record in reader.poll(min(left, TURN)):
-                roster = from_json(Roster, record.value) if record.value else Roster()
-                if decision := roster.decision(request.id):
-                    return decision, roster
-    finally:
-        reader.close()
-    raise Refused(f"the aggregator has not decided within {patience:g} s; it will when it runs (request {request.id})")
-
-
-def _tell(decided: tuple[Decision, Roster]) -> None:
-    decision, roster = decided
+def _print_decision(decision: Decision, roster: Roster) -> None:
     if decision.refusal:
         raise Refused(decision.refusal)
     mirror = roster.mirror(decision.request.mirror)
     if mirror is None:
-        click.echo(f"roster version {roster.version}: without a gating mirror notices {_empty(roster.allow_empty)}")
+        what = f"without a gating mirror notices {_describe_empty(roster)}"
     else:
-        click.echo(f"roster version {roster.version}: {mirror.name} is {mirror.state.value}")
+        what = f"{mirror.name} is {mirror.state.value}"
+    click.echo(f"roster version {roster.version}: {what}")
 
 
-def _empty(allowed: bool) -> str:
-    return "go out" if allowed else "are held"
+def _describe_empty(roster: Roster) -> str:
+    return "go out" if roster.allow_empty else "are held"
 
 
-def _mirrors(picture: Picture, roster: Roster) -> Table:
+def _mirror_table(picture: Picture, roster: Roster) -> Table:
     rows = [
         (
             mirror.name,
             mirror.state.value,
             mirror.role.value,
-            _rules(mirror),
-            ", ".join(_path(picture, name) for name in mirror.deactivated),
+            _describe_rules(mirror),
+            ", ".join(_path_of(picture, name) for name in mirror.deactivated),
             str(picture.behind(mirror.name)),
-            str(_held(picture, mirror)),
+            str(_count_held(picture, mirror)),
         )
         for mirror in roster.mirrors
     ]
     return table(("mirror", "state", "role", "rules", "deactivated for", "behind", "holds"), rows)
 
 
-def _held(picture: Picture, mirror: Mirror) -> int:
-    """How many notices wait for this mirror."""
+def _count_held(picture: Picture, mirror: Mirror, repository: str | None = None) -> int:
+    """Count the notices that wait for this mirror, of one repository or of all."""
     return sum(
-        max(0, state.seq - max(state.noticed, _serving(picture, mirror.name, state)))
+        max(0, state.seq - max(state.noticed, _serving_level(picture, mirror.name, state)))
         for state in picture.waiting()
-        if mirror.gates(state.repository, state.path)
+        if repository in (None, state.repository) and mirror.gates(state.repository, state.path)
     )
 
 
-def _rules(mirror: Mirror) -> str:
-    return (
-        " ".join([f"+{rule}" for rule in mirror.rules.include] + [f"-{rule}" for rule in mirror.rules.exclude]) or "all"
-    )
+def _describe_rules(mirror: Mirror) -> str:
+    rules = [f"+{rule}" for rule in mirror.rules.include] + [f"-{rule}" for rule in mirror.rules.exclude]
+    return " ".join(rules) or "all"
 
 
-def _path(picture: Picture, repository: str) -> str:
+def _path_of(picture: Picture, repository: str) -> str:
     state = picture.states.get(repository)
     return state.path if state else repository
 
 
-def _decisions(roster: Roster) -> Table:
+def _decision_table(roster: Roster) -> Table:
     rows = []
     for decision in roster.recent:
         request = decision.request
         what = " ".join(word for word in (request.verb.value, request.mirror, request.repository) if word)
-        told = (request.who, what, request.reason, decision.refusal or "")
-        rows.append((when(decision.time), str(decision.version), *told))
+        rows.append(
+            (when(decision.time), str(decision.version), request.who, what, request.reason, decision.refusal or "")
+        )
     return table(("when", "version", "who", "what", "reason", "refused"), rows)

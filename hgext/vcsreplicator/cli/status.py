@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator status`: how far everything is."""
+"""`vcsreplicator status`: the progress of mirrors and destinations, and what an operator must do."""
 
 import json
 import time
@@ -14,22 +14,23 @@ from rich.text import Text
 from ..config import Config
 from ..status import AGGREGATOR, DESTINATION, Follower, Picture, as_data, findings, look_at_destinations
 from .display import console, table, visible
-from .options import destinations, log_of, with_config
+from .options import destinations, log_of, with_config, with_json
 
+# Repositories whose notices wait, at most.
 SHOWN = 15
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Keep showing, every second, until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: the whole picture.")
+@click.option("--watch", is_flag=True, help="Update the display every second until interrupted.")
+@with_json
 @with_config
 def command(config: Config, watch: bool, as_json: bool) -> None:
-    """Show mirrors, destinations, what waits, and what needs a human."""
+    """Show mirrors, destinations, waiting notices, and what an operator must do."""
     wanted = destinations(config)
     with log_of(config) as log:
         follower = Follower(log)
 
-        def look() -> Picture:
+        def read_all() -> Picture:
             picture = follower.update()
             look_at_destinations(log, picture)
             return picture
@@ -37,12 +38,12 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
         try:
             if as_json:
                 now = follower.present()
-                click.echo(json.dumps(as_data(look(), now, destinations=wanted), indent=2))
+                click.echo(json.dumps(as_data(read_all(), now, destinations=wanted), indent=2))
             elif watch:
-                _watch(lambda: _view(look(), follower.now(), wanted))
+                _watch(lambda: _view(read_all(), follower.now(), wanted))
             else:
                 now = follower.present()
-                console().print(_view(look(), now, wanted))
+                console().print(_view(read_all(), now, wanted))
         finally:
             follower.close()
 
@@ -57,29 +58,29 @@ def _watch(view: Callable[[], Group]) -> None:
 def _view(picture: Picture, now: float, wanted: list[str] | None) -> Group:
     waiting = picture.waiting()
     beat = picture.aggregator
+    seen = "not seen"
+    if beat:
+        seen = f"seen {_ago(picture.seen(AGGREGATOR), now)}, roster version {beat.roster}"
     numbers = [
         ("repositories", str(len(picture.states))),
         ("events", str(picture.ends.get("events", 0))),
         ("notices", str(picture.ends.get("notices", 0))),
         ("waiting for a notice", f"{sum(s.seq - s.noticed for s in waiting)} in {len(waiting)} repositories"),
-        (
-            "aggregator",
-            f"seen {_ago(picture.seen(AGGREGATOR), now)}, roster version {beat.roster}" if beat else "not seen",
-        ),
+        ("aggregator", seen),
         ("errors", str(picture.errors)),
     ]
     summary = table(("", ""), numbers)
     summary.show_header = False
-    parts: list[Table | Text] = [summary, Text(), _mirrors(picture, now), Text(), _destinations(picture, now)]
+    parts: list[Table | Text] = [summary, Text(), _mirror_table(picture, now), Text(), _destination_table(picture, now)]
     if waiting:
-        parts += [Text(), _waiting(picture)]
+        parts += [Text(), _waiting_table(picture)]
     for finding in findings(picture, now, destinations=wanted):
         word, colour = ("critical", "red") if finding.level == 2 else ("warning", "yellow")
         parts.append(Text(f"{word}: {visible(finding.text)}", colour))
     return Group(*parts)
 
 
-def _mirrors(picture: Picture, now: float) -> Table:
+def _mirror_table(picture: Picture, now: float) -> Table:
     rows = []
     known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors} if picture.roster else {}
     for name in sorted(known | dict.fromkeys(picture.beats, "")):
@@ -97,7 +98,7 @@ def _mirrors(picture: Picture, now: float) -> Table:
     return table(("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
 
 
-def _destinations(picture: Picture, now: float) -> Table:
+def _destination_table(picture: Picture, now: float) -> Table:
     rows = [
         (group.removeprefix(DESTINATION), str(lag), _ago(picture.oldest[group], now) if group in picture.oldest else "")
         for group, lag in sorted(picture.groups.items())
@@ -105,12 +106,12 @@ def _destinations(picture: Picture, now: float) -> Table:
     return table(("destination", "behind", "oldest"), rows)
 
 
-def _waiting(picture: Picture) -> Table:
+def _waiting_table(picture: Picture) -> Table:
     rows = []
     for state in picture.waiting()[:SHOWN]:
         slow = picture.holding(state)
         rows.append((state.path, str(state.seq), str(state.released), str(state.noticed), ", ".join(slow)))
-    return table(("waits for a notice", "event", "released", "noticed", "behind it"), rows)
+    return table(("waiting for a notice", "event", "released", "noticed", "waits for"), rows)
 
 
 def _ago(then: float, now: float) -> str:

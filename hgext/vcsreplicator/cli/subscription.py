@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator subscription`: who gets webhooks; changes work at once and are recorded."""
+"""`vcsreplicator subscription`: the webhooks; changes take effect at once and are recorded."""
 
 import json
 import time
@@ -11,24 +11,21 @@ from ..config import Config
 from ..words.errors import Refused
 from ..words.shape import plain
 from .display import console, table
-from .options import HOW_MANY, with_config
+from .options import with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
-
-_destination = click.option("--destination", metavar="NAME", help="If there are several of type webhook.")
-_yes = click.option("--yes", is_flag=True, help="Do it.")
 
 
 @click.group()
 def command() -> None:
-    """Add, remove, pause and resume subscriptions of webhooks."""
+    """Add, remove, pause and resume subscriptions to webhooks."""
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@_destination
+@with_json
+@with_destination
 @with_config
 def list_(config: Config, destination: str | None, as_json: bool) -> None:
-    """List the subscriptions; secrets are named by their place."""
+    """List the subscriptions; of a secret only its file is shown."""
     with open_deliveries(config, destination) as deliveries:
         found = deliveries.subscriptions()
     if as_json:
@@ -36,8 +33,11 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
         return
     rows = []
     for each in found:
-        failing = f"failing since {when(each.failing_since)}" if each.failing_since else "active"
-        state = f"paused: {each.paused_reason}" if each.paused_reason else failing
+        state = "active"
+        if each.paused_reason:
+            state = f"paused: {each.paused_reason}"
+        elif each.failing_since:
+            state = f"failing since {when(each.failing_since)}"
         wanted = each.subscription
         rows.append((each.name, state, wanted.url, " ".join(wanted.types), wanted.filter or "", each.origin))
     console().print(table(("name", "state", "url", "types", "filter", "from"), rows))
@@ -46,18 +46,20 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @click.argument("url")
-@click.option("--filter", metavar="JMESPATH", help="Over {type, data}; what it finds true is sent.")
+@click.option("--filter", metavar="JMESPATH", help="Send only messages for which this is true; it sees {type, data}.")
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Message type; may be repeated.")
 @click.option("--method", type=click.Choice(["POST", "PUT"]), default="POST", show_default=True)
 @click.option("--header", "headers", multiple=True, metavar="NAME:VALUE")
-@click.option("--secret-file", "secret_files", multiple=True, metavar="FILE", help="A key that signs; may be repeated.")
+@click.option(
+    "--secret-file", "secret_files", multiple=True, metavar="FILE", help="Key to sign requests; may be repeated."
+)
 @click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS")
-@click.option("--concurrency", default=4, show_default=True, help="Requests at once.")
-@click.option("--speed", is_flag=True, help="Give up the order within a repository.")
-@_destination
+@click.option("--concurrency", default=4, show_default=True, help="Parallel requests.")
+@click.option("--speed", is_flag=True, help="Deliver without order within a repository.")
+@with_destination
 @with_config
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
-    """Add a subscription; it gets what is announced from now on."""
+    """Add a subscription; it gets messages about later pushes."""
     subscription = _subscription(url, **options)
     with open_deliveries(config, destination, create=True) as deliveries:
         if not deliveries.add(name, subscription, origin="command", who=who(), now=time.time()):
@@ -90,52 +92,52 @@ def _subscription(
 
 @command.command()
 @click.argument("name")
-@_yes
-@_destination
+@with_yes
+@with_destination
 @with_config
 def remove(config: Config, destination: str | None, name: str, yes: bool) -> None:
-    """Remove a subscription; what waits for it is cancelled."""
+    """Remove a subscription, and cancel its waiting deliveries."""
     if not yes:
-        raise Refused(f"what waits for {name} would be cancelled; add --yes to do it")
+        raise Refused(f"waiting deliveries to {name} would be cancelled; add --yes to do it")
     with open_deliveries(config, destination) as deliveries:
-        _known(deliveries.remove(name, who=who(), now=time.time()), name)
+        _require(deliveries.remove(name, who=who(), now=time.time()), name)
     click.echo(f"{name}: removed")
 
 
 @command.command()
 @click.argument("name")
-@_destination
+@with_destination
 @with_config
 def pause(config: Config, destination: str | None, name: str) -> None:
-    """Send nothing until it is resumed; deliveries wait."""
+    """Pause a subscription; its deliveries wait until it is resumed."""
     with open_deliveries(config, destination) as deliveries:
-        _known(deliveries.pause(name, "by an operator", who=who(), now=time.time()), name)
+        _require(deliveries.pause(name, "by an operator", who=who(), now=time.time()), name)
     click.echo(f"{name}: paused")
 
 
 @command.command()
 @click.argument("name")
-@_destination
+@with_destination
 @with_config
 def resume(config: Config, destination: str | None, name: str) -> None:
-    """Go on with a paused subscription."""
+    """Resume a paused subscription."""
     with open_deliveries(config, destination) as deliveries:
-        _known(deliveries.pause(name, None, who=who(), now=time.time()), name)
+        _require(deliveries.pause(name, None, who=who(), now=time.time()), name)
     click.echo(f"{name}: resumed")
 
 
 @command.command()
-@click.option("--last", default=30, type=HOW_MANY, show_default=True, help="How many.")
-@_destination
+@with_last(default=30)
+@with_destination
 @with_config
 def history(config: Config, destination: str | None, last: int) -> None:
-    """Show who changed what, pauses of our own included."""
+    """Show who changed what, pauses by the notifier included."""
     with open_deliveries(config, destination) as deliveries:
         rows = deliveries.history(last)
     lines = [(when(time_), name, what, person) for time_, name, what, person in rows]
-    console().print(table(("when", "what about", "what", "who"), lines))
+    console().print(table(("when", "subscription", "what", "who"), lines))
 
 
-def _known(found: bool, name: str) -> None:
+def _require(found: bool, name: str) -> None:
     if not found:
         raise Refused(f"there is no subscription {name!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator topics`: create what is missing, list what is there."""
+"""`vcsreplicator topics`: creates missing topics, and lists all."""
 
 import json
 
@@ -9,7 +9,7 @@ from ..config import Config
 from ..log import Log, topics
 from ..words.clock import DAY
 from .display import console, table
-from .options import Number, log_of, with_config
+from .options import Number, log_of, with_config, with_json
 
 
 @click.group()
@@ -19,25 +19,29 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "--partitions", default=16, type=click.IntRange(1, 10_000), show_default=True, help="Of `events`; fixed for life."
+    "--partitions",
+    default=16,
+    type=click.IntRange(1, 10_000),
+    show_default=True,
+    help="Partitions of `events`; can never be changed.",
 )
 @click.option(
     "--retention",
     default=30.0,
     type=Number(0.01, 36_500),
     show_default=True,
-    help="Days that `events` and `notices` are kept.",
+    help="Days to keep `events` and `notices`.",
 )
 @with_config
 def create(config: Config, partitions: int, retention: float) -> None:
-    """Create the missing topics; those that exist stay as they are."""
+    """Create the missing topics; existing topics are not changed."""
     with log_of(config) as log:
         made = log.create(topics(partitions=partitions, retention=retention * DAY))
     click.echo("created " + ", ".join(made) if made else "all topics exist")
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@with_json
 @with_config
 def list_(config: Config, as_json: bool) -> None:
     """List the topics with their partitions and records."""

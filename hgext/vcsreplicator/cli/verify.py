@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator verify`: comparisons on demand, or continuously as a service."""
+"""`vcsreplicator verify`: compares mirrors with the master, once or continuously as a service."""
 
 import json
-import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,26 +13,31 @@ from rich.text import Text
 
 from ..config import Config
 from ..log import Log
-from ..log.opening import open_log
 from ..mirror import MirrorSettings
 from ..mirror.comparison import ComparisonOutcome, Verdict
 from ..mirror.jobs import verify
-from ..service import configure_logging, serve
+from ..service import configure_logging, serve, stop_on_signals
 from ..words.errors import BadConfig
 from ..words.shape import plain
 from .display import console, visible
-from .options import SECONDS, with_config
+from .options import SECONDS, log_of, mirror_settings, with_config
 
+# Outcomes that an operator must look into; they give exit code 2.
 ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
+# Colours of the outcomes; all others are red.
 STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", ComparisonOutcome.UNREACHABLE: "yellow"}
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[MIRROR]...")
-@click.option("--repository", "-r", "paths", multiple=True, metavar="PATH", help="Only this one; may be repeated.")
-@click.option("--continuous", is_flag=True, help="Go on for ever at a gentle rate ([verify] pace, rest).")
-@click.option("--patience", type=SECONDS, metavar="SECONDS", help="What a mirror may need to catch up.  [default: 60]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, equal repositories too.")
+@click.option(
+    "--repository", "-r", "paths", multiple=True, metavar="PATH", help="Compare only this repository; may be repeated."
+)
+@click.option("--continuous", is_flag=True, help="Compare repeatedly, at a low rate ([verify] pace, rest).")
+@click.option(
+    "--patience", type=SECONDS, metavar="SECONDS", help="How long a mirror may take to catch up.  [default: 60]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, equal repositories too.")
 @with_config
 def command(
     config: Config,
@@ -44,40 +49,38 @@ def command(
 ) -> None:
     """Compare mirrors with the master, each repository at the same event on both sides.
 
-    Without names: every mirror of the configuration whose folder is on this machine. Nothing is locked, pushes go on.
-    Exit code 0: all equal; 1: some could not be compared yet (behind, master out of reach, no such path); 2: something differs.
+    Without names, every mirror of the configuration whose folder is on this machine. Nothing is locked, and pushes
+    continue.
+
+    Exit code 0: all are equal; 1: some could not be compared (behind, master unreachable, no such path); 2: some
+    differ.
     """
-    mirrors = [_settings(config, name) for name in names or _local(config)]
-    options = config.settings(verify.VerifySettings, "verify") if "verify" in config.tables else verify.VerifySettings()
+    mirrors = [mirror_settings(config, name) for name in names or _local_mirrors(config)]
+    options = config.settings(verify.VerifySettings, "verify")
     if patience is not None:
         options = replace(options, patience=patience)
-    with open_log(config.log) as log:
+    with log_of(config) as log:
         if continuous:
-            sys.exit(_serve(config, mirrors, log, options))
+            sys.exit(_compare_continuously(config, mirrors, log, options))
         wanted = tuple(path.strip("/") for path in paths)
-        sys.exit(_once(mirrors, log, replace(options, pace=0.0), wanted, as_json=as_json))
+        sys.exit(_compare_once(mirrors, log, replace(options, pace=0.0), wanted, as_json=as_json))
 
 
-def _settings(config: Config, name: str) -> MirrorSettings:
-    return config.settings(MirrorSettings, "mirror", name, name=name, blobs=config.blobs)
-
-
-def _local(config: Config) -> list[str]:
-    names = [name for name in config.names("mirror") if Path(_settings(config, name).root).is_dir()]
+def _local_mirrors(config: Config) -> list[str]:
+    names = [name for name in config.names("mirror") if Path(mirror_settings(config, name).root).is_dir()]
     if not names:
         raise BadConfig(f"{config.file}: no folder of a section [mirror.NAME] is on this machine")
     return names
 
 
-def _once(
+def _compare_once(
     mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings, paths: tuple[str, ...], *, as_json: bool
 ) -> int:
-    stop, seen, output = threading.Event(), dict.fromkeys(ComparisonOutcome, 0), console()
+    """Compare each repository once, print the verdicts, and return the exit code."""
+    stop, seen, output = stop_on_signals(), dict.fromkeys(ComparisonOutcome, 0), console()
     unknown = dict.fromkeys(paths)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
 
-    def tell(verdict: Verdict) -> None:
+    def report(verdict: Verdict) -> None:
         seen[verdict.outcome] += 1
         unknown.pop(verdict.path, None)
         if as_json:
@@ -87,22 +90,25 @@ def _once(
             output.print(Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}"))
 
     for settings in mirrors:
-        verify.compare(settings, log, options, report=tell, stop=stop, paths=paths)
+        verify.compare(settings, log, options, report=report, stop=stop, paths=paths)
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")
     if not stop.is_set():
         for path in unknown:
-            click.echo(f"{visible(path)}: nothing that a mirror named here must have", err=True)
+            click.echo(f"{visible(path)}: no mirror named here carries such a repository", err=True)
     if any(seen[outcome] for outcome in ALARMS):
         return 2
-    return 1 if stop.is_set() or unknown or sum(seen.values()) > seen[ComparisonOutcome.EQUAL] else 0
+    is_complete = not stop.is_set() and not unknown and sum(seen.values()) == seen[ComparisonOutcome.EQUAL]
+    return 0 if is_complete else 1
 
 
-def _serve(config: Config, mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings) -> int:
+def _compare_continuously(
+    config: Config, mirrors: list[MirrorSettings], log: Log, options: verify.VerifySettings
+) -> int:
     configure_logging("verify")
 
-    def stage(stop: threading.Event, ready: object) -> None:
+    def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
         threads = [
             threading.Thread(
                 target=lambda chosen=settings: verify.run(chosen, log, options, stop=stop, ready=lambda: None),
@@ -112,7 +118,6 @@ def _serve(config: Config, mirrors: list[MirrorSettings], log: Log, options: ver
         ]
         for thread in threads:
             thread.start()
-        assert callable(ready)
         ready()
         for thread in threads:
             thread.join()

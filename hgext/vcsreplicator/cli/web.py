@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator web`: repositories over HTTP by hgweb, without a web server to configure."""
+"""`vcsreplicator web`: serves repositories over HTTP by hgweb, without another web server."""
 
 import sys
 import threading
@@ -12,18 +12,19 @@ from ..service import configure_logging, serve
 from ..service.listening import create_server
 from ..words.errors import BadConfig
 
+# Bytes of the largest request, a push.
 MAX_PUSH = 16 * 1024**3
 
 
 @click.command()
 @click.option("--root", required=True, metavar="DIR", help="The folder with the repositories.")
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Where to answer.")
-@click.option("--role", default="web", help="The name in log lines.")
-@click.option("--threads", default=8, show_default=True, help="Requests answered at a time.")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Address to listen on.")
+@click.option("--role", default="web", help="Name of the service in log lines.")
+@click.option("--threads", default=8, show_default=True, help="Requests answered in parallel.")
 def command(root: str, listen: str, role: str, threads: int) -> None:
-    """Serve every repository below a folder: pages, clone, pull, and push where hgrc allows it.
+    """Serve the repositories in a folder over HTTP: pages, clone, pull, and push if hgrc allows it.
 
-    Mercurial's configuration comes from HGRCPATH. With the extension in the role of a mirror only what is released is shown.
+    HGRCPATH names Mercurial's configuration. With `role = mirror` only released changesets are shown.
     """
     host, port = address(listen, "--listen")
     configure_logging(role)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A whole installation on one machine: what `vcsreplicator demo`, the tests and the benchmarks run on.
+"""A complete installation on one machine: what `vcsreplicator demo`, the tests and the benchmarks run.
 
-`layout` writes the files and says which services there are, `supervisor` keeps them running, `scenario` pushes through them.
+`layout` writes the files and lists the services, `preparation` adds topics and mirrors, `supervisor` keeps the services running,
+and `scenario` pushes to the master.
 """

@@ -10,13 +10,15 @@ DIR/output/ROLE.log         what each service printed
 DIR/run/                    sockets
 """
 
+import json
 import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+# Names of the first mirrors.
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 EXCHANGES = ("exchange/hgpushes/v1", "exchange/hgpushes/v2")
 PUBLIC_URL = "https://hg.example/"
@@ -24,7 +26,7 @@ PUBLIC_URL = "https://hg.example/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the caller chose; URLs as the command line takes them, None where absent."""
+    """The options of the command; URLs as the command line takes them, None where absent."""
 
     folder: Path
     mirrors: int = 2
@@ -37,7 +39,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One service: its role, argument vector and whole environment."""
+    """One service: its role, argument vector and complete environment."""
 
     role: str
     argv: tuple[str, ...]
@@ -64,12 +66,12 @@ class Layout:
 
 
 def mirror_names(count: int) -> list[str]:
-    """The first `count` mirror names."""
+    """Return the first `count` mirror names."""
     return [NAMES[index] if index < len(NAMES) else f"mirror{index + 1}" for index in range(count)]
 
 
-def prepare(options: DemoOptions, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
-    """Writes every file of the cluster and returns its layout; starts nothing, an existing log and repositories stay."""
+def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
+    """Write every file of the cluster and return its layout; an existing log and repositories stay."""
     folder = options.folder.resolve()
     names = mirror_names(options.mirrors)
     for part in ("repos/master", *(f"repos/{name}" for name in names), "output", "run", "blobs"):
@@ -99,8 +101,35 @@ def prepare(options: DemoOptions, *, topic_arn: str | None = None, bucket: str |
     return _with_services(layout, folder, names)
 
 
+def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None]) -> None:
+    """Write, by rename, what a program needs to use the installation; `pids` are process ids by role.
+
+    `{"master": {"root", "env", "url"}, "mirrors": [{"name", "root", "url"}], "services": {ROLE: {"argv", "env", "pid"}},
+    "log", "pulse": {"url", "exchange_v1", "exchange_v2"}, "sns": {"topic_arn", "bucket"}, "status_url"}`; what is absent is
+    null.
+    """
+    content = {
+        "master": {"root": str(layout.master_root), "env": dict(layout.master_env), "url": layout.master_url},
+        "mirrors": [
+            {"name": name, "root": str(root), "url": layout.mirror_urls[name]} for name, root in layout.mirrors.items()
+        ],
+        "services": {
+            service.role: {"argv": list(service.argv), "env": dict(service.env), "pid": pids.get(service.role)}
+            for service in layout.services
+        },
+        "log": layout.log,
+        "pulse": layout.options.pulse
+        and {"url": layout.options.pulse, "exchange_v1": EXCHANGES[0], "exchange_v2": EXCHANGES[1]},
+        "sns": layout.topic_arn and {"topic_arn": layout.topic_arn, "bucket": layout.bucket},
+        "status_url": layout.status_url,
+    }
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(file)
+
+
 def _with_services(layout: Layout, folder: Path, names: list[str]) -> Layout:
-    # -P: no module comes from the current folder, whatever lies there.
+    # -P: no module is imported from the current folder.
     program = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli")
     config = ("--config", str(layout.config))
     on_master, on_mirror = layout.master_env, _environment(folder, "mirror.hgrc")
@@ -117,17 +146,16 @@ def _with_services(layout: Layout, folder: Path, names: list[str]) -> Layout:
         web("web-master", layout.master_root, layout.master_url, on_master),
         *(web(f"web-{name}", layout.mirrors[name], layout.mirror_urls[name], on_mirror) for name in names),
     ]
-    values = {field: getattr(layout, field) for field in Layout.__slots__}
-    return Layout(**{**values, "services": tuple(services)})
+    return replace(layout, services=tuple(services))
 
 
 def _environment(folder: Path, hgrc: str) -> dict[str, str]:
-    """A whole environment: nothing of the caller's beyond where programs are found."""
+    """Make a complete environment, which takes only the search paths and AWS settings from the caller."""
     own = os.path.dirname(sys.executable)
     return {
         "PATH": own + os.pathsep + os.environ.get("PATH", os.defpath),
         "HOME": str(folder),
-        # Who pushes, for the pushlog: nobody logs in here.
+        # The user in the pushlog, because no pusher logs in here.
         "USER": "dana@example.com",
         "HGRCPATH": str(folder / hgrc),
         "HGPLAIN": "1",
@@ -180,7 +208,7 @@ role = mirror
 
 
 def _socket(folder: Path) -> str:
-    """Where the relay listens; a Unix socket's path has at most 107 bytes."""
+    """Return where the relay listens; the path of a Unix socket has at most 107 bytes."""
     inside = str(folder / "run/relay.sock")
     return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}.sock"
 
@@ -226,7 +254,7 @@ def _sns(layout: Layout) -> list[str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody uses now."""
+    """Find ports of the loopback interface that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

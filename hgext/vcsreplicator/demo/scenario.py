@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push through a local cluster, watched: what happened when, from the commit on the master to the delivered notice.
+"""A push through a local installation: what happened when, from the commit on the master to the delivered notice.
 
-Every instant is read from the records that the services wrote, so the timeline is evidence and not this program's opinion.
+Every time is read from the records that the services wrote, so the timeline is evidence.
 """
 
 import json
@@ -30,13 +30,13 @@ class Moment:
 
 
 class Watcher:
-    """Reads everything the services write from now on, in a thread; ask it for the timeline of an event."""
+    """A thread that reads everything the services write from now on, and knows the timeline of each event."""
 
     def __init__(self, log: Log) -> None:
         self._moments: dict[tuple[str, int], list[Moment]] = {}
         self._paths: dict[tuple[str, int], str] = {}
         self._levels: dict[str, int] = {}
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._stop = threading.Event()
         starts = {(t, p): end for t in (EVENTS, ACKS, STATE, NOTICES) for p, end in log.ends(t).items()}
         self._reader = log.reader(starts)
@@ -44,23 +44,26 @@ class Watcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops reading."""
+        """Stop reading."""
         self._stop.set()
         self._reader.wake()
         self._thread.join()
         self._reader.close()
 
     def wait_for_notice(self, path: str, timeout: float) -> list[Moment]:
-        """The timeline of the newest event of this repository once its notice is written; raises Unavailable after `timeout`."""
+        """Wait for the notice of the repository's newest event, and return the timeline.
+
+        Raises Unavailable after `timeout` seconds.
+        """
         end = time.monotonic() + timeout
-        with self._news:
+        with self._changed:
             while True:
                 keys = [key for key, known in self._paths.items() if known == path]
                 if keys:
                     moments = self._moments[max(keys, key=lambda key: key[1])]
                     if any(moment.what == "notice written" for moment in moments):
                         return sorted(moments, key=lambda moment: moment.time)
-                if not self._news.wait(end - time.monotonic()):
+                if not self._changed.wait(end - time.monotonic()):
                     raise Unavailable(f"no notice for {path} within {timeout:.0f} s; see the services' output")
 
     def _run(self) -> None:
@@ -69,20 +72,20 @@ class Watcher:
                 records = self._reader.poll(0.5)
             except Unavailable:
                 continue
-            with self._news:
+            with self._changed:
                 for record in records:
-                    self._see(record)
-                self._news.notify_all()
+                    self._read_record(record)
+                self._changed.notify_all()
 
-    def _see(self, record: Record) -> None:
+    def _read_record(self, record: Record) -> None:
         if record.value is None or record.key is None:
             return
         try:
-            self._note(record.topic, record.key, record.value, record.time)
+            self._add_moments(record.topic, record.key, record.value, record.time)
         except ReplicationError:
             return
 
-    def _note(self, topic: str, key: str, value: bytes, at: float) -> None:
+    def _add_moments(self, topic: str, key: str, value: bytes, at: float) -> None:
         if topic == EVENTS:
             frame = wire.decode(value)
             if frame.header.event is not None:
@@ -92,16 +95,16 @@ class Watcher:
                 self._add(event.repository, event.seq, at, "in the log")
         elif topic == ACKS and "/" in key:
             ack = from_json(Ack, value)
-            self._reach(ack.repository, f"applied on {ack.mirror}", ack.applied, ack.applied_at)
-            self._reach(ack.repository, f"served by {ack.mirror}", ack.serving, ack.served_at)
+            self._add_reached(ack.repository, f"applied on {ack.mirror}", ack.applied, ack.applied_at)
+            self._add_reached(ack.repository, f"served by {ack.mirror}", ack.serving, ack.served_at)
         elif topic == STATE and key != "aggregator":
             state = from_json(RepositoryState, value)
-            self._reach(state.repository, "released", state.released, at)
+            self._add_reached(state.repository, "released", state.released, at)
         elif topic == NOTICES:
             notice = from_json(Notice, value)
             self._add(notice.event.repository, notice.event.seq, at, "notice written")
 
-    def _reach(self, repository: str, what: str, level: int, at: float) -> None:
+    def _add_reached(self, repository: str, what: str, level: int, at: float) -> None:
         before = self._levels.get(f"{repository} {what}", 0)
         for seq in range(before + 1, level + 1):
             self._add(repository, seq, at, what)
@@ -114,7 +117,7 @@ class Watcher:
 
 
 def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """What `hg` prints, run as a developer on another machine would: without the master's extensions, unless `env` says so."""
+    """Run `hg` as a developer on another machine would, and return its output; `env` may add the master's extensions."""
     plain = {**layout.master_env, "HGRCPATH": os.devnull, "HGUSER": "Dana Developer <dana@example.com>", "USER": "dana"}
     done = subprocess.run(
         ["hg", *arguments],
@@ -132,7 +135,7 @@ def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) ->
 
 
 def push_changesets(layout: Layout, name: str, count: int) -> tuple[str, float]:
-    """Commits `count` changesets in a clone of the repository and pushes them; (what hg printed, when it returned)."""
+    """Commit `count` changesets in a clone and push them; return hg's output and the time when it returned."""
     clone = layout.options.folder / "work" / name
     if not clone.exists():
         clone.parent.mkdir(exist_ok=True)
@@ -147,7 +150,10 @@ def push_changesets(layout: Layout, name: str, count: int) -> tuple[str, float]:
 
 
 def wait_for_lines(file: Path, count: int, timeout: float) -> tuple[list[dict[str, object]], float]:
-    """The JSON lines in `file` once there are `count`, and when the last was written; raises Unavailable after `timeout` s."""
+    """Wait for `count` JSON lines in `file`; return them, and when the last was written.
+
+    Raises Unavailable after `timeout` seconds.
+    """
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []

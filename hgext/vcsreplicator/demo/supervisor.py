@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Keeps the services of a local cluster running and stops all of them in the end; leaves no process behind.
+"""Keeps the services of a local installation running, and stops all of them at the end; leaves no process behind.
 
-Each service leads a process group of its own, tells that it is ready in systemd's way, and is ended by the kernel if this
-process dies. One that dies is started again after a short pause, unless its exit code says that it must stay down.
+Each service leads a process group of its own, reports that it is ready as systemd expects, and is ended by the kernel if this
+process dies. A service that dies is restarted after a short pause, unless its exit code says that it must stay down.
 """
 
 import os
@@ -22,11 +22,13 @@ from ..words.errors import Unavailable
 from ..words.retry import Backoff
 from .layout import Service
 
+# Exit codes of services that are not restarted.
 STAYS_DOWN = (EXIT_FENCED, EXIT_CONFIG)
-# Run by the new process itself: what is done between fork and exec (`preexec_fn`) can hang where there are threads.
+# Run by the new process itself, because `preexec_fn` (between fork and exec) can hang in a program with threads.
+# prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM.
 _LEASH = """
 import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+ctypes.CDLL(None).prctl(1, 15)
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])
 """
@@ -37,18 +39,21 @@ class _Child:
     service: Service
     notify: socket.socket
     process: subprocess.Popen[bytes] | None = None
-    ready: bool = False
-    down: bool = False
+    is_ready: bool = False
+    is_down: bool = False
     starts: int = 0
     restart_at: float = field(default=0.0)
 
 
 class DemoSupervisor:
-    """Starts, watches and stops; its methods belong to one thread, `stop` may be called from any."""
+    """A supervisor; its methods are for one thread, only `stop` may be called from any.
 
-    def __init__(self, services: Sequence[Service], folder: Path, changed: Callable[[], None] = lambda: None) -> None:
+    It calls `report` after each start and each end of a service.
+    """
+
+    def __init__(self, services: Sequence[Service], folder: Path, report: Callable[[], None] = lambda: None) -> None:
         self._folder = folder
-        self._changed = changed
+        self._report = report
         self._backoff = Backoff(first=0.2, longest=5.0)
         self._selector = selectors.DefaultSelector()
         self._children = [_Child(service=service, notify=self._listen(service.role)) for service in services]
@@ -56,33 +61,33 @@ class DemoSupervisor:
             self._selector.register(child.notify, selectors.EVENT_READ, child)
 
     def start(self, *, timeout: float = 60.0) -> None:
-        """Starts everything and returns when all are ready; raises Unavailable naming the service that is not."""
+        """Start all services and return when they are ready; raises Unavailable naming one that is not."""
         for child in self._children:
             self._spawn(child)
         end = time.monotonic() + timeout
-        while waiting := [child for child in self._children if not child.ready]:
+        while waiting := [child for child in self._children if not child.is_ready]:
             dead = [child for child in waiting if child.process is not None and child.process.poll() is not None]
             if dead or time.monotonic() > end:
                 role = (dead or waiting)[0].service.role
-                raise Unavailable(f"{role} did not become ready; its last words: {self._last_words(role)}")
-            self._hear(0.1)
+                raise Unavailable(f"{role} did not become ready; its last line: {self._read_last_line(role)}")
+            self._receive_ready(0.1)
 
     def run(self, stop: threading.Event) -> None:
-        """Restarts what dies until `stop` is set."""
+        """Restart services that die until `stop` is set."""
         while not stop.is_set():
-            self._hear(0.1)
+            self._receive_ready(0.1)
             for child in self._children:
                 self._revive(child)
 
     def pids(self) -> dict[str, int | None]:
-        """Role → process id, None while it is down."""
+        """Return the process id of each role, None while it is down."""
         return {
             child.service.role: child.process.pid if child.process and child.process.poll() is None else None
             for child in self._children
         }
 
     def stop(self, *, timeout: float = 15.0) -> None:
-        """Asks every service to stop, kills what has not after `timeout` seconds, and everything it started."""
+        """Stop all services; after `timeout` seconds kill those that run, and everything that they started."""
         running = [child.process for child in self._children if child.process is not None]
         for process in running:
             _signal(process, signal.SIGTERM, group=False)
@@ -113,26 +118,26 @@ class DemoSupervisor:
                 start_new_session=True,
             )
         child.starts += 1
-        self._changed()
+        self._report()
 
     def _revive(self, child: _Child) -> None:
-        if child.down or child.process is None or child.process.poll() is None:
+        if child.is_down or child.process is None or child.process.poll() is None:
             return
         now = time.monotonic()
         if not child.restart_at:
             _signal(child.process, signal.SIGKILL, group=True)
-            child.ready = False
-            child.down = child.process.returncode in STAYS_DOWN
+            child.is_ready = False
+            child.is_down = child.process.returncode in STAYS_DOWN
             child.restart_at = now + self._backoff.delay(child.starts)
-            self._changed()
+            self._report()
         elif now >= child.restart_at:
             child.restart_at = 0.0
             self._spawn(child)
 
-    def _hear(self, timeout: float) -> None:
+    def _receive_ready(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
             if b"READY=1" in key.data.notify.recv(4096):
-                key.data.ready = True
+                key.data.is_ready = True
 
     def _listen(self, role: str) -> socket.socket:
         where = self._notify_path(role)
@@ -145,13 +150,13 @@ class DemoSupervisor:
         inside = str(self._folder / "run" / f"{role}.ready")
         return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}-{role}.ready"
 
-    def _last_words(self, role: str) -> str:
+    def _read_last_line(self, role: str) -> str:
         lines = (self._folder / "output" / f"{role}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "(none)"
 
 
 def leashed(command: Sequence[str]) -> list[str]:
-    """The command, in a process that the kernel asks to stop when the thread that started it is gone."""
+    """Wrap the command so that the kernel stops its process when the thread that started it is gone."""
     return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *command]
 
 

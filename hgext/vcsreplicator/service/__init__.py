@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every daemon has around its stage: signals, structured log lines, metrics and health over HTTP, readiness, exit codes.
+"""The frame of every daemon: signals, structured log lines, metrics and health over HTTP, readiness, exit codes.
 
-A service stops on SIGTERM or SIGINT: its stage drains and returns. Exit codes: 0 stopped as asked, 1 something unforeseen or that
-waiting may heal, such as a full disk, 78 wrong configuration, 76 a newer instance took over; units do not restart the last two
-(`RestartPreventExitStatus=76 78`).
-Readiness is told in systemd's way: `READY=1` to the socket named by NOTIFY_SOCKET.
+A service stops on SIGTERM or SIGINT: its stage drains and returns. Exit codes: 0 stopped as asked; 1 an unexpected exception, or a
+condition that may pass, such as a full disk; 78 wrong configuration; 76 a newer instance took over. Units do not restart after the
+last two (`RestartPreventExitStatus=76 78`).
+A service reports that it is ready as systemd expects: `READY=1` to the socket named by NOTIFY_SOCKET.
 """
 
 import json
@@ -27,23 +27,23 @@ from .listening import create_server
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
 
+# Makes the answer of /health: a JSON object with at least `ready` (bool); 200 when ready, 503 when not.
 Health = Callable[[], Mapping[str, Any]]
-"""What /health answers: a JSON object with at least `ready` (bool); 200 when ready, 503 when not."""
 
+# Path → what makes its answer, as JSON, beside /metrics and /health; called from the threads of the HTTP server.
 Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
-"""Path → what it answers, as JSON, beside /metrics and /health; called from the threads of the HTTP server."""
 
+# A stage bound to its settings and its log: runs until the event is set, and calls the function once, when it is ready.
 Stage = Callable[[threading.Event, Callable[[], None]], None]
-"""A stage bound to its settings and its log: runs until the event is set, calls the function once when it works."""
 
 logger = structlog.get_logger()
 
 
 def configure_logging(role: str) -> None:
-    """Log lines to standard error: JSON for machines, coloured columns on a terminal."""
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(sort_keys=True)
-    )
+    """Write log lines to standard error: JSON for programs, coloured columns on a terminal."""
+    renderer: Any = structlog.processors.JSONRenderer(sort_keys=True)
+    if sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -58,6 +58,14 @@ def configure_logging(role: str) -> None:
     structlog.contextvars.bind_contextvars(service=role)
 
 
+def stop_on_signals() -> threading.Event:
+    """Return an event that SIGTERM or SIGINT sets, instead of ending the process."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
 def serve(
     role: str,
     stage: Stage,
@@ -66,10 +74,8 @@ def serve(
     health: Health | None = None,
     pages: Pages | None = None,
 ) -> int:
-    """Runs the stage until a signal stops it; returns the exit code."""
-    stop, is_ready = threading.Event(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    """Run the stage until a signal stops it, and return the exit code."""
+    stop, is_ready = stop_on_signals(), threading.Event()
 
     def ready() -> None:
         is_ready.set()
@@ -77,16 +83,16 @@ def serve(
         logger.info("ready")
 
     try:
-        server = _answer(listen, {"/health": health or (lambda: {"ready": is_ready.is_set()}), **(pages or {})})
+        server = _start_server(listen, {"/health": health or (lambda: {"ready": is_ready.is_set()}), **(pages or {})})
     except BadConfig as error:
-        return _refused(error)
+        return _report_refusal(error)
     try:
         stage(stop, ready)
     except Fenced as error:
         logger.error("fenced", reason=str(error))
         return EXIT_FENCED
     except BadConfig as error:
-        return _refused(error)
+        return _report_refusal(error)
     except ReplicationError as error:
         logger.error("stopped", reason=str(error), kind=type(error).__name__)
         return 1
@@ -103,7 +109,8 @@ def serve(
     return 0
 
 
-def _refused(error: BadConfig) -> int:
+def _report_refusal(error: BadConfig) -> int:
+    """Log why the configuration is refused, and return the exit code."""
     if is_passing(error):
         logger.error("stopped", reason=str(error), kind=type(error).__name__)
         return 1
@@ -112,7 +119,7 @@ def _refused(error: BadConfig) -> int:
 
 
 def notify(text: str) -> None:
-    """Tells the supervisor, if there is one that listens (NOTIFY_SOCKET); failures do not matter to the service."""
+    """Notify the supervisor, if NOTIFY_SOCKET names one; a failure is only logged."""
     where = os.environ.get("NOTIFY_SOCKET")
     if not where:
         return
@@ -122,11 +129,11 @@ def notify(text: str) -> None:
         try:
             sender.sendto(text.encode(), where)
         except OSError as error:
-            logger.warning("supervisor not told", reason=str(error))
+            logger.warning("supervisor not notified", reason=str(error))
 
 
-def _answer(listen: tuple[str, int] | None, pages: Pages) -> Any:
-    """Starts the HTTP server of a service in a thread of its own; None if it shall have none."""
+def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
+    """Start the HTTP server of a service in a thread of its own; None without an address."""
     if listen is None:
         return None
     host, port = listen
@@ -139,7 +146,7 @@ def _answer(listen: tuple[str, int] | None, pages: Pages) -> Any:
 
 
 def application(pages: Pages) -> Callable[..., Iterable[bytes]]:
-    """The WSGI application with /metrics (Prometheus text) and the pages (JSON; 503 where one says `"ready": false`)."""
+    """Make the WSGI application with /metrics (Prometheus text) and the pages (JSON; 503 for `"ready": false`)."""
     metrics: Any = prometheus_client.make_wsgi_app()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

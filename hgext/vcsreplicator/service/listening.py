@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The HTTP server of every service: waitress, made to answer when connections pile up, and to refuse what is ambiguous.
+"""The HTTP server of every service: waitress, which also answers under many connections, and refuses ambiguous requests.
 
-A connection that asks nothing yet (half a request, or kept open) gives way when the server has as many as it takes, the one that
-was silent longest first: so who opens connections and is silent cannot keep others out, `/health` among them.
+When the server has as many connections as it takes, it closes the one that has been silent longest among those without a complete
+request. So a client that opens connections and stays silent cannot keep others out, not even from `/health`.
 """
 
 import re
@@ -16,6 +16,7 @@ from waitress.parser import HTTPRequestParser, ParsingError
 
 # Connections at a time. Each takes up to three file descriptors, of which a process has 1,024 by default.
 CONNECTIONS = 250
+# Connections that are kept free for new ones.
 _SPARE = 10
 # Seconds that a connection may be silent while nothing is done for it.
 _SILENCE = 60
@@ -24,14 +25,15 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:
-    """A server that listens, and answers once it runs; raises OSError if the address cannot be used."""
+    """Make a server that listens, and answers once it runs; raises OSError if the address cannot be used."""
     server = waitress.server.create_server(
         application,
         host=host,
         port=port,
         threads=threads,
         ident=None,
-        server_name=_name(host),  # for clients that name no host
+        # For clients that name no host.
+        server_name=_server_name(host),
         connection_limit=CONNECTIONS,
         channel_timeout=_SILENCE,
         cleanup_interval=5,
@@ -45,12 +47,12 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
     return server
 
 
-def _name(host: str) -> str:
+def _server_name(host: str) -> str:
     return socket.gethostname() if host in ("0.0.0.0", "::", "*", "") else host
 
 
 class _Parser(HTTPRequestParser):  # type: ignore[misc]
-    """Refuses, with 400, a request whose end or meaning is in doubt."""
+    """A parser that refuses, with 400, a request whose end or meaning is in doubt."""
 
     def parse_header(self, header_plus: bytes) -> None:
         names = [line.partition(b":")[0].lower() for line in header_plus.split(b"\r\n")[1:]]
@@ -69,7 +71,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]
-    """A connection; at its beginning it takes the place of a silent one if there are too many."""
+    """A connection; when it opens and there are too many, it replaces a silent one."""
 
     parser_class = _Parser
 

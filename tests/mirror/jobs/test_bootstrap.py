@@ -17,7 +17,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
-from hgext.vcsreplicator.cli.bootstrap import _ask
+from hgext.vcsreplicator.cli.bootstrap import ask_for_mirror
 from hgext.vcsreplicator.log import ROSTER_REQUESTS
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
@@ -62,7 +62,7 @@ def fill(
         act(event)
 
     def ask(verb: Verb, wanted: Rules | None) -> None:
-        _ask(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
+        ask_for_mirror(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
 
     options, stop = BootstrapSettings(workers=2), threading.Event()
     assert bootstrap(bench.settings(), bench.log, options, ask=ask, report=keep, stop=stop, rules=rules)
@@ -205,7 +205,7 @@ def test_it_can_be_interrupted_while_it_waits_for_the_aggregator(tmp_path: Path)
                 _, reported = run.communicate(timeout=PATIENCE)
             finally:
                 run.kill()
-        assert (run.returncode, reported) == (130, "stopped; the same command goes on where this one was\n")
+        assert (run.returncode, reported) == (130, "stopped; run the same command again to continue\n")
         assert bench.log.stored(bench.settings().group, "events") == {}
 
 

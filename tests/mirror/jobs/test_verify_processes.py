@@ -157,4 +157,4 @@ def test_a_path_without_a_repository_is_not_reported_as_equal(bench: Bench) -> N
     for path, code in (("one/", 0), ("other", 1)):
         reported = CliRunner().invoke(program, ["verify", NAME, "-r", path, "-c", str(config)])
         assert reported.exit_code == code, reported.output
-        assert ("other: nothing" in reported.output) == (code == 1)
+        assert ("other: no mirror" in reported.output) == (code == 1)

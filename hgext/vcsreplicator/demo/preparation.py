@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Prepares a local installation: files, topics, mirrors in the roster, and the topic and bucket of SNS."""
+
+import getpass
+import os
+import time
+
+from ..log import ROSTER_REQUESTS, Log, NewRecord, topics
+from ..log.opening import open_log
+from ..words.roster import RosterRequest, Verb
+from ..words.shape import to_json
+from .layout import DemoOptions, Layout, write_files
+
+REGION = "us-east-1"
+BUCKET = "hg-events"
+
+
+def prepare(options: DemoOptions) -> Layout:
+    """Prepare everything and start nothing; may be repeated in the same folder."""
+    topic_arn = _create_topic_and_bucket(options.sns_endpoint) if options.sns_endpoint else None
+    layout = write_files(options, topic_arn=topic_arn, bucket=BUCKET if topic_arn else None)
+    with open_log(layout.log) as log:
+        log.create(topics())
+        _add_mirrors(log, list(layout.mirrors))
+    return layout
+
+
+def _add_mirrors(log: Log, names: list[str]) -> None:
+    """Ask the aggregator to add each mirror; a repeated request changes nothing."""
+    requests = [
+        RosterRequest(
+            id=f"demo-{name}", verb=Verb.ADD, mirror=name, who=getpass.getuser(), time=time.time(), reason="demo"
+        )
+        for name in names
+    ]
+    log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request)) for request in requests])
+
+
+def _create_topic_and_bucket(endpoint: str) -> str:
+    """Create the topic and the bucket at this address, and return the ARN of the topic."""
+    import boto3
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "demo")
+    sns = boto3.client("sns", endpoint_url=endpoint, region_name=REGION)
+    arn: str = sns.create_topic(Name="hg-events")["TopicArn"]
+    boto3.client("s3", endpoint_url=endpoint, region_name=REGION).create_bucket(Bucket=BUCKET)
+    return arn
