@@ -79,7 +79,7 @@ def test_pause_and_resume_are_answered_by_the_notifier(file: Path, running: Noti
 
 
 def test_unknown_destination_is_named_with_those_there_are(file: Path) -> None:
-    with pytest.raises(ReplicationError, match=r"no destination 'nowhere' ; the destinations are: lines, hooks"):
+    with pytest.raises(ReplicationError, match=r"no destination 'nowhere'; the destinations are: lines, hooks"):
         say(file, "destination", "pause", "nowhere")
 
 
