@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the supervisor knows, alone: repositories with their places, and acks that are written when they differ."""
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from hgext.vcsreplicator.mirror.checkpoint import before_first
+from hgext.vcsreplicator.mirror.notes import Detached, Notes
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.state import State
+from hgext.vcsreplicator.mirror.writer import AckWriter
+from hgext.vcsreplicator.words.levels import Ack, Reason
+from hgext.vcsreplicator.words.shape import from_json
+from testing.builders.chains import Chain
+from testing.clock import HandClock
+
+FIRST, SECOND = "1" * 32, "2" * 32
+
+
+class Written:
+    """The acks that were written, tombstones as None."""
+
+    def __init__(self) -> None:
+        self.acks: list[Ack | None] = []
+
+    def ack(self, key: str, value: bytes | None) -> None:
+        assert key.startswith("alpha/")
+        self.acks.append(None if value is None else from_json(Ack, value))
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+@pytest.fixture
+def state(written: Written) -> State:
+    settings = MirrorSettings(name="alpha", root="/root")
+    return State(settings, cast(Notes, None), cast(AckWriter, written), HandClock(), {0: 0})
+
+
+def note(reason: Reason) -> Detached:
+    return Detached(repository=SECOND, path="Q", partition=0, offset=0, reason=reason, note="why", since=0.0)
+
+
+def test_an_ack_is_written_only_if_it_differs(state: State, written: Written) -> None:
+    following = state.table.get_or_add(FIRST, "q")
+    state.acks.send(following)
+    assert written.acks == []  # nothing was ever known of it
+    following.checkpoint = replace(before_first(FIRST, "3" * 32, "q", 1), seq=4)
+    for _ in range(2):
+        state.acks.send(following)
+    assert [ack.applied for ack in written.acks if ack] == [4]
+    state.acks.send_again(following)
+    assert len(written.acks) == 2
+    state.acks.withdraw(FIRST)
+    assert written.acks[2:] == [None]
+
+
+def test_no_more_is_acked_as_served_than_is_applied(state: State, written: Written) -> None:
+    following = state.table.get_or_add(FIRST, "q")
+    following.checkpoint, following.serving = replace(before_first(FIRST, "3" * 32, "q", 1), seq=4), 9
+    state.acks.send(following)
+    assert [ack.serving for ack in written.acks if ack] == [4]
+
+
+@pytest.mark.parametrize(("phase", "detached"), [(Phase.STREAM, None), (Phase.JOINING, "gap"), (Phase.WAITING, "gap")])
+def test_an_ack_names_the_reason_until_the_repository_is_in_the_stream(
+    state: State, written: Written, phase: Phase, detached: str | None
+) -> None:
+    following = state.table.get_or_add(SECOND, "Q")
+    following.note, following.phase = note(Reason.GAP), phase
+    state.acks.send(following)
+    assert [ack.detached for ack in written.acks if ack] == [detached]
+
+
+@pytest.mark.parametrize(("reason", "due"), [(Reason.REFUSED, [SECOND]), (Reason.FORK, [])])
+def test_a_place_that_becomes_free_is_tried_by_those_it_kept_out(state: State, reason: Reason, due: list[str]) -> None:
+    first, second = state.table.get_or_add(FIRST, "q"), state.table.get_or_add(SECOND, "Q")
+    second.phase, second.note = Phase.WAITING, note(reason)
+    state.table.occupy(first)
+    state.table.vacate(second)  # which has no place
+    assert list(state.agenda.take_due()) == []
+    state.table.vacate(first)
+    assert list(state.agenda.take_due()) == due
+
+
+def test_a_twin_is_another_repository_whose_path_differs_in_case_alone(state: State) -> None:
+    [event] = Chain("Q").take(1)
+    following = Following(id=event.repository, path="Q")
+    assert state.table.find_twin(following, event) is None
+    state.table.occupy(state.table.get_or_add(FIRST, "q"))
+    assert state.table.find_twin(following, event) == "q"
+    following.checkpoint = replace(before_first(event.repository, event.incarnation, "Q", 1), seq=1)
+    assert state.table.find_twin(following, event) is None  # a repeat
+
+
+def test_a_loop_over_the_repositories_may_remove_them(state: State) -> None:
+    for name in (FIRST, SECOND):
+        state.table.get_or_add(name, name)
+    for following in state.table:
+        state.table.remove(following)
+    assert list(state.table) == []
