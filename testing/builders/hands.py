@@ -66,8 +66,8 @@ class Hands:
 
     def take(self, enter: Callable[[Record, float], RecordOutcome], record: Record) -> RecordOutcome:
         """Has the core take the record, in as many transactions as it asks for."""
-        while (outcome := enter(record, self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
-            if outcome is RecordOutcome.MISSING:
+        while (outcome := enter(record, self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
+            if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()
             self.write()
         return outcome
@@ -120,8 +120,8 @@ class Hands:
             self.core.load_state(from_json(RepositoryState, value))
         self.ack(*acks)
         self.core.loaded(self.now)
-        while (outcome := self.core.take_kept(self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
-            if outcome is RecordOutcome.MISSING:
+        while (outcome := self.core.take_kept(self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
+            if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()
             self.write()
 

@@ -52,7 +52,7 @@ class RecordOutcome(enum.StrEnum):
     REJECTED = "rejected"
     UNKNOWN = "unknown"
     HELD = "held"
-    MISSING = "missing"
+    READ_AGAIN = "read again"
     NOTHING = "nothing"
     UNFINISHED = "unfinished"
 
@@ -152,7 +152,7 @@ class Aggregation:
         """
         while self._stored_newer:
             outcome = RecordOutcome.UNFINISHED if self.full else self._take_newer(self._stored_newer[-1], now)
-            if outcome in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
+            if outcome in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
                 return outcome
             self._stored_newer.pop()
         return RecordOutcome.TAKEN
@@ -410,7 +410,7 @@ class Aggregation:
         return RecordOutcome.REJECTED
 
     def _pass(self, record: Record, outcome: RecordOutcome) -> RecordOutcome:
-        if outcome not in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
+        if outcome not in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
             place = (record.topic, record.partition)
             self.positions[place] = self._output.passed[place] = record.offset + 1
         return outcome
@@ -463,7 +463,7 @@ class Aggregation:
             return RecordOutcome.UNKNOWN
         except Rejected as error:
             outcome = self._refuse(record, error, now)
-        if outcome not in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
+        if outcome not in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
             self._kept.discard((repository.id, record.partition, record.offset))
             self._output.give_up(record)
         return outcome
@@ -479,7 +479,7 @@ class Aggregation:
         if arrival is Arrival.REPEAT:
             return self._fill(repository, event, record, now) if repository.lacks(event) else RecordOutcome.REPEAT
         if self._may_lack(repository, event, arrival) and not self._is_read_whole(record):
-            return RecordOutcome.MISSING
+            return RecordOutcome.READ_AGAIN
         if arrival not in TAKEN:
             self._foreign.add((repository.id, event.incarnation))
             if is_again:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..words.clock import Silence
 from ..words.levels import MIRROR_FORMAT
-from ..words.roster import MirrorState
+from ..words.roster import MirrorState, Roster
 from .aggregation import Aggregation
 from .repository import Repository
 
@@ -97,18 +97,13 @@ def alarms(
     `missing` says of repositories how many events mirrors have that the log does not.
     """
     found = []
-    for mirror in core.roster.mirrors:
-        if mirror.state not in (MirrorState.ACTIVE, MirrorState.JOINING):
-            continue
-        standing = mirror.name, "standing"  # one that has come into its state gets time to begin
-        silence.heard(standing, mirror.since, now)
-        seconds = min(silence.seconds(mirror.name, now), silence.seconds(standing, now))
+    for name, seconds in measure_silence(core.roster, silence, now).items():
         if seconds >= patience:
-            backlog = waiting.mirrors[mirror.name]
+            backlog = waiting.mirrors[name]
             numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
-            found.append(Alarm(kind=SILENT, mirror=mirror.name, numbers=numbers))
-        if core.formats.get(mirror.name, MIRROR_FORMAT) < MIRROR_FORMAT:
-            found.append(Alarm(kind=OLDER, mirror=mirror.name, story=OLDER_STEP))
+            found.append(Alarm(kind=SILENT, mirror=name, numbers=numbers))
+        if core.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
+            found.append(Alarm(kind=OLDER, mirror=name, story=OLDER_STEP))
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
         found.append(Alarm(kind=NO_GATING, numbers=numbers))
@@ -119,6 +114,20 @@ def alarms(
     found += _by_repository(core, LOST, "lost", core.lost)
     found += _by_repository(core, MISSING, "missing", missing or {})
     return (*found, *_successors(core, silence, now, patience))
+
+
+def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
+    """Return the seconds without a sign of life of each mirror that must give some, by the monotonic clock.
+
+    A mirror that has come into its state gets time to begin.
+    """
+    found = {}
+    for mirror in roster.mirrors:
+        if mirror.state in (MirrorState.ACTIVE, MirrorState.JOINING):
+            standing = mirror.name, "standing"
+            silence.heard(standing, mirror.since, now)
+            found[mirror.name] = min(silence.seconds(mirror.name, now), silence.seconds(standing, now))
+    return found
 
 
 def _successors(core: Aggregation, silence: Silence, now: float, patience: float) -> Iterator[Alarm]:

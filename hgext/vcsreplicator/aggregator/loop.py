@@ -15,8 +15,8 @@ holds both.
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import structlog
@@ -25,8 +25,6 @@ from ..log import (
     ACKS,
     EVENTS,
     NOTICES,
-    PENDING,
-    ROSTER,
     ROSTER_REQUESTS,
     STATE,
     Log,
@@ -36,29 +34,39 @@ from ..log import (
     Transactor,
     partition_of,
 )
-from ..words import roster as rosters
+from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence, SystemClock
-from ..words.errors import BadConfig, Expired, MalformedEvent, Unavailable
-from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
+from ..words.errors import Expired, Unavailable
+from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat
 from ..words.retry import RECONNECT
-from ..words.roster import Roster
-from ..words.shape import from_json, to_json, within
-from .aggregation import Aggregation, RecordOutcome
-from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, survey
-from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, HELD, NOTICES_TOTAL, RELEASES_TOTAL, VERSION, WAITING
+from ..words.shape import to_json, within
+from .aggregation import RecordOutcome
+from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, measure_silence, survey
+from .loading import GROUP, IDENTITY, load, read_state
+from .metrics import (
+    COMMIT_SECONDS,
+    ERRORS_TOTAL,
+    EVENTS_TOTAL,
+    HELD,
+    NOTICES_TOTAL,
+    RELEASES_TOTAL,
+    SILENT_SECONDS,
+    VERSION,
+    WAITING,
+)
 from .outgoing import BATCH_STATES, OutputBatch
 from .poison import Poison, Poisoned
 from .rereading import Rereading
 
-GROUP = IDENTITY = "aggregator"
+# Longest wait for a record in seconds: how late a request to stop is seen.
 POLL = 0.2
-"""Longest wait for a record in seconds: how soon a wish to stop is noticed."""
 
+# Records of one read, and reads before what they brought is decided and committed.
 READ_LIMIT, READS = 500, 4
-RENEW_INTERVAL = 3600.0  # seconds; Kafka forgets a position that nobody stores for a week
-"""Records of one read, and reads before what they brought is decided and committed."""
 
-LOAD_LIMIT = 5000
+# Seconds between two commits of all positions: Kafka forgets a position that is not stored for a week.
+RENEW_INTERVAL = 3600.0
+
 TopicPartition = tuple[str, int]
 
 logger = structlog.get_logger()
@@ -100,12 +108,13 @@ def run(
     announced = False
     while not stop.is_set():
         try:
+            state = None
             if transactor is None:
-                _refuse_newer(log, stop)
+                state = read_state(log, stop)
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
-            with Session(settings, log, transactor, clock, poison, silence, stop) as session:
+            with Session(settings, log, transactor, clock, poison, silence, stop, state) as session:
                 if not announced:
                     ready()
                     announced = True
@@ -113,7 +122,7 @@ def run(
                     session.step(POLL)
                     failures = 0
                 session.commit()
-        except Stopping:
+        except ReadStopped:
             logger.info("stopped while reading the log")
         except (Unavailable, Expired) as error:
             failures += 1
@@ -126,10 +135,6 @@ def run(
         finally:
             if transactor is not None:
                 transactor.close()
-
-
-class Stopping(Exception):
-    """The service shall stop while it reads the log; nothing is lost by that."""
 
 
 class Session:
@@ -149,6 +154,7 @@ class Session:
         poison: Poison | None = None,
         silence: Silence | None = None,
         stop: threading.Event | None = None,
+        state: Table | None = None,
     ) -> None:
         self._settings, self._transactor, self._clock = settings, transactor, clock
         self._log, self._stop = log, stop or threading.Event()
@@ -163,10 +169,11 @@ class Session:
         self._doubted: dict[tuple[str, str], int] = {}
         self._seen: dict[TopicPartition, int] = {}
         self._state_end = self._state_due = self._state_written = 0
+        self._notices_end: int | None = None
         self._closing = ExitStack()
         try:
             began = clock.monotonic()
-            self.core = _load(log, settings.batch, poison, self._stop)
+            self.core = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
             self._again = Rereading(log, self.core, self.commit)
             self._closing.callback(self._again.close)
             acks = self._load_acks(log)
@@ -191,15 +198,20 @@ class Session:
         self._closing.close()
 
     def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
-        """Every level in the log, and where to go on reading."""
-        acks: dict[TopicPartition, int] = {}
-        for record in _whole(log, (ACKS,), acks, self._stop):
+        """Take every level in the log; return where to go on reading."""
+        newest: dict[str | None, Record] = {}
+        with closing(log.reader(find_beginnings(log, ACKS))) as reader:
+            for record in read_on(log, reader, stop=self._stop):
+                newest.pop(record.key, None)
+                newest[record.key] = record
+            positions = reader.positions()
+        for record in newest.values():
             self.core.ack(record, self._clock.now())
             self._hear(record)
             if self.core.full:
                 self.commit()
         self.core.loaded(self._clock.now())
-        return acks
+        return positions
 
     def step(self, timeout: float) -> None:
         """Reads what is there, waiting at most `timeout` seconds, decides, and commits one batch if somebody waits for it."""
@@ -232,8 +244,11 @@ class Session:
 
     def _take_kept(self) -> None:
         """What an older aggregator kept for one that understands it."""
-        while (outcome := self.core.take_kept(self._clock.now())) in (RecordOutcome.UNFINISHED, RecordOutcome.MISSING):
-            if outcome is RecordOutcome.MISSING:
+        while (outcome := self.core.take_kept(self._clock.now())) in (
+            RecordOutcome.UNFINISHED,
+            RecordOutcome.READ_AGAIN,
+        ):
+            if outcome is RecordOutcome.READ_AGAIN:
                 self._read_again({self.core.kept_in})
             self.commit()
 
@@ -244,7 +259,8 @@ class Session:
         while self._again:
             self._again.slice(self._clock.now())
             self._beat(self._clock.monotonic())
-            _check(self._stop)
+            if self._stop.is_set():
+                raise ReadStopped
 
     def _look_ahead(self) -> None:
         """Whether mirrors have what is not known here, though all that the log had at the last sign of life is read.
@@ -287,6 +303,8 @@ class Session:
         messages = [*batch.messages, *more]
         self._transactor.commit(messages, group=GROUP, positions=batch.positions)
         self._state_written += sum(message.topic == STATE for message in messages)
+        if batch.notices:
+            self._notices_end = None
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
         _count(batch)
@@ -311,7 +329,7 @@ class Session:
             while (outcome := inputs[record.topic](record, now)) is RecordOutcome.UNFINISHED:
                 self.commit()
                 self._beat(self._clock.monotonic())
-            if outcome is RecordOutcome.MISSING:
+            if outcome is RecordOutcome.READ_AGAIN:
                 self._again.begin(record.partition)
                 self._park(record)
                 continue
@@ -348,13 +366,14 @@ class Session:
             alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
         )
         self._watch_state()
-        [notices] = self._log.ends(NOTICES).values()
+        if self._notices_end is None:
+            [self._notices_end] = self._log.ends(NOTICES).values()
         beat = AggregatorBeat(
             time=time,
             roster=core.roster.version,
             held=core.held,
             alarms=told,
-            notices=notices,
+            notices=self._notices_end,
             format=AGGREGATOR_FORMAT,
         )
         self.commit(NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat)))
@@ -363,10 +382,20 @@ class Session:
         waiting = survey(core)
         for mirror, numbers in waiting.mirrors.items():
             WAITING.labels(mirror=mirror).set(numbers.held)
+        self._measure_silence(now)
         missing = core.missing(self._doubted)
         self._found = alarms(core, waiting, self._silence, now, self._settings.silence, missing)
         self._watch(self._found, now)
         return True
+
+    def _measure_silence(self, now: float) -> None:
+        """Set the gauge of each mirror that must give signs of life; the others have none."""
+        seconds = measure_silence(self.core.roster, self._silence, now)
+        for mirror in self.core.roster.mirrors:
+            if mirror.name in seconds:
+                SILENT_SECONDS.labels(mirror=mirror.name).set(seconds[mirror.name])
+            else:
+                SILENT_SECONDS.remove(mirror.name)
 
     def _watch_state(self) -> None:
         """Whether `state` still has what was written there; if not, which a restored broker can bring about, it is written again.
@@ -408,159 +437,9 @@ def _named(alarm: Alarm) -> dict[str, object]:
     return {name: value for name, value in named.items() if value}
 
 
-def _check(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise Stopping
-
-
 def _count(batch: OutputBatch) -> None:
     RELEASES_TOTAL.inc(batch.releases)
     NOTICES_TOTAL.inc(batch.notices)
     if batch.errors:
         ERRORS_TOTAL.inc(batch.errors)
         logger.error("records set aside", count=batch.errors, see="vcsreplicator errors")
-
-
-def _load(log: Log, limit: int, poison: Poison | None, stop: threading.Event) -> Aggregation:
-    """Everything the log knows but for the levels."""
-    positions = {**_start(log, EVENTS), **_start(log, ROSTER_REQUESTS), **_recorded(log)}
-    ends = log.ends(EVENTS)
-    beginnings = log.beginnings(EVENTS)
-    whole = {partition: ends[partition] for partition, at in beginnings.items() if positions[EVENTS, partition] <= at}
-    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison, whole=whole)
-    is_known, newest = False, None
-    for record in _whole(log, (STATE, PENDING), {}, stop):
-        is_known = is_known or (record.topic == STATE and record.key == IDENTITY)
-        if record.topic == STATE and record.key == IDENTITY:
-            newest = _beat(record)
-        _load_record(core, record)
-    if not is_known and any(log.stored(GROUP, EVENTS).values()):
-        logger.error("topic state was lost: what notices tell of the repositories is taken instead")
-        _recover(core, log, stop, since=0)
-    elif newest is not None and newest.notices is not None:
-        older = _recover(core, log, stop, since=newest.notices)
-        if older:
-            logger.error("topic state went back: what notices tell is taken instead", repositories=older)
-    return core
-
-
-def _refuse_newer(log: Log, stop: threading.Event) -> None:
-    """Raises BadConfig if an aggregator of a newer release wrote `state`; before it is fenced."""
-    beats = [
-        record for record in _whole(log, (STATE,), {}, stop) if record.key == IDENTITY and record.value is not None
-    ]
-    newest = _beat(beats[-1]) if beats else None
-    if newest is not None and newest.format > AGGREGATOR_FORMAT:
-        raise BadConfig(
-            f"topic {STATE}: written by an aggregator of a newer release (format {newest.format}, this one knows "
-            f"{AGGREGATOR_FORMAT}); upgrade this one"
-        )
-
-
-def _beat(record: Record) -> AggregatorBeat | None:
-    try:
-        return from_json(AggregatorBeat, record.value or b"")
-    except MalformedEvent as error:
-        logger.error("stored record cannot be read", topic=record.topic, key=record.key, reason=str(error))
-        return None
-
-
-def _recover(core: Aggregation, log: Log, stop: threading.Event, *, since: int) -> int:
-    """What the topic `notices` tells from this offset on of repositories whose state is lost or older; how many those are."""
-    found = set()
-    for record in _whole(log, (NOTICES,), {}, stop, since=since):
-        try:
-            notice = from_json(Notice, record.value or b"")
-        except MalformedEvent as error:
-            logger.error("notice cannot be read", offset=record.offset, reason=str(error))
-            continue
-        if notice.replay is None and core.recover(notice):
-            found.add(notice.event.repository)
-    return len(found)
-
-
-def _recorded(log: Log) -> dict[TopicPartition, int]:
-    """Up to where unreadable levels are recorded; nothing of it counts if the log ends before."""
-    ends = log.ends(ACKS)
-    return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
-
-
-def _start(log: Log, topic: str) -> dict[TopicPartition, int]:
-    """The stored positions; where there is none, or the log no longer reaches back, its beginning.
-
-    A log that lost its newest records ends before the stored position. Its events are read again, of which most are repeats;
-    its requests are not, because old ones would be decided anew.
-    """
-    stored, ends, start = log.stored(GROUP, topic), log.ends(topic), {}
-    for partition, beginning in log.beginnings(topic).items():
-        start[topic, partition] = max(stored.get(partition, beginning), beginning)
-        if start[topic, partition] > ends[partition]:
-            logger.error(
-                "log lost records", topic=topic, partition=partition, count=stored[partition] - ends[partition]
-            )
-            start[topic, partition] = ends[partition] if topic == ROSTER_REQUESTS else beginning
-        if partition in stored and stored[partition] < beginning:
-            logger.error(
-                "records expired unread", topic=topic, partition=partition, count=beginning - stored[partition]
-            )
-    return start
-
-
-def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
-    """The newest roster in the log; raises BadConfig if it cannot be read."""
-    roster = Roster()
-    for record in _whole(log, (ROSTER,), {}, stop or threading.Event()):
-        if record.key == rosters.KEY and record.value is not None:
-            try:
-                roster = from_json(Roster, record.value)
-            except MalformedEvent as error:
-                raise BadConfig(f"topic {ROSTER}: {error}; was it written by a newer version?") from error
-    return roster
-
-
-def _load_record(core: Aggregation, record: Record) -> None:
-    if record.value is None or record.key is None or record.key == IDENTITY:
-        return
-    try:
-        if record.topic == STATE:
-            core.load_state(from_json(RepositoryState, record.value))
-        else:
-            core.load_pending(record.key, record.value)
-    except (MalformedEvent, ValueError) as error:
-        logger.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
-
-
-def _whole(
-    log: Log,
-    names: Sequence[str],
-    reached: dict[TopicPartition, int],
-    stop: threading.Event,
-    *,
-    since: int | None = None,
-) -> Iterator[Record]:
-    """The newest record of each key of compacted topics, up to their present ends, which `reached` then holds.
-
-    With `since` all records from this offset on, in their order. A log that loses records meanwhile ends earlier. Raises Stopping.
-    """
-    ends = {(topic, partition): end for topic in names for partition, end in log.ends(topic).items()}
-    starts = {(topic, partition): at for topic in names for partition, at in log.beginnings(topic).items()}
-    if since is not None:
-        starts = {place: min(max(since, at), ends[place]) for place, at in starts.items()}
-    reader = log.reader(starts)
-    newest: dict[tuple[str, str | None], Record] = {}
-    try:
-        while any(reader.positions()[place] < end for place, end in ends.items()):
-            records = reader.poll(POLL, limit=LOAD_LIMIT)
-            _check(stop)
-            if not records:
-                ends = {place: min(end, log.ends(place[0])[place[1]]) for place, end in ends.items()}
-            for record in records:
-                if since is not None:
-                    yield record
-                    continue
-                newest.pop((record.topic, record.key), None)
-                newest[record.topic, record.key] = record
-        reached.update(reader.positions())
-    finally:
-        reader.close()
-    yield from newest.values()

@@ -7,20 +7,22 @@ It takes the aggregator's identity, so one that is hung or cut off is fenced bef
 import time
 
 from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, NewRecord
+from ..log.table import read_records
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
 from ..words.roster import Decision, Refusal, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
-from .loop import GROUP, IDENTITY, load_roster
+from .loading import GROUP, IDENTITY, load_roster
 
+# What changes the roster alone; the others need the aggregator's positions, or have it forget levels.
 VERBS = (Verb.RULES, Verb.ACTIVATE, Verb.DEACTIVATE, Verb.ALLOW_EMPTY)
-"""What changes the roster alone; the others need the aggregator's positions, or have it forget levels."""
 
-POLL = 0.5  # seconds of one look
+# Seconds of one wait for a sign of life.
+POLL = 0.5
 
 
 def check_silence(log: Log, patience: float) -> None:
-    """Watches for `patience` seconds, by this machine's monotonic clock; raises Refused if an aggregator gives a sign of life."""
+    """Watch for `patience` seconds of the monotonic clock; raise Refused if an aggregator gives a sign of life."""
     reader, end = log.reader({(STATE, 0): log.ends(STATE)[0]}), time.monotonic() + patience
     try:
         while (left := end - time.monotonic()) > 0:
@@ -31,7 +33,7 @@ def check_silence(log: Log, patience: float) -> None:
 
 
 def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
-    """Decides the request and writes the roster, in one transaction; raises Refused, Unavailable.
+    """Decide the request and write the roster, in one transaction; raise Refused, Unavailable.
 
     Requests that wait for the aggregator are refused with it: one that was made before must not come after.
     """
@@ -40,11 +42,9 @@ def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
         raise Refused(f"{request.verb.value}: only an aggregator can do that; --offline is for {verbs}")
     transactor = log.transactor(IDENTITY)
     try:
-        roster, overtaken = (
-            load_roster(log),
-            Refusal(reason=f"request {request.id} was decided offline before it; ask again"),
-        )
-        waiting = [each for each in _waiting(log) if roster.decision(each.id) is None]
+        roster = load_roster(log)
+        overtaken = Refusal(reason=f"request {request.id} was decided offline before it; ask again")
+        waiting = _read_waiting(log, roster)
         if len(waiting) >= rosters.RECENT:
             raise Refused(f"{len(waiting)} requests wait for the aggregator; start it")
         decided = rosters.decide(roster, request, positions={}, now=request.time)
@@ -59,18 +59,16 @@ def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
     return decided.recent[-1], decided
 
 
-def _waiting(log: Log) -> list[RosterRequest]:
-    """The requests that no aggregator has read; what is none it sets aside itself."""
-    end, beginning = log.ends(ROSTER_REQUESTS)[0], log.beginnings(ROSTER_REQUESTS)[0]
-    place, found = (ROSTER_REQUESTS, 0), []
-    reader = log.reader({place: min(end, max(beginning, log.stored(GROUP, ROSTER_REQUESTS).get(0, 0)))})
-    try:
-        while reader.positions()[place] < end:
-            for record in reader.poll(1.0):
-                try:
-                    found.append(from_json(RosterRequest, record.value or b""))
-                except MalformedEvent:
-                    continue
-    finally:
-        reader.close()
+def _read_waiting(log: Log, roster: Roster) -> list[RosterRequest]:
+    """Read the requests without a decision that no aggregator has read; one that cannot be read is left to the aggregator."""
+    [end], [beginning] = log.ends(ROSTER_REQUESTS).values(), log.beginnings(ROSTER_REQUESTS).values()
+    start = min(end, max(beginning, log.stored(GROUP, ROSTER_REQUESTS).get(0, 0)))
+    found = []
+    for record in read_records(log, {(ROSTER_REQUESTS, 0): start}):
+        try:
+            request = from_json(RosterRequest, record.value or b"")
+        except MalformedEvent:
+            continue
+        if roster.decision(request.id) is None:
+            found.append(request)
     return found

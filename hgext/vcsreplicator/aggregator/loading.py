@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the aggregator reads at its start: roster, state and pending, and from notices what `state` lost.
+
+The levels in `acks` are read by the session, which also reads again what of `events` was never taken.
+"""
+
+import threading
+from collections.abc import Iterator
+
+import structlog
+
+from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Record
+from ..log.table import Table, read_records, read_table
+from ..words import roster as rosters
+from ..words.errors import BadConfig, MalformedEvent
+from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
+from ..words.roster import Roster
+from ..words.shape import from_json
+from .aggregation import Aggregation
+from .poison import Poison
+
+GROUP = IDENTITY = "aggregator"
+TopicPartition = tuple[str, int]
+
+logger = structlog.get_logger()
+
+
+def read_state(log: Log, stop: threading.Event) -> Table:
+    """Read `state` before this aggregator fences another; raise BadConfig if one of a newer release wrote it."""
+    state = read_table(log, STATE, stop=stop)
+    newest = _read_beat(state)
+    if newest is not None and newest.format > AGGREGATOR_FORMAT:
+        raise BadConfig(
+            f"topic {STATE}: written by an aggregator of a newer release (format {newest.format}, this one knows "
+            f"{AGGREGATOR_FORMAT}); upgrade this one"
+        )
+    return state
+
+
+def load(
+    log: Log, *, limit: int, poison: Poison | None, stop: threading.Event, state: Table | None = None
+) -> Aggregation:
+    """Load everything the log knows but for the levels; what was read of `state` before is not read again."""
+    positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
+    beginnings, ends = log.beginnings(EVENTS), log.ends(EVENTS)
+    whole = {partition: ends[partition] for partition, at in beginnings.items() if positions[EVENTS, partition] <= at}
+    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison, whole=whole)
+    state = read_table(log, STATE, stop=stop) if state is None else _read_rest(log, state, stop)
+    for record in (*state.records.values(), *read_table(log, PENDING, stop=stop).records.values()):
+        _load_record(core, record)
+    _recover_state(core, log, stop, state)
+    return core
+
+
+def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
+    """Load the newest roster; raise BadConfig if it cannot be read."""
+    value = read_table(log, ROSTER, stop=stop).value(ROSTER, rosters.KEY)
+    if value is None:
+        return Roster()
+    try:
+        return from_json(Roster, value)
+    except MalformedEvent as error:
+        raise BadConfig(f"topic {ROSTER}: {error}; was it written by a newer version?") from error
+
+
+def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
+    """Read what was written to a topic since it was read."""
+    newest = dict(table.records)
+    for record in read_records(log, table.positions, stop=stop):
+        if record.key is not None:
+            newest[record.topic, record.key] = record
+    return Table(records=newest, positions=table.positions)
+
+
+def _read_beat(state: Table) -> AggregatorBeat | None:
+    """Return the aggregator's last sign of life; None if there is none that can be read."""
+    value = state.value(STATE, IDENTITY)
+    if value is None:
+        return None
+    try:
+        return from_json(AggregatorBeat, value)
+    except MalformedEvent as error:
+        logger.error("stored record cannot be read", topic=STATE, key=IDENTITY, reason=str(error))
+        return None
+
+
+def _recover_state(core: Aggregation, log: Log, stop: threading.Event, state: Table) -> None:
+    """Take from notices what `state` lost, all of it or its newest records."""
+    beat = _read_beat(state)
+    if (STATE, IDENTITY) not in state.records and any(log.stored(GROUP, EVENTS).values()):
+        logger.error("topic state was lost: its repositories are taken from notices")
+        _recover(core, _read_notices(log, stop, since=0))
+    elif beat is not None and beat.notices is not None:
+        older = _recover(core, _read_notices(log, stop, since=beat.notices))
+        if older:
+            logger.error("topic state went back: its repositories are taken from notices", repositories=older)
+
+
+def _recover(core: Aggregation, notices: Iterator[Notice]) -> int:
+    """Take the repositories whose state is lost or older than a notice; return how many those are."""
+    return len({notice.event.repository for notice in notices if notice.replay is None and core.recover(notice)})
+
+
+def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[Notice]:
+    """Read the notices from this offset on, the oldest first."""
+    [beginning], [end] = log.beginnings(NOTICES).values(), log.ends(NOTICES).values()
+    for record in read_records(log, {(NOTICES, 0): min(max(since, beginning), end)}, stop=stop):
+        try:
+            yield from_json(Notice, record.value or b"")
+        except MalformedEvent as error:
+            logger.error("notice cannot be read", offset=record.offset, reason=str(error))
+
+
+def _find_recorded(log: Log) -> dict[TopicPartition, int]:
+    """Find up to where unreadable levels are recorded; nothing of it counts if the log ends before."""
+    ends = log.ends(ACKS)
+    return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
+
+
+def _find_start(log: Log, topic: str) -> dict[TopicPartition, int]:
+    """Find the stored positions; where there is none, or the log no longer reaches back, its beginning.
+
+    A log that lost its newest records ends before the stored position. Its events are read again, of which most are repeats;
+    its requests are not, because old ones would be decided anew.
+    """
+    stored, ends, start = log.stored(GROUP, topic), log.ends(topic), {}
+    for partition, beginning in log.beginnings(topic).items():
+        start[topic, partition] = max(stored.get(partition, beginning), beginning)
+        if start[topic, partition] > ends[partition]:
+            logger.error(
+                "log lost records", topic=topic, partition=partition, count=stored[partition] - ends[partition]
+            )
+            start[topic, partition] = ends[partition] if topic == ROSTER_REQUESTS else beginning
+        if partition in stored and stored[partition] < beginning:
+            logger.error(
+                "records expired unread", topic=topic, partition=partition, count=beginning - stored[partition]
+            )
+    return start
+
+
+def _load_record(core: Aggregation, record: Record) -> None:
+    if record.value is None or record.key is None or record.key == IDENTITY:
+        return
+    try:
+        if record.topic == STATE:
+            core.load_state(from_json(RepositoryState, record.value))
+        else:
+            core.load_pending(record.key, record.value)
+    except (MalformedEvent, ValueError) as error:
+        logger.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))

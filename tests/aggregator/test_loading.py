@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a start reads, and what an idle aggregator asks the log for, on a log in memory."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client import REGISTRY
+
+from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
+from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregating import ask, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog, MemoryReader
+from testing.clock import HandClock
+
+SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
+
+
+class CountingLog(MemoryLog):
+    """Counts which topics are read from their beginning, and how often the end of each is asked for."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(clock)
+        self.whole: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        self.whole.update(topic for (topic, _), at in positions.items() if at == 0)
+        return super().reader(positions)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        self.asked[topic] += 1
+        return super().ends(topic)
+
+
+@pytest.fixture
+def log() -> CountingLog:
+    log = CountingLog(HandClock())
+    log.create(topics(partitions=1))
+    ask(log, Verb.ADD, "alpha")
+    return log
+
+
+def open_session(log: CountingLog) -> Session:
+    return Session(SETTINGS, log, log.transactor(GROUP), log._clock)
+
+
+def step(session: Session, clock: HandClock, times: int = 1) -> None:
+    for _ in range(times):
+        session.step(0.0)
+        clock.advance(SETTINGS.beat)
+
+
+def test_a_start_reads_the_whole_state_once_and_what_came_while_it_fenced_the_older_one(log: CountingLog) -> None:
+    clock, chain, stop = log._clock, Chain("x"), threading.Event()
+    assert isinstance(clock, HandClock)
+    older = open_session(log)
+    step(older, clock)
+    log.whole.clear()
+    transactor = log.transactor
+    seen = []
+
+    def fence(identity: str) -> object:
+        send(log, chain.take(2))
+        older.step(0.0)
+        older.commit()
+        return transactor(identity)
+
+    log.transactor = fence  # type: ignore[method-assign, assignment]
+
+    def ready() -> None:
+        seen.append(log.whole[STATE])
+        stop.set()
+
+    run(SETTINGS, log, stop=stop, ready=ready, clock=clock)
+    assert seen == [1]
+    log.transactor = transactor  # type: ignore[method-assign]
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 2)))])
+    session = open_session(log)
+    step(session, clock)
+    assert len(log.records(NOTICES)) == 2
+
+
+def test_an_aggregator_of_an_older_release_refuses_to_start_and_fences_none(log: CountingLog) -> None:
+    beat = AggregatorBeat(time=1.0, roster=1, held=0, format=AGGREGATOR_FORMAT + 1)
+    log.append([NewRecord(topic=STATE, key=GROUP, value=to_json(beat))])
+    newer = log.transactor(GROUP)
+    with pytest.raises(BadConfig, match="upgrade this one"):
+        run(SETTINGS, log, stop=threading.Event(), ready=lambda: None, clock=log._clock)
+    newer.commit([])
+
+
+def test_an_idle_aggregator_asks_at_each_sign_of_life_for_the_end_of_state_alone(log: CountingLog) -> None:
+    clock = log._clock
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    step(session, clock, 2)
+    log.asked.clear()
+    step(session, clock, 10)
+    assert log.asked == {STATE: 10}
+
+
+def test_signs_of_life_name_the_end_of_notices_also_after_a_notice(log: CountingLog) -> None:
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    step(session, clock, 2)
+    send(log, chain.take(3))
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 3)))])
+    step(session, clock, 3)
+    assert session._notices_end == log.ends(NOTICES)[0] == 3
+
+
+def silent_seconds(mirror: str) -> float | None:
+    return REGISTRY.get_sample_value("vcsreplicator_aggregator_mirror_silent_seconds", {"mirror": mirror})
+
+
+def test_a_metric_measures_the_silence_of_each_mirror_that_must_give_signs_of_life(log: CountingLog) -> None:
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    step(session, clock, 3)
+    assert silent_seconds("alpha") == 10.0
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=None)])
+    step(session, clock)
+    assert silent_seconds("alpha") == 0.0
+    ask(log, Verb.DEACTIVATE, "alpha")
+    step(session, clock)
+    assert silent_seconds("alpha") is None

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What an operator decides while no aggregator runs, on a log in memory."""
+
+from hgext.vcsreplicator.aggregator.loading import load_roster
+from hgext.vcsreplicator.aggregator.offline_roster import decide_offline
+from hgext.vcsreplicator.log import ROSTER_REQUESTS, NewRecord, topics
+from hgext.vcsreplicator.words.roster import RosterRequest, Verb
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.memorylog import MemoryLog
+
+
+def allow_empty(identifier: str) -> RosterRequest:
+    return RosterRequest(id=identifier, verb=Verb.ALLOW_EMPTY, mirror=None, who="dana", time=1.0, reason="", allow=True)
+
+
+def test_a_request_that_was_refused_offline_before_is_not_refused_again() -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    waiting = allow_empty("waiting")
+    log.append([NewRecord(topic=ROSTER_REQUESTS, key=waiting.id, value=to_json(waiting))])
+    for identifier in ("first", "second"):
+        decide_offline(log, allow_empty(identifier))
+    decided = load_roster(log).recent
+    assert [(each.request.id, each.refusal is None) for each in decided] == [
+        ("waiting", False),
+        ("first", True),
+        ("second", True),
+    ]
