@@ -108,8 +108,12 @@ def traces_of_tests() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_lines_of_services() -> None:
-    """Go to the process' standard error, never into what a command prints, whatever the test before configured."""
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.__stderr__))
+    """Go to the process' standard error, never into what a command prints; with plain tracebacks, which take no time."""
+    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, renderer],
+        logger_factory=lambda *_: structlog.PrintLogger(sys.__stderr__),
+    )
 
 
 @pytest.fixture(scope="session")

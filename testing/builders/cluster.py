@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from hgext.vcsreplicator.demo.supervisor import leashed
 from testing.builders.developer import Developer
+from testing.warm import warm_starts
 
 START_TIMEOUT = 60.0
 
@@ -187,7 +188,8 @@ class Cluster:
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`vcsreplicator ARGUMENTS --config …`."""
         words = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", *arguments, "--config", str(self.config)]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+        with warm_starts():
+            return subprocess.run(words, capture_output=True, text=True, check=False)
 
     def lines(self) -> list[dict[str, Any]]:
         """What the JSON-lines destination wrote so far."""
@@ -202,7 +204,7 @@ class Cluster:
         Path(where).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener.bind(where)
-        with open(self.folder / "output" / f"{role}.log", "ab") as output:
+        with open(self.folder / "output" / f"{role}.log", "ab") as output, warm_starts():
             self._processes[role] = subprocess.Popen(
                 leashed(service["argv"]),
                 env={**service["env"], "NOTIFY_SOCKET": where},

@@ -36,6 +36,7 @@ from hgext.vcsreplicator.mirror.task import FoundRepository
 from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.author import Author
+from testing.warm import STEM, warm_starts
 from testing.warm_hg import shared_hg
 
 PATIENCE = float(os.environ.get("VCSREPLICATOR_TEST_PATIENCE", "60"))
@@ -110,7 +111,7 @@ class Bench:
                 str(port),
                 *guard,
             ]
-        with (self.folder / "web.log").open("wb") as output:
+        with (self.folder / "web.log").open("wb") as output, warm_starts():
             self._web = subprocess.Popen(
                 program,
                 env={**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"},
@@ -166,15 +167,16 @@ class Bench:
                 ready.set()
 
         thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            assert ready.wait(PATIENCE)
-            if failed:
-                raise failed[0]
-            yield
-        finally:
-            stop.set()
-            thread.join(PATIENCE)
+        with warm_starts():
+            thread.start()
+            try:
+                assert ready.wait(PATIENCE)
+                if failed:
+                    raise failed[0]
+                yield
+            finally:
+                stop.set()
+                thread.join(PATIENCE)
         if failed:
             raise failed[0]
 
@@ -315,7 +317,7 @@ class MirrorProcess:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
             listener.bind(address)
             listener.settimeout(PATIENCE)
-            with (bench.folder / "mirror.log").open("ab") as output:
+            with (bench.folder / "mirror.log").open("ab") as output, warm_starts():
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "mirror", NAME, "--config", str(config)],
                     env={**os.environ, "NOTIFY_SOCKET": address, **self.environment},
@@ -329,10 +331,8 @@ class MirrorProcess:
     def workers(self) -> list[int]:
         """The ids of its worker processes."""
         assert self._process is not None
-        return [
-            int(word)
-            for word in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        ]
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return [int(child) for child in children if Path(f"/proc/{child}/comm").read_text().strip() != STEM]
 
     def kill(self) -> None:
         """SIGKILL to the supervisor; its workers end by themselves."""

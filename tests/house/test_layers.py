@@ -6,6 +6,7 @@ Modules beside the rooms have a place too. A module without a place fails.
 """
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -56,10 +57,16 @@ def module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
+def nodes(source: str) -> list[ast.stmt | ast.ClassDef]:
+    """All statements of a source that import or define a class, at whatever depth."""
+    return [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom | ast.ClassDef)]
+
+
 def imported(source: str, module: str, *, package: bool) -> Iterator[tuple[int, str]]:
     """Line and absolute name of everything that a module imports, at whatever depth."""
     parents = module.split(".") if package else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -189,7 +196,7 @@ def test_rooms_stay_small() -> None:
 def test_no_two_classes_have_one_name() -> None:
     owners: dict[str, list[str]] = {}
     for file in modules():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file.read_text()):
             if isinstance(node, ast.ClassDef):
                 owners.setdefault(node.name, []).append(module_name(file))
     assert {name: rooms for name, rooms in owners.items() if len(rooms) > 1} == {}
