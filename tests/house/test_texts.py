@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What every file says: its licence and promise, nothing of the machine it was written on, and only commands that exist."""
 
-import ast
 import re
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ LICENCE = "SPDX-License-Identifier: GPL-2.0-or-later"
 FORBIDDEN = re.compile(
     "|".join(["/wo" + "rk/", "/ho" + "me/", "pypi" + r"\.org", "python" + r"hosted", r"repo1?\.mav" + "en"])
 )
+# Comments, then a text: parsing every file would take a second.
+DOCSTRING = re.compile(r'(?:#.*\n|\s)*r?"""\S')
 VAGUE = {"util", "utils", "common", "helper", "helpers", "manager", "misc"}
 SET_ASIDE = re.compile(
     r"\b(pytest\.(mark\.)?(skip|skipif|xfail|importorskip)|unittest\.skip)\b|^#require", re.MULTILINE
@@ -36,7 +37,7 @@ def test_every_source_file_names_its_licence() -> None:
 
 
 def test_every_module_says_what_it_promises() -> None:
-    assert not [name for name, text in files("*.py") if not ast.get_docstring(ast.parse(text))]
+    assert not [name for name, text in files("*.py") if not DOCSTRING.match(text)]
 
 
 def test_no_module_has_a_vague_name() -> None:
@@ -80,6 +81,7 @@ def test_the_documents_name_only_verbs_that_exist() -> None:
 
 
 def test_the_checks_of_texts_can_fail() -> None:
+    assert not DOCSTRING.match("# SPDX\nimport os\n")
     assert FORBIDDEN.search("see /wo" + "rk/main")
     assert SET_ASIDE.search("@pytest.mark.sk" + "ip")
     assert code_of("run `make demo`, not make believe") == "`make demo`"

@@ -142,6 +142,7 @@ def test_an_environment_variable_points_to_a_service_that_runs(monkeypatch: pyte
         assert kafka.bootstrap == "kafka.example:9092"
 
 
+@pytest.mark.processes
 def test_workers_of_one_run_share_one_service_that_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VCSREPLICATOR_TEST_AWS", raising=False)
 
@@ -157,6 +158,7 @@ def test_workers_of_one_run_share_one_service_that_ends_with_the_run(monkeypatch
         socket.create_connection(address, 10)
 
 
+@pytest.mark.processes
 def test_a_worker_hears_why_a_service_of_its_run_does_not_start() -> None:
     class Broken(Aws):
         def command(self) -> list[str]:

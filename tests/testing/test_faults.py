@@ -10,6 +10,8 @@ import pytest
 
 from testing.faults import PythonSteps, SystemCalls, first_visits
 
+pytestmark = pytest.mark.processes
+
 KILLED = -9
 WRITER = """
 import sys
