@@ -91,7 +91,7 @@ def test_events_are_read_again_to_the_end_of_a_log_that_loses_records_meanwhile(
             session.step(0.0)
         session._read_again(set())
         assert log.topic is None
-        assert not session._again
+        assert not session._rereading
         assert session.core.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
 
 
@@ -122,12 +122,12 @@ def test_what_is_read_again_holds_up_neither_other_partitions_nor_the_sign_of_li
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         send(log, [*skipped.take(2), *other.take(2)])
         session.step(0.0)
-        assert 0 in session._again
+        assert 0 in session._rereading
         ack(log, skipped, other)
         session.step(0.0)
         session.step(0.0)
         assert noticed(log, other) == [1, 2]
-        assert 0 in session._again
+        assert 0 in session._rereading
         beats = [record.offset for record in log.records(STATE) if record.key == GROUP]
         clock.advance(5.0)
         session.step(0.0)

@@ -34,7 +34,9 @@ from ..words.levels import Ack, Beat, MirrorProof, Notice, RepositoryState
 from ..words.roster import Mirror, Roster, RosterRequest
 from ..words.streams import streams
 from .arrival import TAKEN, Arrival, adopts, follow, forked, is_older, judge, recovered
+from .forks import Forks, describe_fork
 from .joining import Joining
+from .newer import NewerEvents
 from .outgoing import MESSAGE_BYTES, Outgoing, OutputBatch
 from .poison import Poison, blaming, place_of
 from .repository import HeldEvent, Repository, Standing
@@ -88,10 +90,8 @@ class Aggregation:
         self._line: dict[str, Repository] = {}
         self.succession = Succession(self.repositories)
         self._successors: dict[str, Repository] = {}
-        self._stored_newer: list[Record] = []
-        self._kept: set[tuple[str, int, int]] = set()
-        self._unsettled: dict[str, Record] = {}
-        self._foreign: set[tuple[str, str]] = set()
+        self._newer = NewerEvents()
+        self._forks = Forks()
         self._joining = Joining()
         self._is_loaded = False
         self._output = Outgoing(passed=dict(positions))
@@ -108,8 +108,7 @@ class Aggregation:
         repository, _, place = key.partition("/")
         partition, newer, offset = place.rpartition(":")
         if newer:
-            self._stored_newer.append(_kept(repository, int(partition), int(offset), value))
-            self._kept.add((repository, int(partition), int(offset)))
+            self._newer.load(repository, int(partition), int(offset), value)
             return
         found = self._repository(repository)
         found.add(HeldEvent.stored(int(place), value))
@@ -120,14 +119,14 @@ class Aggregation:
         for repository in self.repositories.values():
             broken = self.poison.repositories.get(repository.id)
             if broken is not None:
-                text = f"{_path(repository)}: stands still: {broken.reason}"
+                text = f"{repository.path}: stands still: {broken.reason}"
                 self._output.fail(repository.id, text, broken.traceback, now)
                 continue
             with blaming(repository.id):
                 repository.loaded()
                 if repository.state is not None:
                     self.succession.note(repository.state)
-        self._stored_newer.sort(key=lambda record: record.offset, reverse=True)
+        self._newer.sort()
         self._is_loaded = True
         self._joining.survey(self.roster, self.repositories)
 
@@ -150,17 +149,17 @@ class Aggregation:
 
         Unfinished: call it again once the batch is written. Missing: once the partition `kept_in` is read again.
         """
-        while self._stored_newer:
-            outcome = RecordOutcome.UNFINISHED if self.full else self._take_newer(self._stored_newer[-1], now)
+        while (record := self._newer.next) is not None:
+            outcome = RecordOutcome.UNFINISHED if self.full else self._take_newer(record, now)
             if outcome in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
                 return outcome
-            self._stored_newer.pop()
+            self._newer.pass_next()
         return RecordOutcome.TAKEN
 
     @property
-    def kept_in(self) -> int:
-        """The partition of what `take_kept` takes next."""
-        return self._stored_newer[-1].partition
+    def kept_in(self) -> int | None:
+        """The partition of what `take_kept` takes next; None if nothing is left."""
+        return self._newer.next.partition if self._newer.next else None
 
     def begin_again(self, partition: int, end: int) -> None:
         """Reads the partition, which ends at `end`, from its beginning up to its position by `passed`.
@@ -171,10 +170,8 @@ class Aggregation:
 
     def end_again(self, partition: int, now: float) -> None:
         """All of the partition up to its position was read again."""
-        for name, record in list(self._unsettled.items()):
-            if record.partition == partition:
-                del self._unsettled[name]
-                self._fork(self.repositories[name], wire.decode(record.value or b"").event, record, now)
+        for name, record in self._forks.take(partition):
+            self._fork(self.repositories[name], wire.decode(record.value or b"").event, record, now)
 
     # Input
 
@@ -185,14 +182,14 @@ class Aggregation:
     def _event(self, record: Record, now: float) -> RecordOutcome:
         repository = self.repositories.get(record.key or "")
         if repository is not None and repository.newer:
-            self._keep(repository, record)
+            self._newer.keep(repository, record, self._output)
             return RecordOutcome.HELD
         try:
             return self._read(record, now)
         except UnknownEvent as error:
             if not is_identifier(record.key or ""):
                 return self._refuse(record, error, now)
-            self._keep(self._repository(record.key or ""), record)
+            self._newer.keep(self._repository(record.key or ""), record, self._output)
             return RecordOutcome.UNKNOWN
         except Rejected as error:
             return self._refuse(record, error, now)
@@ -204,13 +201,13 @@ class Aggregation:
         """
         repository = self.repositories.get(record.key or "")
         if repository is not None and repository.is_behind_newer(record):
-            self._keep(repository, record, is_again=True)
+            self._newer.keep(repository, record, self._output, is_again=True)
             return RecordOutcome.HELD
         try:
             return self._guarded(self._read_again, record, now)
         except UnknownEvent:
             if is_identifier(record.key or ""):
-                self._keep(self._repository(record.key or ""), record, is_again=True)
+                self._newer.keep(self._repository(record.key or ""), record, self._output, is_again=True)
             return RecordOutcome.UNKNOWN
         except Rejected:
             return RecordOutcome.REJECTED
@@ -225,54 +222,25 @@ class Aggregation:
         lost = repository.pass_lost()
         if not lost:
             return
-        text = f"{_path(repository)}: {lost} events without notice are gone from pending and from events; they get none"
+        text = f"{repository.path}: {lost} events without notice are gone from pending and from events; they get none"
         self._output.fail(name, text, None, now)
         self._output.dirty[name] = self._touched[name] = repository
         self.lost[name] = self.lost.get(name, 0) + lost
 
-    def ahead(self) -> dict[tuple[str, str], int]:
-        """The levels of gating mirrors at events that are not known: (mirror, repository) → sequence."""
-        found = {}
-        for name, repository in self.repositories.items():
-            for mirror in repository.acks:
-                if repository.standing(mirror) is Standing.AHEAD and self._may_gate(mirror, repository):
-                    found[mirror, name] = repository.acks[mirror].applied
-        return found
-
-    def is_ahead(self, mirror: str, name: str, applied: int) -> bool:
-        """Whether event `applied` of the repository, which the mirror says to have, is still not known."""
-        repository = self.repositories[name]
-        return repository.standing(mirror) is Standing.AHEAD and applied > _last(repository)
-
-    def missing(self, levels: Mapping[tuple[str, str], int]) -> dict[str, int]:
-        """How many events of each repository the log lacks, by those of these levels that are still ahead of it."""
-        found: dict[str, int] = {}
-        for (mirror, name), applied in levels.items():
-            if name in self.repositories and self.is_ahead(mirror, name, applied):
-                found[name] = max(found.get(name, 0), applied - _last(self.repositories[name]))
-        return found
-
     def path(self, name: str) -> str:
         """The path of a repository, its id if none is known."""
-        return _path(self.repositories[name]) if name in self.repositories else name
+        return self.repositories[name].path if name in self.repositories else name
 
     def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
-        """Sets a level aside of which the whole log knows no event."""
+        """Set a level aside of which the whole log knows no event."""
         repository = self.repositories[name]
         text = (
-            f"{_path(repository)}: {mirror} says that it has applied event {applied}, which is not in the log; "
+            f"{repository.path}: {mirror} says that it has applied event {applied}, which is not in the log; "
             "its level counts for nothing until the log has that event"
         )
         self._output.error(
             f"{mirror}/{name}", text, ACKS, 0, 0, shape.to_json(repository.acks[mirror]), now, repository=name
         )
-
-    def _may_gate(self, name: str, repository: Repository) -> bool:
-        """Whether notices of the repository wait for this mirror; if its path is not known, whether they could."""
-        if repository.state is not None:
-            return any(mirror.name == name for mirror in repository.gating(self.roster))
-        mirror = self.roster.mirror(name)
-        return mirror is not None and mirror.gates(repository.id, None)
 
     def ack(self, record: Record, now: float) -> RecordOutcome:
         """Takes a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
@@ -439,60 +407,48 @@ class Aggregation:
         self._output.reject(record, str(error), now)
         return RecordOutcome.REJECTED
 
-    def _keep(self, repository: Repository, record: Record, *, is_again: bool = False) -> None:
-        """For whoever understands it; those behind it wait as well, because their order and their chain depend on it.
-
-        Met again, it is stored already; but a log that lost records has others at the same places.
-        """
-        place = (repository.id, record.partition, record.offset)
-        repository.hold_newer(record)
-        if not is_again or place not in self._kept:
-            self._kept.add(place)
-            self._output.keep(record)
-
     def _take_newer(self, record: Record, now: float) -> RecordOutcome:
         """What an older aggregator kept; it stays there if it is still not understood, or stands behind one that is not."""
         repository = self._repository(record.key or "")
         if repository.newer:
-            self._keep(repository, record, is_again=True)
+            self._newer.keep(repository, record, self._output, is_again=True)
             return RecordOutcome.HELD
         try:
             outcome = self._guarded(self._read, record, now)
         except UnknownEvent:
-            self._keep(repository, record, is_again=True)
+            self._newer.keep(repository, record, self._output, is_again=True)
             return RecordOutcome.UNKNOWN
         except Rejected as error:
             outcome = self._refuse(record, error, now)
         if outcome not in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
-            self._kept.discard((repository.id, record.partition, record.offset))
-            self._output.give_up(record)
+            self._newer.give_up(record, self._output)
         return outcome
 
     def _arrive(self, event: Event, record: Record, now: float, *, is_again: bool) -> RecordOutcome:
         if record.key != event.repository:
             raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
         repository = self._repository(event.repository)
-        is_unsettled = repository.id in self._unsettled
+        is_unsettled = self._forks.is_unsettled(repository.id)
         arrival = judge(repository.state, event, repository.known, is_forked=is_unsettled)
         if is_unsettled and adopts(repository.state, event, arrival):
-            del self._unsettled[repository.id]
+            self._forks.settle(repository.id)
         if arrival is Arrival.REPEAT:
             return self._fill(repository, event, record, now) if repository.lacks(event) else RecordOutcome.REPEAT
         if self._may_lack(repository, event, arrival) and not self._is_read_whole(record):
             return RecordOutcome.READ_AGAIN
         if arrival not in TAKEN:
-            self._foreign.add((repository.id, event.incarnation))
+            self._forks.refuse(event)
             if is_again:
-                self._unsettled[repository.id] = record
+                self._forks.wait(repository.id, record)
             else:
                 self._fork(repository, event, record, now)
             return RecordOutcome.REJECTED
         if arrival is Arrival.GAP:
-            text = f"{event.path}: events before {event.seq} are missing in the log, the last was {_last(repository)}"
+            text = f"{event.path}: events before {event.seq} are missing in the log, the last was {repository.last}"
             if repository.state is None:
                 text += "; nothing else is known of it, so the chains of its streams begin anew"
             self._output.reject(record, text, now, repository=repository.id)
-            self.lost[repository.id] = self.lost.get(repository.id, 0) + event.seq - _last(repository) - 1
+            self.lost[repository.id] = self.lost.get(repository.id, 0) + event.seq - repository.last - 1
         if arrival is Arrival.ADOPTED and not self._retire(repository, event, now):
             return RecordOutcome.UNFINISHED
         repository.state = follow(repository.state, event, arrival, self.roster.version)
@@ -510,13 +466,12 @@ class Aggregation:
         if arrival is not Arrival.FORK:
             return arrival is Arrival.GAP
         assert repository.state is not None
-        pair = repository.id, event.incarnation
-        return event.incarnation != repository.state.incarnation and pair not in self._foreign
+        return self._forks.may_lack_adoption(repository.state, event)
 
     def _is_read_whole(self, record: Record) -> bool:
         """Whether the partition was read from its beginning when it had this record already, or a stored one is taken."""
         end = self.whole.get(record.partition)
-        return end is not None and (record.offset < end or bool(self._stored_newer))
+        return end is not None and (record.offset < end or self._newer.next is not None)
 
     def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         """Marks the repository; recorded before, it is not again."""
@@ -525,7 +480,7 @@ class Aggregation:
             return
         repository.state = forked(repository.state, event)
         self._output.dirty[repository.id] = repository
-        self._output.reject(record, _fork_text(event, repository.state), now, repository=repository.id)
+        self._output.reject(record, describe_fork(event, repository.state), now, repository=repository.id)
 
     def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
         """An event that waits for its notice, but was lost from `pending`, is there again."""
@@ -661,28 +616,8 @@ class Aggregation:
         return True
 
 
-def _kept(repository: str, partition: int, offset: int, value: bytes) -> Record:
-    """The record of `events` as `pending` keeps it."""
-    return Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
-
-
 def _foreign(repository: Repository, ack: Ack) -> str:
     return (
-        f"{_path(repository)}: {ack.mirror} says that it has applied event {ack.applied} ({ack.event[:40]}), which is another "
+        f"{repository.path}: {ack.mirror} says that it has applied event {ack.applied} ({ack.event[:40]}), which is another "
         "one in the log, or has another digest: this level counts for nothing"
-    )
-
-
-def _path(repository: Repository) -> str:
-    return repository.state.path if repository.state else repository.id
-
-
-def _last(repository: Repository) -> int:
-    return repository.state.seq if repository.state else 0
-
-
-def _fork_text(event: Event, state: RepositoryState) -> str:
-    return (
-        f"{event.path}: event {event.seq} ({event.id}) is a fork: the log continued from {state.seq} ({state.event}); "
-        "find out which history is true, then adopt it"
     )

@@ -41,6 +41,7 @@ from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat
 from ..words.retry import RECONNECT
 from ..words.shape import to_json, within
 from .aggregation import RecordOutcome
+from .ahead import AheadLevels
 from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, measure_silence, survey
 from .loading import GROUP, IDENTITY, load, read_state
 from .metrics import (
@@ -165,17 +166,15 @@ class Session:
         self._silence = silence or Silence(self._first)
         self._alarms: dict[Alarm, float] = {}
         self._found: tuple[Alarm, ...] = ()
-        self._ahead: dict[tuple[str, str], int] = {}
-        self._doubted: dict[tuple[str, str], int] = {}
-        self._seen: dict[TopicPartition, int] = {}
         self._state_end = self._state_due = self._state_written = 0
         self._notices_end: int | None = None
         self._closing = ExitStack()
         try:
             began = clock.monotonic()
             self.core = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
-            self._again = Rereading(log, self.core, self.commit)
-            self._closing.callback(self._again.close)
+            self._rereading = Rereading(log, self.core, self.commit)
+            self._closing.callback(self._rereading.close)
+            self._ahead = AheadLevels(self.core, log, self._rereading)
             acks = self._load_acks(log)
             self._take_kept()
             self._complete()
@@ -219,9 +218,9 @@ class Session:
         was_waiting = core.waiting
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
-        if self._again:
+        if self._rereading:
             self._go_on_reading_again()
-        self._read(0.0 if core.undecided or self._again else timeout)
+        self._read(0.0 if core.undecided or self._rereading else timeout)
         core.decide(self._clock.now())
         if core.urgent or core.full or core.undecided:
             self.commit()
@@ -231,7 +230,7 @@ class Session:
         if core.waiting and now - self._first >= settings.group_time:
             self.commit()
         if self._beat(now):
-            self._look_ahead()
+            self._ahead.check(self._clock.now())
 
     # Reading again what was passed
 
@@ -248,48 +247,26 @@ class Session:
             RecordOutcome.UNFINISHED,
             RecordOutcome.READ_AGAIN,
         ):
-            if outcome is RecordOutcome.READ_AGAIN:
+            if outcome is RecordOutcome.READ_AGAIN and self.core.kept_in is not None:
                 self._read_again({self.core.kept_in})
             self.commit()
 
     def _read_again(self, partitions: set[int]) -> None:
         """Reads these to the end before anything else happens, which is for the start alone."""
         for partition in sorted(partitions - self.core.whole.keys()):
-            self._again.begin(partition)
-        while self._again:
-            self._again.slice(self._clock.now())
+            self._rereading.begin(partition)
+        while self._rereading:
+            self._rereading.slice(self._clock.now())
             self._beat(self._clock.monotonic())
             if self._stop.is_set():
                 raise ReadStopped
-
-    def _look_ahead(self) -> None:
-        """Whether mirrors have what is not known here, though all that the log had at the last sign of life is read.
-
-        Then events were passed unread, such as by a position that was moved by hand, or a level is invented.
-        """
-        core, now = self.core, self._clock.now()
-        if self._again:
-            return
-        if self._ahead and all(core.positions[place] >= end for place, end in self._seen.items()):
-            proven = {key: at for key, at in self._ahead.items() if core.is_ahead(*key, at)}
-            doubtful = {self._partition(key[1]) for key in proven.keys() - self._doubted.keys()}
-            for partition in sorted(doubtful):
-                if core.whole.get(partition, -1) < self._seen[EVENTS, partition]:
-                    self._again.begin(partition)
-            if self._again:
-                return
-            for (mirror, name), at in proven.items():
-                self._doubted[mirror, name] = at
-                core.doubt(mirror, name, at, now)
-        self._ahead = {key: at for key, at in core.ahead().items() if self._doubted.get(key) != at}
-        self._seen = {(EVENTS, part): end for part, end in self._log.ends(EVENTS).items()} if self._ahead else {}
 
     def _partition(self, repository: str) -> int:
         return partition_of(repository, self._log.partitions(EVENTS))
 
     def _go_on_reading_again(self) -> None:
         """A slice; then what came behind the position meanwhile."""
-        for partition in self._again.slice(self._clock.now()):
+        for partition in self._rereading.slice(self._clock.now()):
             self._take(self._parked.pop(partition, ()))
             assert self._reader is not None
             self._reader.resume([(EVENTS, partition)])
@@ -323,14 +300,14 @@ class Session:
         core, now = self.core, self._clock.now()
         inputs = {EVENTS: core.event, ACKS: core.ack, ROSTER_REQUESTS: core.request}
         for record in records:
-            if record.topic == EVENTS and record.partition in self._again:
+            if record.topic == EVENTS and record.partition in self._rereading:
                 self._park(record)
                 continue
             while (outcome := inputs[record.topic](record, now)) is RecordOutcome.UNFINISHED:
                 self.commit()
                 self._beat(self._clock.monotonic())
             if outcome is RecordOutcome.READ_AGAIN:
-                self._again.begin(record.partition)
+                self._rereading.begin(record.partition)
                 self._park(record)
                 continue
             if record.topic == ACKS:
@@ -383,7 +360,7 @@ class Session:
         for mirror, numbers in waiting.mirrors.items():
             WAITING.labels(mirror=mirror).set(numbers.held)
         self._measure_silence(now)
-        missing = core.missing(self._doubted)
+        missing = self._ahead.count_missing()
         self._found = alarms(core, waiting, self._silence, now, self._settings.silence, missing)
         self._watch(self._found, now)
         return True

@@ -133,6 +133,16 @@ class Repository:
         self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
         self._standings: dict[str, Standing] = {}
 
+    @property
+    def path(self) -> str:
+        """The path that it has now; its id if none is known."""
+        return self.state.path if self.state else self.id
+
+    @property
+    def last(self) -> int:
+        """The sequence of its newest known event."""
+        return self.state.seq if self.state else 0
+
     def add(self, held: HeldEvent) -> None:
         """Takes one more; while loading in any order, later the next in sequence."""
         self.queue.append(held)

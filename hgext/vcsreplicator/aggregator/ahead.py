@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Levels of mirrors at events that the aggregator does not know, though it has read the whole log.
+
+Then events were passed unread, such as by a position that was moved by hand, or the log lost them, or the mirror invented them.
+"""
+
+from ..log import EVENTS, Log, partition_of
+from .aggregation import Aggregation
+from .repository import Repository, Standing
+from .rereading import Rereading
+
+Level = tuple[str, str]
+
+
+class AheadLevels:
+    """Finds these levels, has the partition read again, and sets aside what is still ahead after that; used by one thread."""
+
+    def __init__(self, core: Aggregation, log: Log, rereading: Rereading) -> None:
+        self._core, self._log, self._rereading = core, log, rereading
+        self._seen: dict[Level, int] = {}
+        self._ends: dict[int, int] = {}
+        self._doubted: dict[Level, int] = {}
+
+    def check(self, now: float) -> None:
+        """Decide about what was ahead at the last check, once all that the log had then is read; then look again."""
+        if self._rereading:
+            return
+        if self._seen and all(self._core.positions[EVENTS, partition] >= end for partition, end in self._ends.items()):
+            proven = {level: applied for level, applied in self._seen.items() if self._is_ahead(level, applied)}
+            if self._read_again(proven.keys() - self._doubted.keys()):
+                return
+            for (mirror, repository), applied in proven.items():
+                self._core.doubt(mirror, repository, applied, now)
+            self._doubted.update(proven)
+        self._seen = {level: at for level, at in self._find_ahead().items() if self._doubted.get(level) != at}
+        self._ends = self._log.ends(EVENTS) if self._seen else {}
+
+    def count_missing(self) -> dict[str, int]:
+        """Return how many events of each repository the log lacks, by the doubted levels that are still ahead of it."""
+        found: dict[str, int] = {}
+        for level, applied in self._doubted.items():
+            if self._is_ahead(level, applied):
+                repository = self._core.repositories[level[1]]
+                found[repository.id] = max(found.get(repository.id, 0), applied - repository.last)
+        return found
+
+    def _read_again(self, levels: set[Level]) -> bool:
+        """Begin to read the partitions that were not read since the last check; return whether there are any."""
+        count = self._log.partitions(EVENTS)
+        for partition in sorted({partition_of(repository, count) for _, repository in levels}):
+            if self._core.whole.get(partition, -1) < self._ends[partition]:
+                self._rereading.begin(partition)
+        return bool(self._rereading)
+
+    def _find_ahead(self) -> dict[Level, int]:
+        """Find the levels of gating mirrors at events that are not known."""
+        found = {}
+        for name, repository in self._core.repositories.items():
+            for mirror, ack in repository.acks.items():
+                if repository.standing(mirror) is Standing.AHEAD and self._may_gate(mirror, repository):
+                    found[mirror, name] = ack.applied
+        return found
+
+    def _is_ahead(self, level: Level, applied: int) -> bool:
+        """Whether the event that the mirror says to have is still not known."""
+        repository = self._core.repositories[level[1]]
+        return repository.standing(level[0]) is Standing.AHEAD and applied > repository.last
+
+    def _may_gate(self, name: str, repository: Repository) -> bool:
+        """Whether notices of the repository wait for this mirror; if its path is not known, whether they could."""
+        roster = self._core.roster
+        if repository.state is not None:
+            return any(mirror.name == name for mirror in repository.gating(roster))
+        mirror = roster.mirror(name)
+        return mirror is not None and mirror.gates(repository.id, None)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Events of a newer version, and what follows them in their repository: kept in `pending` as they came. Pure.
+
+Their order and their chain depend on what this aggregator does not understand, so it judges none of them. A newer aggregator takes
+them first when it starts. Their key has a form of its own, `REPOSITORY/PARTITION:OFFSET`.
+"""
+
+from ..log import EVENTS, Record
+from .outgoing import Outgoing
+from .repository import Repository
+
+Place = tuple[str, int, int]
+
+
+class NewerEvents:
+    """What is kept, by repository and place: a log that lost records has others at the same places."""
+
+    def __init__(self) -> None:
+        self._stored: list[Record] = []
+        self._places: set[Place] = set()
+
+    def load(self, repository: str, partition: int, offset: int, value: bytes) -> None:
+        """Take a record of `pending`, in any order."""
+        self._stored.append(
+            Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
+        )
+        self._places.add((repository, partition, offset))
+
+    def sort(self) -> None:
+        """Put what was loaded into the order in which it came; once all of it is there."""
+        self._stored.sort(key=lambda record: record.offset, reverse=True)
+
+    @property
+    def next(self) -> Record | None:
+        """The oldest loaded record that was not taken yet."""
+        return self._stored[-1] if self._stored else None
+
+    def pass_next(self) -> None:
+        """Go on to the one after `next`."""
+        self._stored.pop()
+
+    def keep(self, repository: Repository, record: Record, output: Outgoing, *, is_again: bool = False) -> None:
+        """Keep one more for a newer aggregator; one that is met again is stored already."""
+        place = _find_place(record)
+        repository.hold_newer(record)
+        if not is_again or place not in self._places:
+            self._places.add(place)
+            output.keep(record)
+
+    def give_up(self, record: Record, output: Outgoing) -> None:
+        """Keep the record no longer: it was taken."""
+        self._places.discard(_find_place(record))
+        output.give_up(record)
+
+
+def _find_place(record: Record) -> Place:
+    return record.key or "", record.partition, record.offset
