@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The TOML file of the services: read once, checked completely, errors with an address.
+"""The TOML file of the services: read once, checked, errors with an address.
 
     log = "sqlite:///var/lib/vcsreplicator/log.db"      the log (see docs/log.md)
     blobs = "file:///var/lib/vcsreplicator/blobs"       bundles too large for a record
@@ -39,7 +39,7 @@ SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "listen", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A file that was read; each section is checked when it is asked for, against its settings class."""
+    """A file that was read; a section is checked when it is asked for."""
 
     file: str
     tables: Mapping[str, Any]
@@ -59,9 +59,10 @@ class Config:
         return sorted(self._table((section,)))
 
     def settings(self, kind: type[T], *address: str, **given: object) -> T:
-        """Return the section at `address` as a `kind`; `given` are members for which the file need not have a key.
+        """Return the section at `address` as a `kind`.
 
-        Raises BadConfig naming file and key: section missing, key unknown, missing or of another type.
+        `given` are members that need no key in the file. Raises BadConfig naming file and key: section missing, key unknown,
+        missing or of another type.
         """
         found = self._table(address) if address[0] in self.tables or address[0] not in OPTIONAL else {}
         where = ".".join(address)
@@ -77,7 +78,7 @@ class Config:
             raise BadConfig(f"{self.file}: {_hyphened(str(error))}") from error
 
     def listen(self, role: str) -> tuple[str, int] | None:
-        """Return host and port where the service of this role answers HTTP requests; None if the file names none."""
+        """Return host and port of the service's HTTP server; None if there is none."""
         value = self._table(("listen",)).get(role) if "listen" in self.tables else None
         return None if value is None else address(value, f"{self.file}: listen.{role}")
 
@@ -131,12 +132,12 @@ def address(text: object, where: str) -> tuple[str, int]:
 
 
 def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Spell keys as members are named; the keys of free mappings (folder → prefix and the like) stay."""
+    """Spell keys as members; the keys of free mappings (folder → prefix) stay."""
     return {name.replace("-", "_"): value for name, value in table.items()}
 
 
 def _hyphened(message: str) -> str:
-    """Write the complaint in the words of the file: members are keys, and spelled with hyphens."""
+    """Write the complaint in the words of the file: keys with hyphens."""
     where, colon, rest = message.partition(":")
     rest = rest.replace("unknown member", "unknown key")
     if rest.startswith(" member "):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What people read: every name whole and as it is, whatever a library that colours text would make of it."""
+"""What verbs print: every name complete and unchanged, brackets included."""
 
 import io
 from dataclasses import replace
@@ -107,9 +107,9 @@ def test_an_error_of_another_release_hides_no_others(folder: Path) -> None:
     with open_log(f"sqlite://{folder}/log.db") as log:
         installed(log, "x")
         log.append([NewRecord(topic=ERRORS, key="x", value=b'{"severity": 3}')])
-    told = said(folder, "errors")
-    assert "no x" in told
-    assert "a record that this release does not understand" in told
+    printed = said(folder, "errors")
+    assert "no x" in printed
+    assert "a record that this release does not understand" in printed
 
 
 def test_status_names_a_mirror_that_never_said_how_far_it_is(folder: Path) -> None:
@@ -129,9 +129,9 @@ def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) ->
             put(log, NOTICES, event.repository, Notice(event=event, time=0.0, roster=1, acks=(), previous={}))
         state = follow(follow(None, old.events[0], Arrival.FIRST, 1), new.events[0], Arrival.ADOPTED, 1)
         put(log, STATE, state.repository, replace(state, noticed=1))
-    told = said(folder, "trace", "x", "--event", "1")
-    assert f"id {new.events[0].id}" in told
-    assert "notice written: offset 1," in told
+    printed = said(folder, "trace", "x", "--event", "1")
+    assert f"id {new.events[0].id}" in printed
+    assert "notice written: offset 1," in printed
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`config check` asks Mercurial itself whether it would go on without an extension."""
+"""`config check` runs Mercurial to see if it would continue without an extension."""
 
 import os
 import sys

@@ -84,7 +84,7 @@ class Installation:
 
 @pytest.fixture(autouse=True)
 def quiet_log() -> Iterator[None]:
-    """The aggregator of these tests runs in the process of the verb: what it logs is not the verb's output."""
+    """Keep the log lines of the aggregator, in this process, out of the output."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
@@ -199,10 +199,10 @@ def test_a_request_that_waits_does_not_undo_what_was_decided_offline_after_it(in
     installation.done("deactivate", "alpha", "--yes")  # decided after what waited
     assert "+re:newer" in installation.done("list")
     roster = json.loads(installation.done("list", "--json"))
-    told = [(decision["request"]["verb"], decision.get("refusal")) for decision in roster["recent"]]
-    assert [verb for verb, _ in told] == ["rules", "rules", "deactivate"]
-    assert "was decided offline before it" in told[0][1]
-    assert told[1:] == [("rules", None), ("deactivate", None)]
+    decided = [(decision["request"]["verb"], decision.get("refusal")) for decision in roster["recent"]]
+    assert [verb for verb, _ in decided] == ["rules", "rules", "deactivate"]
+    assert "was decided offline before it" in decided[0][1]
+    assert decided[1:] == [("rules", None), ("deactivate", None)]
 
 
 def test_nothing_is_decided_offline_while_an_aggregator_runs(installation: Installation) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Connections that are named on the command line give away no more than those of a configuration: refused unless they are meant."""
+"""URLs on the command line are checked for exposures like those of the file."""
 
 import tomllib
 from pathlib import Path

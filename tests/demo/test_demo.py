@@ -24,7 +24,7 @@ ROLES = {"relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier", "web-
 
 @contextmanager
 def staying(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A demo that stays, and the file where it tells about itself."""
+    """A demo that stays, and the file that describes it."""
     ready = folder / "ready.json"
     process = subprocess.Popen(
         [*DEMO, "--dir", str(folder), "--stay", "--ready", str(ready)], stdout=subprocess.PIPE, text=True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The whole way of a push, through separate processes, on the embedded log and on real Kafka, RabbitMQ and SNS."""
+"""A push through separate processes, on the embedded log and on real services."""
 
 import json
 import secrets
@@ -27,7 +27,7 @@ def embedded(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def push_interleaved(cluster: Cluster, clones: dict[str, Path], count: int) -> dict[str, list[str]]:
-    """`count` pushes in turn to each repository; repository → the pushed nodes in order."""
+    """Push `count` times to each repository; return the pushed nodes in order."""
     nodes: dict[str, list[str]] = {name: [] for name in clones}
     for number in range(count):
         name = NAMES[number % len(NAMES)]
@@ -39,14 +39,14 @@ def push_interleaved(cluster: Cluster, clones: dict[str, Path], count: int) -> d
 
 
 def heads_by_repository(messages: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Repository → heads told by its changegroup messages, in order, repeats left out."""
-    told: dict[str, list[str]] = {}
+    """Read the heads of each repository from its messages, without repeats."""
+    announced: dict[str, list[str]] = {}
     for message in messages:
         if message["type"] == "changegroup.1":
             data = message["data"]
-            heads = told.setdefault(data["repo_url"].rsplit("/", 1)[-1], [])
+            heads = announced.setdefault(data["repo_url"].rsplit("/", 1)[-1], [])
             heads.extend(head for head in data["heads"] if head not in heads)
-    return told
+    return announced
 
 
 def test_twenty_pushes_to_two_repositories_are_told_in_order_and_once(embedded: Cluster) -> None:

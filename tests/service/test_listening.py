@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The HTTP server of the services against clients that are silent, and against requests that two servers read in two ways."""
+"""The HTTP server against silent clients and ambiguous requests."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ PATIENCE = 30
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A server that answers with the path, the server's name and the length of the body."""
+    """A server that answers with path, server name and length of the body."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         body = environ["wsgi.input"].read()
@@ -38,7 +38,7 @@ def connect(port: int) -> socket.socket:
 
 
 def answers(port: int, request: bytes) -> bytes:
-    """Everything that the server says until it closes the connection or we do, once it has read the request."""
+    """Return all that the server sends until the connection is closed."""
     with connect(port) as client:
         client.sendall(request)
         client.shutdown(socket.SHUT_WR)

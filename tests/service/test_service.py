@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a service ends: its exit code says whether starting it again can help, one line says why it ended."""
+"""How a service ends: an exit code for its unit, and one line with the reason."""
 
 import errno
 import signal

@@ -66,7 +66,7 @@ def _module_of(verb: str) -> str | None:
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(VERSION, prog_name="vcsreplicator")
 def program() -> None:
-    """Replicate Mercurial pushes to mirrors, and announce each when all mirrors serve it."""
+    """Replicate Mercurial pushes, and announce each when all mirrors serve it."""
 
 
 def main() -> None:

@@ -15,7 +15,9 @@ from .options import run_daemon, with_config
 @click.command()
 @with_config
 def command(config: Config) -> None:
-    """Run the aggregator: release what all gating mirrors applied, announce what all of them serve."""
+    """Run the aggregator: release events, and write notices.
+
+    It releases what all gating mirrors have applied, and announces what all of them serve."""
     from ..aggregator import loop
 
     settings = config.settings(loop.AggregatorSettings, "aggregator")
@@ -23,7 +25,7 @@ def command(config: Config) -> None:
 
 
 def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
-    """Make the page /status, the same as `vcsreplicator status --json`, for dashboards."""
+    """Make the page /status, the same as `vcsreplicator status --json`."""
     from ..status import Follower, as_data
 
     lock = threading.Lock()

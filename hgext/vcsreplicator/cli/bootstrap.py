@@ -80,7 +80,9 @@ def command(
 def ask_for_mirror(
     log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wait: float, stop: threading.Event | None = None
 ) -> None:
-    """Ask the aggregator to add a mirror or to let it join; raises Refused if it refuses. Return early if stopped."""
+    """Ask the aggregator to add a mirror or to let it join.
+
+    Raises Refused if it refuses; returns early if `stop` is set."""
     is_new = verb is Verb.ADD
     role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
     request = RosterRequest(
@@ -105,7 +107,7 @@ def ask_for_mirror(
 
 
 class _Display:
-    """A context: bars on a terminal, a line from time to time elsewhere, JSON lines for programs."""
+    """A display: bars on a terminal, lines elsewhere, JSON lines for programs."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

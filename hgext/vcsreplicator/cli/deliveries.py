@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator deliveries`: what happened to each message to each webhook subscription."""
+"""`vcsreplicator deliveries`: the messages to each subscription of webhooks."""
 
 import json
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator demo`: runs a complete installation on this machine, and pushes to it."""
+"""`vcsreplicator demo`: runs a complete installation here, and pushes to it."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ from .options import check_exposures, with_insecure
 def command(
     folder: str | None, insecure: tuple[str, ...], stay: bool, only_prepare: bool, ready: Path | None, **options: Any
 ) -> None:
-    """Start a master, mirrors, relay, aggregator and notifier on this machine, and push to the master.
+    """Start a master, mirrors and all services on this machine, and push.
 
     Prints what happened when, and the last notice. Each service is a process of its own; all are stopped at the end.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator destination`: the state of destinations, and requests to pause, resume and skip; who asked is recorded."""
+"""`vcsreplicator destination`: shows destinations, and asks the notifier for changes."""
 
 import json
 from collections.abc import Mapping

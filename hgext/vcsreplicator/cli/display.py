@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What verbs print for people: names, reasons and notes complete and unchanged, without control characters.
+"""What verbs print for people: complete texts, without control characters.
 
 On a terminal a long cell is folded within its column. Elsewhere each row is one line, for `grep`.
 """
@@ -15,7 +15,7 @@ WIDE = 1_000_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Open standard output or standard error; square brackets and colons in a text are printed as they are."""
+    """Open standard output or error; brackets and colons are printed as they are."""
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_terminal else WIDE
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)

@@ -22,7 +22,7 @@ from .requests import when
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with the bytes in base64.")
 @with_config
 def command(config: Config, last: int, as_json: bool) -> None:
-    """Show the newest rejects: records and messages that can never be applied or delivered."""
+    """Show rejects: records and messages that cannot be applied or delivered."""
     with log_of(config) as log:
         records = _newest(log, last)
     if as_json:
@@ -50,7 +50,7 @@ def _newest(log: Log, count: int) -> list[ErrorRecord]:
 
 
 def _read_error(record: Record, value: bytes) -> ErrorRecord:
-    """Read the record; one of another release is shown with its bytes, and does not hide others."""
+    """Read the record; one of another release is shown with its bytes."""
     try:
         return from_json(ErrorRecord, value)
     except MalformedEvent as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator heal MIRROR`: a heal request of an operator, recorded for the mirror's service on the same machine."""
+"""`vcsreplicator heal MIRROR`: records a heal request for a mirror on this machine."""
 
 import time
 from pathlib import Path

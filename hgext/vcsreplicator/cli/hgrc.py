@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Mercurial part of `config check`: does the `hg` on PATH load the extensions, and abort where it cannot?"""
+"""`config check` for Mercurial: does `hg` load the extensions, or abort?"""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ _TRUE = {"1", "yes", "true", "on", "always"}
 
 
 def check_hgrc(file: str | None) -> None:
-    """Print where the extensions come from; raises BadConfig where Mercurial would continue without one.
+    """Print where `hg` finds the extensions; raises BadConfig if it could miss one.
 
     `file` is an hgrc of a master or a mirror; None means the current HGRCPATH, which may be of neither.
     """
@@ -66,7 +66,7 @@ def _open_repository(where: str, environment: dict[str, str]) -> None:
 
 
 def _hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
-    """Run `hg` outside of any repository and return its lines; raises BadConfig with its message if it fails."""
+    """Run `hg` outside of any repository; raises BadConfig with its message."""
     done = subprocess.run(
         ["hg", *arguments], cwd="/", env=environment, capture_output=True, text=True, errors="replace", check=False
     )

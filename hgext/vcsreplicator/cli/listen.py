@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator listen`: receive messages from an exchange, as a subscriber would."""
+"""`vcsreplicator listen`: receives messages from an exchange."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from .options import check_exposures, with_insecure
 def command(
     url: str, exchange: str, run: str | None, count: int | None, whole: bool, insecure: tuple[str, ...], **options: Any
 ) -> None:
-    """Print each message of EXCHANGE at URL as a line of JSON, or run a command with it.
+    """Print each message of EXCHANGE as a line of JSON, or run a command for it.
 
     URL is amqps://USER@HOST/VHOST, with the password in VCSREPLICATOR_LISTEN_PASSWORD. On this machine amqp:// and a
     password in the URL are allowed too.
@@ -89,7 +89,7 @@ def _split_command(run: str | None) -> list[str]:
 
 
 def _parse_body(text: str) -> Any:
-    """Parse JSON; text that is not JSON stays text, because any client may publish to an exchange."""
+    """Parse JSON; what is not JSON stays text, because any client may publish."""
     try:
         return json.loads(text)
     except ValueError:

@@ -10,7 +10,7 @@ from .options import run_daemon, with_config
 @click.command()
 @with_config
 def command(config: Config) -> None:
-    """Run the notifier: deliver every notice to every destination, each independently."""
+    """Run the notifier: deliver notices to each destination independently."""
     from notifier import publisher, settings
 
     run_daemon(config, "notifier", publisher.run, settings.read(config.tables, config.file))

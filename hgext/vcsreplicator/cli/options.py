@@ -43,7 +43,7 @@ with_yes = click.option("--yes", is_flag=True, help="Do it. Without --yes, only 
 
 
 def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--config FILE`; the verb gets the `Config` that was read as its first argument."""
+    """Add `--config FILE`; the verb gets the `Config` as its first argument."""
 
     @click.option(
         "-c",
@@ -84,7 +84,9 @@ def mirror_settings(config: Config, name: str) -> "MirrorSettings":
 def run_daemon(
     config: Config, role: str, run: Callable[..., None], settings: object, **answers: Callable[[Log], Any]
 ) -> None:
-    """Run a stage as a daemon until a signal stops it, and exit with its code; `answers` make what `serve` takes of the log."""
+    """Run a stage as a daemon until a signal stops it, and exit with its code.
+
+    `answers` are functions of the log that make what `serve` takes as `health` and `pages`."""
     from ..service import configure_logging, serve
 
     configure_logging(role)
@@ -95,7 +97,7 @@ def run_daemon(
 
 
 def with_insecure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--insecure EXPOSURE`, for verbs with URLs on the command line; the verb passes the words to `check_exposures`."""
+    """Add `--insecure EXPOSURE`; the verb passes the words to `check_exposures`."""
     return click.option(
         "--insecure",
         multiple=True,
@@ -105,7 +107,7 @@ def with_insecure(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:
-    """Raise BadConfig for an exposure in one of the URLs (keyed by option name) that `insecure` does not allow."""
+    """Raise BadConfig for an exposure in a URL (by option) that is not allowed."""
     for name, url in urls.items():
         for exposure, found in exposures(url or ""):
             if exposure.value not in insecure:
@@ -113,7 +115,7 @@ def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -
 
 
 def destinations(config: Config) -> list[str] | None:
-    """Return the names of the file's destinations; None if the file has no section [notifier]."""
+    """Return the names of the destinations; None without a section [notifier]."""
     if "notifier" not in config.tables:
         return None
     return [name for name in config.names("notifier") if name != "state"]

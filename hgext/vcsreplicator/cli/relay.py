@@ -10,7 +10,7 @@ from .options import run_daemon, with_config
 @click.command()
 @with_config
 def command(config: Config) -> None:
-    """Run the relay: send the events of the master's repositories to the log, oldest first."""
+    """Run the relay: send events of the master's repositories to the log."""
     from ..relay import daemon
 
     settings = config.settings(daemon.RelaySettings, "relay", blobs=config.blobs)

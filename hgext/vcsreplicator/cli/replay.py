@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator replay`: sends notices of a repository again, to one destination, marked as a replay."""
+"""`vcsreplicator replay`: sends notices of a repository to one destination again."""
 
 import datetime
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the log says now, for verbs that look once, and the repositories that their arguments name."""
+"""The present picture of the log, and the repositories that arguments name."""
 
 from ..log import Log
 from ..status import Follower, Picture
@@ -17,9 +17,10 @@ def read_picture(log: Log) -> Picture:
 
 
 def find_repository(picture: Picture, named: str, *, is_living: bool = False) -> RepositoryState:
-    """Return the repository with this id or path, the newest of those that have had the path.
+    """Find the repository with this id or path.
 
-    One that is not deleted comes first; with `is_living` no other counts. Raises Refused if there is none.
+    Of several that have had the path, it is the newest that is not deleted, or else the newest; with `is_living` deleted ones do
+    not count. Raises Refused if there is none.
     """
     found = [
         state

@@ -43,7 +43,9 @@ def when(time_: float | None) -> str:
 def ask_aggregator(
     log: Log, request: RosterRequest, patience: float, stop: threading.Event | None = None
 ) -> tuple[Decision, Roster]:
-    """Send the request and return the decision; raises Refused without one in time, or if `stop` is set first."""
+    """Send the request and return the decision and the new roster.
+
+    Raises Refused if there is none within `patience` seconds, or when `stop` is set."""
     reader = log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})
     try:
         log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
@@ -62,7 +64,9 @@ def ask_aggregator(
 
 
 def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
-    """Record the request, wait until the notifier has carried it out, and print its answer; raises Refused without one."""
+    """Record the request, wait for the notifier, and print its answer.
+
+    Raises Refused if there is none within `wait` seconds."""
     from notifier.settings import read
     from notifier.state import Kind, StateDatabase
 
@@ -85,9 +89,9 @@ def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[
 
 @contextmanager
 def open_deliveries(config: Config, destination: str | None, *, create: bool = False) -> Iterator[Any]:
-    """Open the table of deliveries of a webhook destination, which needs a name only if there are several.
+    """Open the table of deliveries of a webhook destination.
 
-    A table that does not exist is shown as empty; only `create` makes it.
+    Only if there are several, a name is needed. A table that does not exist is shown as empty; only `create` makes it.
     """
     from notifier.database import NOWHERE
     from notifier.settings import read

@@ -43,7 +43,7 @@ def command() -> None:
 
 
 def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every verb that asks for a change; the verb returns the request."""
+    """Add the options of a verb that asks for a change and returns the request."""
 
     @click.option("--reason", default="", metavar="TEXT", help="Recorded with the decision.")
     @with_wait(default=10.0, help="How long to wait for the decision of the aggregator.")

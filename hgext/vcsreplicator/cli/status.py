@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator status`: the progress of mirrors and destinations, and what an operator must do."""
+"""`vcsreplicator status`: progress, and what an operator must do."""
 
 import json
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator subscription`: the webhooks; changes take effect at once and are recorded."""
+"""`vcsreplicator subscription`: changes webhooks, at once, and records it."""
 
 import json
 import time

@@ -27,7 +27,9 @@ from .repositories import find_repository, read_picture
 @click.option("--event", "seq", type=int, metavar="N", help="Follow the event with this number.  [default: the newest]")
 @with_config
 def command(config: Config, repository: str, push: int | None, seq: int | None) -> None:
-    """Follow one push of REPOSITORY (path or id) through every stage: what has happened, when, and what is missing."""
+    """Follow one push of REPOSITORY (path or id) through every stage.
+
+    Prints what has happened, when, and what is missing."""
     with log_of(config) as log:
         picture = read_picture(log)
         state = find_repository(picture, repository)
@@ -37,7 +39,7 @@ def command(config: Config, repository: str, push: int | None, seq: int | None) 
 
 
 def _find_event(log: Log, state: RepositoryState, push: int | None, seq: int | None) -> tuple[Event, Record]:
-    """Read the newest event that is wanted, at its first appearance; raises Refused if the log does not have it."""
+    """Read the wanted event where it first appears; raises Refused if it is missing."""
     found: tuple[Event, Record] | None = None
     partition = partition_of(state.repository, log.partitions(EVENTS))
     for record in _read_key(log, EVENTS, partition, state.repository):
@@ -68,7 +70,7 @@ def _find_notice(log: Log, state: RepositoryState, event: Event) -> tuple[Notice
 
 
 def _read_key(log: Log, topic: str, partition: int, key: str) -> Iterator[Record]:
-    """Yield every record of this key that has a value, oldest first, up to the present end."""
+    """Yield each record of this key that has a value, up to the present end."""
     records = read_records(log, {(topic, partition): log.beginnings(topic)[partition]})
     return (record for record in records if record.key == key and record.value)
 
@@ -76,7 +78,7 @@ def _read_key(log: Log, topic: str, partition: int, key: str) -> Iterator[Record
 def _steps(
     picture: Picture, state: RepositoryState, event: Event, record: Record, notice: tuple[Notice, Record] | None
 ) -> Iterator[tuple[float | None, str]]:
-    """The steps of the event, with their times; a step that has not happened, or whose time is not known, has None."""
+    """Yield the steps of the event with their times, None where it is not known."""
     yield event.time, "committed on the master"
     yield record.time, f"in the log: {EVENTS}, partition {record.partition}, offset {record.offset}"
     proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator verify`: compares mirrors with the master, once or continuously as a service."""
+"""`vcsreplicator verify`: compares mirrors with the master, once or as a service."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def command(
     patience: float | None,
     as_json: bool,
 ) -> None:
-    """Compare mirrors with the master, each repository at the same event on both sides.
+    """Compare mirrors with the master, each repository at one event.
 
     Without names, every mirror of the configuration whose folder is on this machine. Nothing is locked, and pushes
     continue.

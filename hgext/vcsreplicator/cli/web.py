@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator web`: serves repositories over HTTP by hgweb, without another web server."""
+"""`vcsreplicator web`: serves repositories over HTTP by hgweb."""
 
 import sys
 import threading
@@ -22,9 +22,10 @@ MAX_PUSH = 16 * 1024**3
 @click.option("--role", default="web", help="Name of the service in log lines.")
 @click.option("--threads", default=8, show_default=True, help="Requests answered in parallel.")
 def command(root: str, listen: str, role: str, threads: int) -> None:
-    """Serve the repositories in a folder over HTTP: pages, clone, pull, and push if hgrc allows it.
+    """Serve the repositories in a folder over HTTP.
 
-    HGRCPATH names Mercurial's configuration. With `role = mirror` only released changesets are shown.
+    Clients can see pages, clone, pull, and push if hgrc allows it. HGRCPATH names Mercurial's configuration. With `role =
+    mirror` only released changesets are shown.
     """
     host, port = address(listen, "--listen")
     configure_logging(role)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The files of a local cluster, and the command line and environment of each of its services.
+"""The files of a local cluster, and the commands of its services.
 
 DIR/vcsreplicator.toml      configuration of all services
 DIR/master.hgrc             Mercurial on the master; DIR/mirror.hgrc on the mirrors
@@ -26,7 +26,7 @@ PUBLIC_URL = "https://hg.example/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of the command; URLs as the command line takes them, None where absent."""
+    """The options of the command; URLs as on the command line, None where absent."""
 
     folder: Path
     mirrors: int = 2
@@ -71,7 +71,7 @@ def mirror_names(count: int) -> list[str]:
 
 
 def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
-    """Write every file of the cluster and return its layout; an existing log and repositories stay."""
+    """Write the files and return the layout; existing log and repositories stay."""
     folder = options.folder.resolve()
     names = mirror_names(options.mirrors)
     for part in ("repos/master", *(f"repos/{name}" for name in names), "output", "run", "blobs"):
@@ -102,11 +102,11 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: s
 
 
 def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None]) -> None:
-    """Write, by rename, what a program needs to use the installation; `pids` are process ids by role.
+    """Write, by rename, what a program needs to use the installation.
 
-    `{"master": {"root", "env", "url"}, "mirrors": [{"name", "root", "url"}], "services": {ROLE: {"argv", "env", "pid"}},
-    "log", "pulse": {"url", "exchange_v1", "exchange_v2"}, "sns": {"topic_arn", "bucket"}, "status_url"}`; what is absent is
-    null.
+    `pids` are process ids by role. The content is `{"master": {"root", "env", "url"}, "mirrors": [{"name", "root", "url"}],
+    "services": {ROLE: {"argv", "env", "pid"}}, "log", "pulse": {"url", "exchange_v1", "exchange_v2"}, "sns": {"topic_arn",
+    "bucket"}, "status_url"}`; what is absent is null.
     """
     content = {
         "master": {"root": str(layout.master_root), "env": dict(layout.master_env), "url": layout.master_url},
@@ -150,7 +150,7 @@ def _with_services(layout: Layout, folder: Path, names: list[str]) -> Layout:
 
 
 def _environment(folder: Path, hgrc: str) -> dict[str, str]:
-    """Make a complete environment, which takes only the search paths and AWS settings from the caller."""
+    """Make an environment that takes only paths and AWS settings from the caller."""
     own = os.path.dirname(sys.executable)
     return {
         "PATH": own + os.pathsep + os.environ.get("PATH", os.defpath),
@@ -208,7 +208,7 @@ role = mirror
 
 
 def _socket(folder: Path) -> str:
-    """Return where the relay listens; the path of a Unix socket has at most 107 bytes."""
+    """Return the relay's socket; the path of a Unix socket has at most 107 bytes."""
     inside = str(folder / "run/relay.sock")
     return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}.sock"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Prepares a local installation: files, topics, mirrors in the roster, and the topic and bucket of SNS."""
+"""Prepares a local installation: files, topics, mirrors in the roster, SNS."""
 
 import getpass
 import os
@@ -37,7 +37,7 @@ def _add_mirrors(log: Log, names: list[str]) -> None:
 
 
 def _create_topic_and_bucket(endpoint: str) -> str:
-    """Create the topic and the bucket at this address, and return the ARN of the topic."""
+    """Create the topic and the bucket; return the ARN of the topic."""
     import boto3
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

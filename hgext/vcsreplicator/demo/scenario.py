@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push through a local installation: what happened when, from the commit on the master to the delivered notice.
+"""A push through a local installation, and its timeline up to the notice.
 
 Every time is read from the records that the services wrote, so the timeline is evidence.
 """
@@ -23,14 +23,14 @@ from .layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One step of a push: when (seconds since the epoch) and what, in words for people."""
+    """One step of a push: when (seconds since the epoch), and what."""
 
     time: float
     what: str
 
 
 class Watcher:
-    """A thread that reads everything the services write from now on, and knows the timeline of each event."""
+    """A thread that reads what the services write, and makes timelines of events."""
 
     def __init__(self, log: Log) -> None:
         self._moments: dict[tuple[str, int], list[Moment]] = {}
@@ -117,7 +117,9 @@ class Watcher:
 
 
 def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Run `hg` as a developer on another machine would, and return its output; `env` may add the master's extensions."""
+    """Run `hg` as a developer would, without extensions, and return its output.
+
+    `env` may change that."""
     plain = {**layout.master_env, "HGRCPATH": os.devnull, "HGUSER": "Dana Developer <dana@example.com>", "USER": "dana"}
     done = subprocess.run(
         ["hg", *arguments],
@@ -135,7 +137,7 @@ def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) ->
 
 
 def push_changesets(layout: Layout, name: str, count: int) -> tuple[str, float]:
-    """Commit `count` changesets in a clone and push them; return hg's output and the time when it returned."""
+    """Commit and push changesets; return hg's output, and when it returned."""
     clone = layout.options.folder / "work" / name
     if not clone.exists():
         clone.parent.mkdir(exist_ok=True)
@@ -150,7 +152,7 @@ def push_changesets(layout: Layout, name: str, count: int) -> tuple[str, float]:
 
 
 def wait_for_lines(file: Path, count: int, timeout: float) -> tuple[list[dict[str, object]], float]:
-    """Wait for `count` JSON lines in `file`; return them, and when the last was written.
+    """Wait for `count` JSON lines; return them, and when the last was written.
 
     Raises Unavailable after `timeout` seconds.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Keeps the services of a local installation running, and stops all of them at the end; leaves no process behind.
+"""Keeps the services of a local installation running; leaves no process behind.
 
 Each service leads a process group of its own, reports that it is ready as systemd expects, and is ended by the kernel if this
 process dies. A service that dies is restarted after a short pause, unless its exit code says that it must stay down.
@@ -46,7 +46,7 @@ class _Child:
 
 
 class DemoSupervisor:
-    """A supervisor; its methods are for one thread, only `stop` may be called from any.
+    """A supervisor for one thread; only `stop` may be called from any.
 
     It calls `report` after each start and each end of a service.
     """
@@ -61,7 +61,7 @@ class DemoSupervisor:
             self._selector.register(child.notify, selectors.EVENT_READ, child)
 
     def start(self, *, timeout: float = 60.0) -> None:
-        """Start all services and return when they are ready; raises Unavailable naming one that is not."""
+        """Start all services; raises Unavailable naming one that does not become ready."""
         for child in self._children:
             self._spawn(child)
         end = time.monotonic() + timeout
@@ -87,7 +87,7 @@ class DemoSupervisor:
         }
 
     def stop(self, *, timeout: float = 15.0) -> None:
-        """Stop all services; after `timeout` seconds kill those that run, and everything that they started."""
+        """Stop all services; after `timeout` seconds kill them and their children."""
         running = [child.process for child in self._children if child.process is not None]
         for process in running:
             _signal(process, signal.SIGTERM, group=False)
@@ -156,7 +156,7 @@ class DemoSupervisor:
 
 
 def leashed(command: Sequence[str]) -> list[str]:
-    """Wrap the command so that the kernel stops its process when the thread that started it is gone."""
+    """Wrap the command: the kernel stops it when the thread that started it is gone."""
     return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *command]
 
 

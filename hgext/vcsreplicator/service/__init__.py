@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The frame of every daemon: signals, structured log lines, metrics and health over HTTP, readiness, exit codes.
+"""The frame of every daemon: signals, log lines, HTTP, readiness, exit codes.
 
 A service stops on SIGTERM or SIGINT: its stage drains and returns. Exit codes: 0 stopped as asked; 1 an unexpected exception, or a
 condition that may pass, such as a full disk; 78 wrong configuration; 76 a newer instance took over. Units do not restart after the
@@ -40,7 +40,7 @@ logger = structlog.get_logger()
 
 
 def configure_logging(role: str) -> None:
-    """Write log lines to standard error: JSON for programs, coloured columns on a terminal."""
+    """Write log lines to standard error: JSON, or coloured columns on a terminal."""
     renderer: Any = structlog.processors.JSONRenderer(sort_keys=True)
     if sys.stderr.isatty():
         renderer = structlog.dev.ConsoleRenderer()
@@ -133,7 +133,7 @@ def notify(text: str) -> None:
 
 
 def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
-    """Start the HTTP server of a service in a thread of its own; None without an address."""
+    """Start the HTTP server of a service in a thread; None without an address."""
     if listen is None:
         return None
     host, port = listen
@@ -146,7 +146,9 @@ def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
 
 
 def application(pages: Pages) -> Callable[..., Iterable[bytes]]:
-    """Make the WSGI application with /metrics (Prometheus text) and the pages (JSON; 503 for `"ready": false`)."""
+    """Make the WSGI application with /metrics and the pages.
+
+    Pages are JSON, with status 503 for `"ready": false`."""
     metrics: Any = prometheus_client.make_wsgi_app()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The HTTP server of every service: waitress, which also answers under many connections, and refuses ambiguous requests.
+"""The HTTP server of every service: waitress, hardened.
 
 When the server has as many connections as it takes, it closes the one that has been silent longest among those without a complete
 request. So a client that opens connections and stays silent cannot keep others out, not even from `/health`.
@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:
-    """Make a server that listens, and answers once it runs; raises OSError if the address cannot be used."""
+    """Make a server that listens; raises OSError if the address cannot be used."""
     server = waitress.server.create_server(
         application,
         host=host,
