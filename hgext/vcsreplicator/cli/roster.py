@@ -67,10 +67,10 @@ def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--include` and `--exclude`, the rules of a mirror."""
-    help_text = "path:EXACT or re:EXPRESSION (RE2); may be repeated."
-    for name, default in (("--exclude", "nothing"), ("--include", "everything")):
-        function = click.option(name, multiple=True, metavar="RULE", help=f"{help_text} Default: {default}.")(function)
-    return function
+    include = "Carry only these: path:EXACT or re:EXPRESSION; may be repeated. Without rules, all."
+    exclude = "Do not carry these of those that --include matches; may be repeated."
+    function = click.option("--exclude", multiple=True, metavar="RULE", help=exclude)(function)
+    return click.option("--include", multiple=True, metavar="RULE", help=include)(function)
 
 
 @command.command("list")
