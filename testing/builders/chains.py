@@ -55,7 +55,7 @@ class Chain:
         return [self.next() for _ in range(count)]
 
     def ack(self, mirror: str, applied: int, serving: int | None = None, *, time: float = 1.0) -> Ack:
-        """The mirror at event `applied`, serving as much unless told otherwise."""
+        """The mirror at event `applied`, which serves as much unless `serving` is given."""
         event = self.events[applied - 1] if applied else None
         return Ack(
             mirror=mirror,

@@ -143,7 +143,7 @@ class MemoryLog:
                 self._stored.setdefault((group or "", topic), {})[partition] = position
             self._changed.notify_all()
             if fails:
-                raise Unavailable("committed, and nobody was told")
+                raise Unavailable("committed, without an answer")
 
     def check(self, identity: str, epoch: int) -> None:
         if self._epochs[identity] != epoch:

@@ -116,7 +116,7 @@ def test_serving_beyond_what_is_applied_makes_no_mirror_level() -> None:
     hands.event(*chain.take(3))
     hands.ack(replace(chain.ack("alpha", 1), serving=10**9))
     repository = hands.core.repositories[chain.repository]
-    assert [repository.is_level("alpha", released) for released in (1, 2, 3)] == [True, False, False]
+    assert [repository.is_caught_up("alpha", released) for released in (1, 2, 3)] == [True, False, False]
 
 
 def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() -> None:
@@ -381,7 +381,7 @@ def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPat
     hands = Hands("alpha")
     for _ in range(20):
         hands.core.event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
-    assert hands.core.full
+    assert hands.core.is_full
 
 
 def test_events_of_a_newer_version_raise_an_alarm() -> None:
@@ -426,7 +426,7 @@ def test_a_heartbeat_passes_without_a_trace() -> None:
     hands = Hands("alpha")
     beat = wire.encode_heartbeat(Heartbeat(time=1.0, sender="relay"))
     assert hands.core.event(hands.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
-    assert not hands.core.waiting
+    assert not hands.core.has_output
     assert hands.core.positions[EVENTS, 0] == 1
 
 

@@ -345,7 +345,7 @@ def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> Non
         acknowledge(log, other.ack("alpha", 1))
         session.step(0.0)
         assert notices(log)[20].event == other.events[0]
-        while session.core.undecided:
+        while session.core.is_undecided:
             session.step(0.0)
     assert len(notices(log)) == 201
 

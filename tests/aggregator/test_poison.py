@@ -152,7 +152,7 @@ def test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_ann
     [error] = errors(log)
     assert (error.repository, error.reason) == (
         bad.repository,
-        "bad: stands still: unexpected ZeroDivisionError: a bug",
+        "bad is stalled: unexpected ZeroDivisionError: a bug",
     )
     monkeypatch.undo()
     with running(log):

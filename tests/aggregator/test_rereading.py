@@ -223,3 +223,20 @@ def test_a_log_whose_oldest_records_expired_is_not_read_again_for_each_repositor
         for _ in range(4):
             session.step(0.0)
     assert [noticed(log, chain) for chain in chains] == [[3], [3], [3]]
+
+
+def test_an_invented_level_that_grows_with_the_log_makes_it_read_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = installation()
+    chain, other, read_again = Chain("x"), Chain("other"), []
+    begin = Rereading.begin
+    monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        chain.take(20)
+        for applied in range(10, 20):
+            value = to_json(chain.ack("alpha", applied))
+            log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
+            for _ in range(3):
+                send(log, other.take(1))
+                clock.advance(SETTINGS.beat)
+                session.step(0.0)
+    assert read_again == [0]

@@ -122,6 +122,23 @@ def test_a_successor_waits_for_a_repository_whose_state_was_lost(leaves: Type) -
     assert here.told()[-1] == ("x", 2, None)
 
 
+def test_a_successor_waits_at_each_path_that_a_repository_passed_whose_state_was_lost() -> None:
+    here, chain, new = Installation(), Chain("x"), Chain("y", generation=2)
+    here.step()
+    older = here.log.copied(STATE)
+    send(here.log, chain.take(2))
+    for path in ("y", "z"):
+        chain.path = path
+        send(here.log, [chain.next(Type.RENAMED)])
+    here.step()
+    here.restart(lambda: here.log.restore(STATE, older))
+    send(here.log, new.take(2))
+    here.step(new)
+    assert here.told() == []
+    here.step(chain, new)
+    assert here.told()[-1] == ("y", 2, None)
+
+
 def test_a_state_that_went_back_under_a_running_aggregator_is_written_again() -> None:
     here, chain, other = Installation(), Chain("x"), Chain("other")
     send(here.log, [*chain.take(3), *other.take(1)])

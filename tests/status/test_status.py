@@ -110,12 +110,12 @@ def test_a_mirror_that_does_not_get_on_is_named(installation: Installation) -> N
     assert installation.found(after=59.0) == []
     [(level, text)] = installation.found(after=2.0)
     assert level == 1
-    assert text == "mirror alpha does not get on with group/one; see: vcsreplicator trace group/one"
+    assert text == "mirror alpha makes no progress on group/one; see: vcsreplicator trace group/one"
 
 
 def test_a_mirror_that_does_not_serve_what_is_released_is_named(installation: Installation) -> None:
     installation.write(ACKS, f"alpha/{installation.chain.repository}", installation.chain.ack("alpha", 3, serving=2))
-    assert "does not get on" in installation.found(after=61.0)[0][1]
+    assert "makes no progress on" in installation.found(after=61.0)[0][1]
 
 
 def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(installation: Installation) -> None:
@@ -123,14 +123,14 @@ def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(inst
     adopted = replace(installation.state, incarnation="f" * 32, seq=1, released=0, noticed=0)
     installation.write(STATE, installation.chain.repository, adopted)
     assert installation.picture().behind("alpha") == 1
-    assert "does not get on" in installation.found(after=61.0)[0][1]
+    assert "makes no progress on" in installation.found(after=61.0)[0][1]
 
 
 def test_notices_that_no_mirror_gates_are_critical(installation: Installation) -> None:
     installation.write(ROSTER, KEY, Roster())
     installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
     [(level, text)] = installation.found(after=61.0)
-    assert (level, text.partition(":")[0]) == (2, "notices are held of group/one")
+    assert (level, text.partition(":")[0]) == (2, "the notices of group/one are held")
 
 
 def test_a_destination_that_stands_still_is_named(installation: Installation) -> None:
@@ -140,7 +140,7 @@ def test_a_destination_that_stands_still_is_named(installation: Installation) ->
     [(level, text)] = installation.found(after=60.0)
     assert (level, text.partition(";")[0]) == (
         1,
-        "destination lines stands still: 1 notices wait, the first for 2 min",
+        "destination lines is stalled: 1 notices wait, the first for 2 min",
     )
     assert installation.found(after=3600.0)[0][0] == 2
 

@@ -16,8 +16,8 @@ Rules of this file:
   (`succession`).
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - No mirror gates: nothing is released, unless the roster allows it.
-- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that nobody foresaw:
-  it raises Poisoned, and once `poison` names it, it is passed unread. A repository named there stands still.
+- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that causes an
+  unexpected exception: it raises Poisoned, and once `poison` names it, it is passed unread. A repository named there is stalled.
 - An event of a newer version, and all that follows it in its repository, is kept in `pending` as it came, under a key of another
   form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged.
 """
@@ -44,9 +44,10 @@ from .succession import Succession
 
 
 class RecordOutcome(enum.StrEnum):
-    """What a record came to, for metrics and log lines; an unfinished one is entered again once the batch is written.
+    """The outcome of a record, for metrics and log lines.
 
-    So is a missing one, before which something is missing, once its partition is read again: see `rereading`.
+    An unfinished record is entered again once the batch is written. So is one that says `read again`, before which events may be
+    missing, once its partition is read again: see `rereading`.
     """
 
     TAKEN = "taken"
@@ -87,7 +88,7 @@ class Aggregation:
         self.formats: dict[str, int] = {}
         self.repositories: dict[str, Repository] = {}
         self._touched: dict[str, Repository] = {}
-        self._line: dict[str, Repository] = {}
+        self._backlog: dict[str, Repository] = {}
         self.succession = Succession(self.repositories)
         self._successors: dict[str, Repository] = {}
         self._newer = NewerEvents()
@@ -99,12 +100,12 @@ class Aggregation:
     # Loading
 
     def load_state(self, state: RepositoryState) -> None:
-        """Takes a stored state; all of them before anything is decided."""
+        """Take a stored state; all of them before anything is decided."""
         self._repository(state.repository).state = state
         self.succession.note(state)
 
     def load_pending(self, key: str, value: bytes) -> None:
-        """Takes a record of `pending`, whatever the order; read later. Raises ValueError if the key is none of ours."""
+        """Take a record of `pending`, in any order, to be read later. Raise ValueError if the key is none of ours."""
         repository, _, place = key.partition("/")
         partition, newer, offset = place.rpartition(":")
         if newer:
@@ -115,11 +116,11 @@ class Aggregation:
         self._touched[repository] = found
 
     def loaded(self, now: float) -> None:
-        """Everything stored was taken, acks included: what was decided before counts from here on."""
+        """Finish loading: everything stored was taken, acks included, and earlier decisions count from here on."""
         for repository in self.repositories.values():
             broken = self.poison.repositories.get(repository.id)
             if broken is not None:
-                text = f"{repository.path}: stands still: {broken.reason}"
+                text = f"{repository.path} is stalled: {broken.reason}"
                 self._output.fail(repository.id, text, broken.traceback, now)
                 continue
             with blaming(repository.id):
@@ -131,7 +132,7 @@ class Aggregation:
         self._joining.survey(self.roster, self.repositories)
 
     def recover(self, notice: Notice) -> bool:
-        """Takes a notice, the oldest first, and says whether it told anything new: of a state that was lost or is older."""
+        """Take a notice, the oldest first; return whether the state of its repository was lost or is older."""
         repository = self._repository(notice.event.repository)
         if not is_older(repository.state, notice):
             return False
@@ -141,16 +142,16 @@ class Aggregation:
         return True
 
     def write_again(self, names: Iterable[str]) -> None:
-        """The next batch holds the states of these repositories."""
+        """Write the states of these repositories with the next batch."""
         self._output.dirty.update((name, self.repositories[name]) for name in names)
 
     def take_kept(self, now: float) -> RecordOutcome:
-        """Takes what an older aggregator kept, until a batch is full; all of it before any `event`.
+        """Take what an older aggregator kept, until a batch is full; all of it before any `event`.
 
-        Unfinished: call it again once the batch is written. Missing: once the partition `kept_in` is read again.
+        Unfinished: call it again once the batch is written. Read again: once the partition `kept_in` is read again.
         """
         while (record := self._newer.next) is not None:
-            outcome = RecordOutcome.UNFINISHED if self.full else self._take_newer(record, now)
+            outcome = RecordOutcome.UNFINISHED if self.is_full else self._take_newer(record, now)
             if outcome in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
                 return outcome
             self._newer.pass_next()
@@ -169,14 +170,14 @@ class Aggregation:
         self.whole[partition] = end
 
     def end_again(self, partition: int, now: float) -> None:
-        """All of the partition up to its position was read again."""
+        """Finish reading a partition again: its forks count now."""
         for name, record in self._forks.take(partition):
             self._fork(self.repositories[name], wire.decode(record.value or b"").event, record, now)
 
     # Input
 
     def event(self, record: Record, now: float) -> RecordOutcome:
-        """Takes a record of `events`; its position is passed whatever it is, but for an unfinished one."""
+        """Take a record of `events`; its position passes it unless the outcome asks for it again."""
         return self._pass(record, self._guarded(self._event, record, now))
 
     def _event(self, record: Record, now: float) -> RecordOutcome:
@@ -195,7 +196,7 @@ class Aggregation:
             return self._refuse(record, error, now)
 
     def passed(self, record: Record, now: float) -> RecordOutcome:
-        """Takes a record of `events` that lies before the position, should anything of it be missing; as with `event`.
+        """Take a record of `events` that lies before the position, in case it was never taken; as with `event`.
 
         What cannot be read was recorded when it was passed. A fork counts at `end_again`, unless an adoption follows it.
         """
@@ -213,11 +214,11 @@ class Aggregation:
             return RecordOutcome.REJECTED
 
     def incomplete(self) -> set[str]:
-        """Ids of the repositories of which events that wait for their notice are missing."""
+        """Return the ids of repositories of which events that wait for their notice are missing."""
         return {name for name, repository in self.repositories.items() if repository.is_incomplete}
 
     def lose(self, name: str, now: float) -> None:
-        """What the repository lacks is not in the log any more: it is recorded, and counts as announced in its turn."""
+        """Record what the repository lacks and the log has no more; it counts as announced in its turn."""
         repository = self.repositories[name]
         lost = repository.pass_lost()
         if not lost:
@@ -228,7 +229,7 @@ class Aggregation:
         self.lost[name] = self.lost.get(name, 0) + lost
 
     def path(self, name: str) -> str:
-        """The path of a repository, its id if none is known."""
+        """Return the path of a repository, its id if none is known."""
         return self.repositories[name].path if name in self.repositories else name
 
     def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
@@ -243,7 +244,7 @@ class Aggregation:
         )
 
     def ack(self, record: Record, now: float) -> RecordOutcome:
-        """Takes a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
+        """Take a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
         return self._guarded(self._ack, record, now)
 
     def _ack(self, record: Record, now: float) -> RecordOutcome:
@@ -269,7 +270,7 @@ class Aggregation:
         return RecordOutcome.REJECTED
 
     def request(self, record: Record, now: float) -> RecordOutcome:
-        """Takes a record of `roster-requests` and decides it; a request decided before is a repeat. As with `event`."""
+        """Take a record of `roster-requests` and decide it; a request decided before is a repeat. As with `event`."""
         return self._pass(record, self._guarded(self._request, record, now))
 
     def _request(self, record: Record, now: float) -> RecordOutcome:
@@ -295,26 +296,26 @@ class Aggregation:
     # Decisions
 
     def decide(self, now: float) -> bool:
-        """Releases and announces what can be, until a batch is full; whether something is left.
+        """Release and announce what can be, until a batch is full; return whether something is left.
 
         What is new goes first: a long backlog of others delays no release, and no notice by more than a batch.
         """
         touched, self._touched = {**self._successors, **self._touched}, {}
         self._successors = {}
         for name, repository in touched.items():
-            if self._output.crowded:
+            if self._output.is_crowded:
                 self._touched[name] = repository
             elif self._decide(repository, now):
-                self._line.pop(name, None)
+                self._backlog.pop(name, None)
             else:
-                self._line[name] = repository
-        for name in list(self._line):
-            repository = self._line.pop(name)
+                self._backlog[name] = repository
+        for name in list(self._backlog):
+            repository = self._backlog.pop(name)
             if not self._decide(repository, now):
-                self._line[name] = repository
+                self._backlog[name] = repository
                 break
         self._promote(now)
-        return self.undecided
+        return self.is_undecided
 
     def _decide(self, repository: Repository, now: float) -> bool:
         if repository.id in self.poison.repositories:
@@ -323,31 +324,31 @@ class Aggregation:
             return self._advance(repository, now)
 
     @property
-    def undecided(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether there is more to decide than went into the last batch."""
-        return bool(self._touched or self._line)
+        return bool(self._touched or self._backlog)
 
     @property
-    def urgent(self) -> bool:
+    def is_urgent(self) -> bool:
         """Whether mirrors or receivers wait for what the next batch holds."""
-        return self._output.urgent
+        return self._output.is_urgent
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the next batch is as large as a transaction should be."""
-        return self._output.full
+        return self._output.is_full
 
     @property
-    def waiting(self) -> bool:
+    def has_output(self) -> bool:
         """Whether there is anything for the next batch at all."""
-        return self._output.waiting
+        return self._output.has_output
 
     def batch(self) -> OutputBatch:
-        """All that changed since the last batch, to be written in one transaction."""
+        """Return all that changed since the last batch, to be written in one transaction."""
         output, self._output = self._output, Outgoing()
         return output.batch()
 
-    # For whoever watches
+    # Watching
 
     @property
     def held(self) -> int:
@@ -355,17 +356,17 @@ class Aggregation:
         return sum(len(repository.queue) + len(repository.newer) for repository in self.repositories.values())
 
     def gating(self, repository: Repository) -> tuple[Mirror, ...]:
-        """The mirrors that this repository's notices wait for, by the path it has now."""
+        """Return the mirrors that this repository's notices wait for, by the path it has now."""
         return repository.gating(self.roster)
 
     def renew(self) -> None:
-        """The next batch stores every position, also those that did not move."""
+        """Store every position with the next batch, also those that did not move."""
         self._output.passed = dict(self.positions)
 
     # Inside
 
     def _guarded(self, take: Callable[[Record, float], RecordOutcome], record: Record, now: float) -> RecordOutcome:
-        """What `take` makes of the record; a reject if it was poisoned before. Raises Poisoned."""
+        """Return what `take` makes of the record; a reject if it was poisoned before. Raise Poisoned."""
         place = place_of(record)
         known = self.poison.records.get(place)
         if known is None:
@@ -408,7 +409,7 @@ class Aggregation:
         return RecordOutcome.REJECTED
 
     def _take_newer(self, record: Record, now: float) -> RecordOutcome:
-        """What an older aggregator kept; it stays there if it is still not understood, or stands behind one that is not."""
+        """Take what an older aggregator kept; it stays there if it, or one before it, is still not understood."""
         repository = self._repository(record.key or "")
         if repository.newer:
             self._newer.keep(repository, record, self._output, is_again=True)
@@ -474,7 +475,7 @@ class Aggregation:
         return end is not None and (record.offset < end or self._newer.next is not None)
 
     def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
-        """Marks the repository; recorded before, it is not again."""
+        """Mark the repository as forked; a fork that was recorded before is not recorded again."""
         assert repository.state is not None
         if repository.state.fork == event.id:
             return
@@ -483,7 +484,7 @@ class Aggregation:
         self._output.reject(record, describe_fork(event, repository.state), now, repository=repository.id)
 
     def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
-        """An event that waits for its notice, but was lost from `pending`, is there again."""
+        """Take an event again that waits for its notice, but was lost from `pending`."""
         held = HeldEvent.arrived(event, record, now)
         held.written = True
         repository.fill(held)
@@ -492,17 +493,18 @@ class Aggregation:
         return RecordOutcome.TAKEN
 
     def _retire(self, repository: Repository, event: Event, now: float) -> bool:
-        """An adopted history begins: what can still be told of the old one is told, the rest is recorded as overtaken.
+        """End the old history: announce what can be announced of it, and record the rest as overtaken by the adopted one.
 
-        False if the batch was full before the end. The newest is overtaken first: killed in the middle, what is left is told
-        without a hole, or overtaken the next time. Raises UnknownEvent, with nothing changed, if a newer aggregator stored some.
+        Return False if the batch was full before the end. The newest is overtaken first: after a kill in the middle, the rest is
+        announced without a hole, or overtaken the next time. Raise UnknownEvent, with nothing changed, if a newer aggregator stored
+        some of it.
         """
         for held in repository.queue:
             if held.pending is None and held.readable():
                 held.opened()
         if not self._advance(repository, now):
             return False
-        while repository.queue and not self._output.full:
+        while repository.queue and not self._output.is_full:
             self._overtake(repository, repository.drop_newest(), event, now)
         return not repository.queue
 
@@ -515,7 +517,7 @@ class Aggregation:
         self._output.error(held.event.repository, text, EVENTS, held.partition, held.offset, held.store(), now)
 
     def _level(self, mirror: str, repository: str, value: bytes | None) -> str | None:
-        """Takes a level; why it counts for nothing, if that is certain."""
+        """Take a level; return why it counts for nothing, if that is certain."""
         ack = None if value is None else shape.from_json(Ack, value)
         if ack is not None and (ack.mirror, ack.repository) != (mirror, repository):
             raise MalformedEvent("key and value name different mirrors or repositories")
@@ -529,7 +531,7 @@ class Aggregation:
         return _foreign(found, ack) if ack is not None and is_foreign else None
 
     def _advance(self, repository: Repository, now: float) -> bool:
-        """Releases, then announces, in order; False when the batch was full before the end."""
+        """Release, then announce, in order; return False when the batch was full before the end."""
         while True:
             try:
                 return self._step(repository, now)
@@ -537,7 +539,7 @@ class Aggregation:
                 repository.is_stored_newer = True
                 return True
             except MalformedEvent:
-                if self._output.full:
+                if self._output.is_full:
                     return False
                 self._set_aside(repository, repository.drop_broken(), now)
 
@@ -554,7 +556,7 @@ class Aggregation:
                 output.releases += 1
             before = output.notices
             for held, proof in repository.announceable(gating, allow_empty=allow):
-                if output.notices >= self.limit or output.full:
+                if output.notices >= self.limit or output.is_full:
                     return False
                 self._announce(repository, held, proof, now)
             if output.notices == before:
@@ -590,7 +592,7 @@ class Aggregation:
     # Roster
 
     def _set_roster(self, roster: Roster) -> None:
-        """Every version is a record of its own, because decisions name it; later ones in the same batch follow it."""
+        """Write a version of the roster; each is a record of its own, because decisions name it."""
         changed = roster.version != self.roster.version
         self.roster, self._output.roster = roster, True
         self._output.add(NewRecord(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
@@ -599,17 +601,17 @@ class Aggregation:
             self._joining.survey(self.roster, self.repositories)
 
     def _promote(self, now: float) -> None:
-        for name in self._joining.level():
+        for name in self._joining.find_caught_up():
             self._set_roster(rosters.promoted(self.roster, name, now=now))
 
     def _forget(self, mirror: str) -> bool:
-        """The levels of a mirror that is about to be removed, for it may come back empty; and what it said while it was removed.
+        """Forget the levels of a mirror that is removed or comes back, which may then be empty.
 
-        False if the batch was full before.
+        Return False if the batch was full before the end.
         """
         for repository in self.repositories.values():
             if mirror in repository.acks:
-                if self._output.full:
+                if self._output.is_full:
                     return False
                 repository.heard(mirror, None)
                 self._output.add(NewRecord(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))

@@ -19,28 +19,31 @@ LOST = "events lost"
 MISSING = "events missing in the log"
 SUCCESSOR = "successor waits"
 OLDER = "mirror of an older release"
+
+# What an operator can do about an alarm, where the name does not say it.
 STEPS = {
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep",
 }
-"""What an operator can do about an alarm, where the name does not say it."""
 
+# How many repositories an alarm names.
 NAMED = 3
-"""So many repositories are told by name."""
 
-OLDER_STEP = "upgrade it; it does not say from which event on it can serve, so renames and deletions may wait for ever"
+OLDER_STEP = (
+    "upgrade it; it does not say from which event on it can serve, so renames and deletions may wait indefinitely"
+)
 
+# How many successors get an alarm of their own.
 SUCCESSORS = 10
-"""Successors that get an alarm of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One alarm; equal while the same thing goes on, whatever its numbers are.
+    """One alarm; equal while the same thing goes on, though its numbers change.
 
     Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
     it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; some of these are named by `paths`. A
-    repository that waits for the one before it at its path has an alarm of its own, which `story` tells.
+    repository that waits for the one before it at its path has an alarm of its own, which `story` describes.
     """
 
     kind: str
@@ -52,7 +55,7 @@ class Alarm:
 
     @property
     def text(self) -> str:
-        """In one line, for whoever has no log lines at hand."""
+        """The alarm in one line, for readers without the log lines."""
         if self.story is not None:
             return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {self.story}"
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
@@ -74,7 +77,7 @@ class Waiting:
     """What waits, and for whom.
 
     `alone` notices of `repositories` wait because no mirror gates them; `newer` has the number of events of each repository that
-    waits for a newer aggregator, `broken` of each that stands still because decisions about it failed.
+    waits for a newer aggregator, `broken` of each that is stalled because decisions about it failed.
     """
 
     mirrors: Mapping[str, MirrorLag]
@@ -92,7 +95,7 @@ def alarms(
     patience: float,
     missing: Mapping[str, int] | None = None,
 ) -> tuple[Alarm, ...]:
-    """All that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent.
+    """Return all that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent.
 
     `missing` says of repositories how many events mirrors have that the log does not.
     """
@@ -131,26 +134,26 @@ def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, f
 
 
 def _successors(core: Aggregation, silence: Silence, now: float, patience: float) -> Iterator[Alarm]:
-    """Who waits for whom at a path: at once if only an operator can end it, after `patience` if mirrors may."""
-    told = []
+    """Yield the alarms of waiting successors: at once if only an operator can end the wait, else after `patience`."""
+    due = []
     for wait in core.succession.waits():
         whom = wait.successor.id, "waits"
         silence.heard(whom, wait.since, now)
         is_due = silence.seconds(whom, now) >= patience
         causes = [(other, cause) for other in wait.predecessors if (cause := _cause(core, other, is_due=is_due))]
         if causes:
-            told.append((wait, causes))
-    for wait, causes in told[:SUCCESSORS]:
+            due.append((wait, causes))
+    for wait, causes in due[:SUCCESSORS]:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wait.since))
         reasons = "; ".join(f"{_name(other)}, {cause}" for other, cause in causes)
         story = f"{wait.path} ({wait.successor.id}) waits since {since} UTC for all notices of {reasons}"
         yield Alarm(kind=SUCCESSOR, repository=wait.successor.id, story=story)
-    if len(told) > SUCCESSORS:
-        yield Alarm(kind=SUCCESSOR, story=f"{len(told) - SUCCESSORS} more")
+    if len(due) > SUCCESSORS:
+        yield Alarm(kind=SUCCESSOR, story=f"{len(due) - SUCCESSORS} more")
 
 
 def _cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
-    """Why the repository's own notices do not come, and what ends that; None if they still may by themselves."""
+    """Return why the repository's own notices do not come, and what ends that; None if they may still come."""
     broken = core.poison.repositories.get(other.id)
     if broken is not None:
         return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"
@@ -161,7 +164,7 @@ def _cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
             f"which no mirror gates: `vcsreplicator roster activate MIRROR --repository {other.id}`, "
             "or `vcsreplicator roster allow-empty yes --yes`"
         )
-    mirrors = other.lagging(core.roster)
+    mirrors = other.find_lagging(core.roster)
     if is_due and mirrors:
         return f"which mirrors lack ({', '.join(mirrors)}): `vcsreplicator roster deactivate MIRROR --repository {other.id} --yes`"
     return None
@@ -172,7 +175,7 @@ def _name(repository: Repository) -> str:
 
 
 def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
-    """The alarm about so many events of each of these repositories, if there are any."""
+    """Return the alarm about so many events of each of these repositories, if there are any."""
     if not counts:
         return []
     paths = tuple(sorted(core.path(name) for name in counts)[:NAMED])
@@ -180,7 +183,7 @@ def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str,
 
 
 def survey(core: Aggregation) -> Waiting:
-    """Counts over everything that has no notice yet."""
+    """Count everything that has no notice yet."""
     mirrors = {mirror.name: MirrorLag() for mirror in core.roster.mirrors}
     alone = repositories = 0
     broken = []

@@ -30,7 +30,7 @@ TAKEN = frozenset({Arrival.FIRST, Arrival.NEXT, Arrival.GAP, Arrival.ADOPTED})
 def judge(
     state: RepositoryState | None, event: Event, known: Callable[[int], str | None], *, is_forked: bool = False
 ) -> Arrival:
-    """What the event is; `known` gives the id of an earlier event by its sequence, None if it is forgotten.
+    """Judge what the event is; `known` gives the id of an earlier event by its sequence, None if it is forgotten.
 
     A gap is taken only while no fork was seen, by the state or, with `is_forked`, since: behind a fork it is unknown whose history
     it is. An earlier sequence whose id is forgotten counts as a repeat.
@@ -61,7 +61,7 @@ def _other_incarnation(state: RepositoryState, event: Event) -> Arrival:
 
 
 def follow(state: RepositoryState | None, event: Event, arrival: Arrival, roster: int) -> RepositoryState:
-    """The state after an event that is taken; releases and notices start over with an adopted history."""
+    """Return the state after an event that is taken; releases and notices start over with an adopted history."""
     fresh = state is None or arrival is Arrival.ADOPTED
     before = event.seq - 1
     return RepositoryState(
@@ -93,7 +93,7 @@ def is_older(state: RepositoryState | None, notice: Notice) -> bool:
 
 
 def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
-    """The state as far as notices tell: after this one, when `state` was after one before."""
+    """Return the state as far as notices say: after this one, when `state` was after one before."""
     event = notice.event
     if state is not None and state.incarnation == event.incarnation and event.seq <= state.seq:
         found = state
@@ -113,7 +113,7 @@ def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
 
 
 def forked(state: RepositoryState, event: Event) -> RepositoryState:
-    """The state after an event that does not fit: the same levels, and the event's id as the mark of the fork."""
+    """Return the state after an event that does not fit: the same levels, and the event's id as the mark of the fork."""
     return replace(state, fork=event.id)
 
 

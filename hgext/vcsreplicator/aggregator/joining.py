@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Joining mirrors: where each serves less than was released when it was looked at; without any such place it is active. Pure."""
+"""Joining mirrors: where each serves less than was released; one that is caught up everywhere becomes active. Pure."""
 
 from collections.abc import Iterator, Mapping
 
@@ -18,26 +18,26 @@ class Joining:
         return bool(self._behind)
 
     def survey(self, roster: Roster, repositories: Mapping[str, Repository]) -> None:
-        """Looks at all of them: what is released now is what must be served."""
+        """Compare all of them anew: what is released now is what must be served."""
         joining = [mirror for mirror in roster.mirrors if mirror.state is MirrorState.JOINING]
-        self._behind = {mirror.name: dict(_lagging(mirror, repositories)) for mirror in joining}
+        self._behind = {mirror.name: dict(_find_behind(mirror, repositories)) for mirror in joining}
 
     def heard(self, mirror: str, repository: Repository) -> None:
-        """The mirror has another level for this repository."""
+        """Take another level of the mirror for this repository."""
         behind = self._behind.get(mirror)
-        if behind and repository.id in behind and repository.is_level(mirror, behind[repository.id]):
+        if behind and repository.id in behind and repository.is_caught_up(mirror, behind[repository.id]):
             del behind[repository.id]
 
-    def level(self) -> list[str]:
-        """The mirrors that lack nothing."""
+    def find_caught_up(self) -> list[str]:
+        """Return the mirrors that lack nothing."""
         return [name for name, behind in self._behind.items() if not behind]
 
 
-def _lagging(mirror: Mirror, repositories: Mapping[str, Repository]) -> Iterator[tuple[str, int]]:
+def _find_behind(mirror: Mirror, repositories: Mapping[str, Repository]) -> Iterator[tuple[str, int]]:
     for repository in repositories.values():
         state = repository.state
         if state is None or state.deleted:
             continue
         follows = mirror.carries(state.path) and repository.id not in mirror.deactivated
-        if follows and not repository.is_level(mirror.name, state.released):
+        if follows and not repository.is_caught_up(mirror.name, state.released):
             yield repository.id, state.released

@@ -2,15 +2,15 @@
 """The aggregator: releases what every gating mirror has applied, and announces what every one serves.
 
 It reads `events`, `acks` and `roster-requests`; one transaction moves its positions, `pending`, `state`, `roster` and `notices`.
-Levels (`acks`) are read whole at start; a stored position there only says up to where unreadable ones are recorded. So whatever
-crashes, each event is released and announced once in effect, and a restart needs the compacted topics alone. After a transaction
-whose outcome is unknown everything in memory is thrown away and read again; so it is after an exception that nobody foresaw, but
-then without the record or the repository that it came of. A newer aggregator fences an older one, which leaves
-`run` with Fenced, whatever trouble either had.
+Levels (`acks`) are read whole at start; a stored position there only says up to where unreadable ones are recorded. So after any
+crash each event is released and announced once in effect, and a restart needs the compacted topics alone. After a transaction
+whose outcome is unknown everything in memory is thrown away and read again; so it is after an unexpected exception, but
+then without the record or the repository that caused it. A newer aggregator fences an older one, which leaves
+`run` with Fenced; neither trouble with the log changes that.
 
-Commits are made when somebody waits for them: a release, a notice or a decision about the roster at once (what arrives during a
-commit is the next group). Nobody waits for new events alone: within `group_time` most of them are released, and one transaction
-holds both.
+A release, a notice or a decision about the roster is committed at once, because mirrors and receivers wait for it; what arrives
+during a commit is the next group. Nothing waits for new events alone: within `group_time` most of them are released, and one
+transaction holds both.
 """
 
 import random
@@ -98,9 +98,9 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Aggregates until `stop` is set; `ready` is called when everything is loaded. Raises Fenced and BadConfig only.
+    """Aggregate until `stop` is set; call `ready` when everything is loaded. Raise Fenced and BadConfig only.
 
-    While the log is away it is tried again for ever.
+    A log that is unavailable is retried indefinitely.
     """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
@@ -130,7 +130,7 @@ def run(
             logger.warning("log unavailable", reason=str(error), failures=failures)
             stop.wait(RECONNECT.delay(failures, random.random()))
         except Poisoned as poisoned:
-            logger.exception("unexpected", what=poisoned.what)
+            logger.exception("unexpected exception", what=poisoned.what)
             if not poison.add(poisoned):
                 raise
         finally:
@@ -139,7 +139,7 @@ def run(
 
 
 class Session:
-    """One life of the aggregator between two looks at the whole log; used by one thread.
+    """One life of the aggregator, from loading the whole log to the next time; used by one thread.
 
     Raises Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
 
@@ -193,7 +193,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Frees everything; what was not committed is forgotten, and read again by the next session."""
+        """Free everything; what was not committed is forgotten, and read again by the next session."""
         self._closing.close()
 
     def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
@@ -207,27 +207,27 @@ class Session:
         for record in newest.values():
             self.core.ack(record, self._clock.now())
             self._hear(record)
-            if self.core.full:
+            if self.core.is_full:
                 self.commit()
         self.core.loaded(self._clock.now())
         return positions
 
     def step(self, timeout: float) -> None:
-        """Reads what is there, waiting at most `timeout` seconds, decides, and commits one batch if somebody waits for it."""
+        """Read for at most `timeout` seconds, decide, and commit one batch if it is urgent, full, or old enough."""
         core, settings = self.core, self._settings
-        was_waiting = core.waiting
+        was_waiting = core.has_output
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
         if self._rereading:
             self._go_on_reading_again()
-        self._read(0.0 if core.undecided or self._rereading else timeout)
+        self._read(0.0 if core.is_undecided or self._rereading else timeout)
         core.decide(self._clock.now())
-        if core.urgent or core.full or core.undecided:
+        if core.is_urgent or core.is_full or core.is_undecided:
             self.commit()
         now = self._clock.monotonic()
         if not was_waiting:
             self._first = now
-        if core.waiting and now - self._first >= settings.group_time:
+        if core.has_output and now - self._first >= settings.group_time:
             self.commit()
         if self._beat(now):
             self._ahead.check(self._clock.now())
@@ -235,14 +235,14 @@ class Session:
     # Reading again what was passed
 
     def _complete(self) -> None:
-        """Looks for what `pending` should have and has not; what `events` has not either is lost."""
+        """Look for the events that `pending` lacks; what `events` lacks too is lost."""
         incomplete = self.core.incomplete()
         self._read_again({self._partition(name) for name in incomplete})
         for name in incomplete:
             self.core.lose(name, self._clock.now())
 
     def _take_kept(self) -> None:
-        """What an older aggregator kept for one that understands it."""
+        """Take what an older aggregator kept for one that understands it."""
         while (outcome := self.core.take_kept(self._clock.now())) in (
             RecordOutcome.UNFINISHED,
             RecordOutcome.READ_AGAIN,
@@ -252,7 +252,7 @@ class Session:
             self.commit()
 
     def _read_again(self, partitions: set[int]) -> None:
-        """Reads these to the end before anything else happens, which is for the start alone."""
+        """Read these to the end before anything else happens, which is for the start alone."""
         for partition in sorted(partitions - self.core.whole.keys()):
             self._rereading.begin(partition)
         while self._rereading:
@@ -265,15 +265,15 @@ class Session:
         return partition_of(repository, self._log.partitions(EVENTS))
 
     def _go_on_reading_again(self) -> None:
-        """A slice; then what came behind the position meanwhile."""
+        """Read a slice; then take what came behind the position meanwhile."""
         for partition in self._rereading.slice(self._clock.now()):
             self._take(self._parked.pop(partition, ()))
             assert self._reader is not None
             self._reader.resume([(EVENTS, partition)])
 
     def commit(self, *more: NewRecord) -> None:
-        """Writes everything decided and taken so far, and `more`, in one transaction."""
-        if not self.core.waiting and not more:
+        """Write everything decided and taken so far, and `more`, in one transaction."""
+        if not self.core.has_output and not more:
             return
         batch = self.core.batch()
         began = self._clock.monotonic()
@@ -287,7 +287,7 @@ class Session:
         _count(batch)
 
     def _read(self, timeout: float) -> None:
-        """What is there; under load some more, so that fewer transactions hold more decisions."""
+        """Read what is there; under load some more, so that fewer transactions hold more decisions."""
         assert self._reader is not None
         for _ in range(READS):
             records = self._reader.poll(timeout, limit=READ_LIMIT)
@@ -318,19 +318,19 @@ class Session:
                     logger.error("event of a newer version, its repository waits", repository=record.key)
             elif record.topic == ROSTER_REQUESTS:
                 logger.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
-            if core.full:
+            if core.is_full:
                 self.commit()
 
     def _park(self, record: Record) -> None:
-        """What stands behind the position of a partition that is read again waits; no more of it is read meanwhile."""
+        """Set aside what stands behind the position of a partition that is read again; read no more of it meanwhile."""
         self._parked.setdefault(record.partition, []).append(record)
         assert self._reader is not None
         self._reader.pause([(EVENTS, record.partition)])
 
     def _beat(self, now: float) -> bool:
-        """A sign of life when it is due, which also finds out whether somebody took over; then a look at who does not give any.
+        """Give a sign of life when it is due, which also finds out whether another took over, and update alarms and metrics.
 
-        Whether it was due.
+        Return whether it was due.
         """
         if now - self._beaten < self._settings.beat:
             return False
@@ -339,7 +339,7 @@ class Session:
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             core.renew()
-        told = tuple(
+        texts = tuple(
             alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
         )
         self._watch_state()
@@ -349,7 +349,7 @@ class Session:
             time=time,
             roster=core.roster.version,
             held=core.held,
-            alarms=told,
+            alarms=texts,
             notices=self._notices_end,
             format=AGGREGATOR_FORMAT,
         )
@@ -375,9 +375,9 @@ class Session:
                 SILENT_SECONDS.remove(mirror.name)
 
     def _watch_state(self) -> None:
-        """Whether `state` still has what was written there; if not, which a restored broker can bring about, it is written again.
+        """Write all states again if `state` lost what was written there, which a restored broker can bring about.
 
-        What was written up to the last look is expected now, because a log may show a transaction a moment after its commit.
+        What was written up to the last check is expected now, because a log may show a transaction a moment after its commit.
         """
         [end] = self._log.ends(STATE).values()
         due = self._state_due
@@ -393,14 +393,14 @@ class Session:
             self.commit()
 
     def _hear(self, record: Record) -> None:
-        """Whatever a mirror writes is a sign of its life."""
+        """Count any record of a mirror as its sign of life."""
         self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
 
     def _watch(self, found: Sequence[Alarm], now: float) -> None:
-        """Logs each alarm when it begins, every ten limits while it lasts, and its end."""
+        """Log each alarm when it begins, again after ten times the limit while it lasts, and its end."""
         for alarm in found:
-            told = self._alarms.get(alarm)
-            if told is None or now - told >= 10 * self._settings.silence:
+            logged = self._alarms.get(alarm)
+            if logged is None or now - logged >= 10 * self._settings.silence:
                 logger.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers, **_named(alarm))
                 self._alarms[alarm] = now
         for alarm in self._alarms.keys() - set(found):
@@ -409,7 +409,7 @@ class Session:
 
 
 def _named(alarm: Alarm) -> dict[str, object]:
-    """The members of its log line that name repositories."""
+    """Return the members of its log line that name repositories."""
     named = {"paths": alarm.paths, "repository": alarm.repository, "what": alarm.story}
     return {name: value for name, value in named.items() if value}
 

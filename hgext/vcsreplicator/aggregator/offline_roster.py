@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A change of the roster while no aggregator runs: decided here, and written in the aggregator's place.
+"""Changes of the roster while no aggregator runs: decided here, and written in the aggregator's place.
 
 It takes the aggregator's identity, so one that is hung or cut off is fenced before the roster is read, and can write nothing after.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the next transaction of the aggregator writes: messages, states and positions, gathered until somebody waits. Pure."""
+"""What the next transaction of the aggregator writes: messages, states and positions, gathered until they are committed. Pure."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,18 @@ from ..words.levels import KEY_KEPT, ErrorRecord
 from .repository import HeldEvent, Repository
 
 SERVICE = "aggregator"
+
+# Bytes in one transaction after which the next one begins: what a log takes before its time-out.
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes in one transaction after which the next one begins: what a log takes within its patience."""
 
+# States in one transaction after which the next one begins.
 BATCH_STATES = 4096
-"""States in one transaction after which the next one begins."""
 
+# Bytes that a message counts for beside its value: its key and its part of the work.
 MESSAGE_BYTES = 256
-"""What a message counts for beside its value: its key and its part of the work."""
 
+# Bytes of a refused record that its ErrorRecord keeps.
 VALUE_KEPT = 64 * 1024
-"""Bytes of a refused record that its ErrorRecord keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,27 +59,27 @@ class Outgoing:
         self.size += len(message.value or b"") + MESSAGE_BYTES
 
     @property
-    def urgent(self) -> bool:
+    def is_urgent(self) -> bool:
         """Whether mirrors or receivers wait for it."""
         return bool(self.releases or self.notices or self.roster)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it is as large as a transaction should be."""
         return self.size >= BATCH_BYTES
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         """Whether it has states of as many repositories as a transaction should."""
         return len(self.dirty) >= BATCH_STATES
 
     @property
-    def waiting(self) -> bool:
+    def has_output(self) -> bool:
         """Whether there is anything in it at all."""
         return bool(self.moved or self.messages or self.dirty or self.fresh or self.roster)
 
     def batch(self) -> OutputBatch:
-        """All of it, to be written in one transaction."""
+        """Return all of it, to be written in one transaction."""
         messages = self.messages
         for repository in self.fresh.values():
             messages += [
@@ -97,28 +98,28 @@ class Outgoing:
         )
 
     def bury(self, repository: Repository, held: HeldEvent) -> None:
-        """The pending record is needed no more; one that was never written needs no tombstone."""
+        """Remove the pending record; one that was never written needs no tombstone."""
         if held.written:
             self.add(NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
 
     def keep(self, record: Record) -> None:
-        """The record of `events` as it came, for whoever understands it."""
+        """Keep the record of `events` as it came, for an aggregator that understands it."""
         self.moved = True
         self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=record.value))
 
     def give_up(self, record: Record) -> None:
-        """What was kept is kept no more."""
+        """Keep the record no longer."""
         self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=None))
 
     def reject(
         self, record: Record, reason: str, now: float, *, repository: str | None = None, traceback: str | None = None
     ) -> None:
-        """The record is passed, and kept in `errors` with the reason."""
+        """Keep a record that is passed in `errors`, with the reason."""
         place = (record.topic, record.partition, record.offset)
         self.error(record.key, reason, *place, record.value or b"", now, repository=repository, traceback=traceback)
 
     def fail(self, repository: str, reason: str, traceback: str | None, now: float) -> None:
-        """Something about a whole repository, not about one record, is kept in `errors`."""
+        """Keep in `errors` what is wrong with a whole repository, not with one record."""
         self.error(repository, reason, STATE, 0, 0, b"", now, repository=repository, traceback=traceback)
 
     def error(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator leaves out because work on it failed in a way that nobody foresaw. Pure.
+"""What the aggregator leaves out because work on it raised an unexpected exception. Pure.
 
-A record that failed becomes a reject; a repository whose decisions failed stands still, and the others go on. Either way memory may
+A record that failed becomes a reject; a repository whose decisions failed is stalled, and the others go on. Either way memory may
 be half changed: it is thrown away and loaded again, this time without what failed.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from ..log import Record
 from ..words.unexpected import Fault, fault
 
+# Topic, partition and offset of a record.
 Place = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
 
 
 class Poisoned(Exception):
@@ -32,7 +32,7 @@ class Poison:
     repositories: dict[str, Fault] = field(default_factory=dict)
 
     def add(self, found: Poisoned) -> bool:
-        """Leaves it out from now on; False if it was left out already, so that loading again would not help."""
+        """Leave it out from now on; return False if it was left out already, so that loading again would not help."""
         if isinstance(found.what, str):
             known = self.repositories.setdefault(found.what, found.fault)
         else:
@@ -41,13 +41,13 @@ class Poison:
 
 
 def place_of(record: Record) -> Place:
-    """Where the record stands in the log."""
+    """Return where the record stands in the log."""
     return record.topic, record.partition, record.offset
 
 
 @contextmanager
 def blaming(what: Place | str) -> Iterator[None]:
-    """Makes Poisoned of an exception that nobody foresaw."""
+    """Raise Poisoned in place of an unexpected exception."""
     try:
         yield
     except Poisoned:

@@ -18,7 +18,7 @@ from .arrival import Arrival, follow
 
 @dataclass(slots=True, kw_only=True)
 class HeldEvent:
-    """An event that waits for its notice. A stored one is bytes until somebody looks: 100,000 may wait at a restart."""
+    """An event that waits for its notice. A stored one is bytes until it is needed: 100,000 may wait at a restart."""
 
     seq: int
     written: bool
@@ -27,17 +27,17 @@ class HeldEvent:
 
     @classmethod
     def stored(cls, seq: int, value: bytes) -> "HeldEvent":
-        """From the topic `pending`."""
+        """Hold a record of the topic `pending`."""
         return cls(seq=seq, written=True, value=value)
 
     @classmethod
     def arrived(cls, event: Event, record: Record, now: float) -> "HeldEvent":
-        """From the topic `events`."""
+        """Hold an event of the topic `events`."""
         pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
         return cls(seq=event.seq, written=False, pending=pending)
 
     def opened(self) -> Pending:
-        """The pending record; raises MalformedEvent if what was stored is none, UnknownEvent if a newer aggregator stored it."""
+        """Return the pending record; raise MalformedEvent if it is none, UnknownEvent if a newer aggregator stored it."""
         if self.pending is None:
             data = shape.parse(self.value or b"", "Pending")
             wire.check_known(data)
@@ -77,14 +77,14 @@ class HeldEvent:
         return self.opened().arrived
 
     def store(self) -> bytes:
-        """The value for the topic `pending`."""
+        """Return the value for the topic `pending`."""
         return shape.to_json(self.opened())
 
 
 class Standing(enum.StrEnum):
     """What a mirror's level is to what is known of the repository; only the first may let anything go.
 
-    `ahead`: at an event that is not known (yet), so nobody can say whether it is the mirror's invention. `foreign`: at a known
+    `ahead`: at an event that is not known (yet), so it may be the mirror's invention. `foreign`: at a known
     sequence, but of another event or digest. `former`: of a history that was replaced.
     """
 
@@ -144,12 +144,12 @@ class Repository:
         return self.state.seq if self.state else 0
 
     def add(self, held: HeldEvent) -> None:
-        """Takes one more; while loading in any order, later the next in sequence."""
+        """Take one more; while loading in any order, later the next in sequence."""
         self.queue.append(held)
         self._standings.clear()
 
     def loaded(self) -> None:
-        """Puts what was stored into order; what the state calls announced needs no second notice.
+        """Put what was stored into order; what the state calls announced needs no second notice.
 
         A lost state is made anew from the queue: then more may be announced again, and nothing is forgotten.
         """
@@ -175,7 +175,7 @@ class Repository:
         return fits and after in (None, event.id)
 
     def hold_newer(self, record: Record) -> None:
-        """Takes a record of a newer version, or one behind it."""
+        """Take a record of a newer version, or one behind it."""
         self._newer_from = min(self._newer_from, record.offset) if self.newer else record.offset
         self.newer.add(record.offset)
 
@@ -184,7 +184,7 @@ class Repository:
         return bool(self.newer) and record.offset >= self._newer_from
 
     def fill(self, held: HeldEvent) -> None:
-        """Takes one that `lacks` named."""
+        """Take an event that `lacks` asked for."""
         at = bisect_left(self.queue, held.seq, key=lambda other: other.seq)
         assert self.state is not None
         self.queue.insert(at, held)
@@ -192,7 +192,7 @@ class Repository:
         self._standings.clear()
 
     def pass_lost(self) -> int:
-        """What the queue still lacks is lost: it counts as released and announced in its turn; how many events that are."""
+        """Count what the queue still lacks as lost: released and announced in its turn; return how many events."""
         state = self.state
         if not self.is_incomplete or state is None:
             return 0
@@ -204,7 +204,7 @@ class Repository:
         return lost
 
     def _reach(self, *, released: int, noticed: int) -> None:
-        """Sets the levels; where the queue is incomplete they pass over what is lost behind them."""
+        """Set the levels; where the queue is incomplete they pass over what is lost behind them."""
         assert self.state is not None
         if self.is_incomplete:
             beyond = self.state.seq + 1
@@ -227,7 +227,7 @@ class Repository:
         return state
 
     def drop_broken(self) -> HeldEvent:
-        """Takes out and returns what stands next to be decided and cannot be read."""
+        """Take out and return the next event to be decided, which cannot be read."""
         ends = (at for at in (self.released, 0) if at < len(self.queue))
         at = next(at for at in ends if not self.queue[at].readable())
         held = self.queue[at]
@@ -236,7 +236,7 @@ class Repository:
         return held
 
     def known(self, seq: int) -> str | None:
-        """The id of the event with this sequence, if it is still held or the newest."""
+        """Return the id of the event with this sequence, if it is still held or the newest."""
         if self.state is not None and seq == self.state.seq:
             return self.state.event
         held = self._held(seq)
@@ -247,7 +247,7 @@ class Repository:
         return self.queue[at] if at < len(self.queue) and self.queue[at].seq == seq else None
 
     def unwritten(self) -> list[HeldEvent]:
-        """What is not in the log yet, the oldest first; counts as written from now on."""
+        """Return what is not in the log yet, the oldest first; it counts as written from now on."""
         found = []
         for held in reversed(self.queue):
             if held.written:
@@ -257,14 +257,14 @@ class Repository:
         return found[::-1]
 
     def drop_newest(self) -> HeldEvent:
-        """Takes out and returns the newest event."""
+        """Take out and return the newest event."""
         held = self.queue.pop()
         self.released = min(self.released, len(self.queue))
         self._standings.clear()
         return held
 
     def gating(self, roster: Roster) -> tuple[Mirror, ...]:
-        """The mirrors that notices of this repository wait for."""
+        """Return the mirrors that notices of this repository wait for."""
         path = self.state.path if self.state else ""
         if self._gating[:2] != (roster.version, path):
             mirrors = tuple(mirror for mirror in roster.mirrors if mirror.gates(self.id, path))
@@ -272,7 +272,7 @@ class Repository:
         return self._gating[2]
 
     def heard(self, mirror: str, ack: Ack | None) -> None:
-        """The mirror has this level from now on, or none."""
+        """Take the mirror's newest level, or the end of it."""
         self._standings.pop(mirror, None)
         if ack is None:
             self.acks.pop(mirror, None)
@@ -280,14 +280,14 @@ class Repository:
             self.acks[mirror] = ack
 
     def standing(self, mirror: str) -> Standing | None:
-        """What the mirror's level is to what is known; None if it has none."""
+        """Compare the mirror's level with what is known; None if it has none."""
         ack = self.acks.get(mirror)
         if ack is not None and mirror not in self._standings:
             self._standings[mirror] = self._stands(ack)
         return self._standings.get(mirror)
 
     def _stands(self, ack: Ack) -> Standing:
-        """Events of a newer version, and what stands in no form that can be read, are taken at the mirror's word."""
+        """Compare a level; events of a newer version, and those that cannot be read, are taken at the mirror's word."""
         state = self.state
         if state is not None and ack.incarnation in state.retired:
             return Standing.FORMER
@@ -301,11 +301,11 @@ class Repository:
         return Standing.COUNTS if known in (None, (ack.event, ack.digest)) else Standing.FOREIGN
 
     def ack(self, mirror: str) -> Ack | None:
-        """The mirror's level, if it counts."""
+        """Return the mirror's level, if it counts."""
         return self.acks.get(mirror) if self.standing(mirror) is Standing.COUNTS else None
 
-    def is_level(self, mirror: str, released: int) -> bool:
-        """Whether the mirror serves what was released, or was filled beyond it and serves it with whatever is released next.
+    def is_caught_up(self, mirror: str, released: int) -> bool:
+        """Whether the mirror serves what was released, or was filled beyond it and serves it with the next release.
 
         One that is ahead of the log, which may have lost what the mirror has, must serve it now: what follows may never come.
         """
@@ -318,7 +318,7 @@ class Repository:
         return released <= (min(ahead.applied, ahead.serving) if ahead.incarnation == self.state.incarnation else 0)
 
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[HeldEvent]:
-        """What can be released now, in order; each is released before the next is asked for.
+        """Yield what can be released now, in order; the caller releases each before it asks for the next.
 
         What changes URL or visibility waits until everything before it is announced: that names what is there now. But not
         for a mirror that cannot serve what is before it alone.
@@ -336,11 +336,11 @@ class Repository:
             yield held
 
     def next_to_release(self) -> HeldEvent | None:
-        """What is released next."""
+        """Return what is released next."""
         return self.queue[self.released] if self.released < len(self.queue) else None
 
-    def lagging(self, roster: Roster) -> tuple[str, ...]:
-        """The mirrors that the oldest notice waits for."""
+    def find_lagging(self, roster: Roster) -> tuple[str, ...]:
+        """Return the mirrors that the oldest notice waits for."""
         if not self.queue:
             return ()
         held = self.queue[0]
@@ -359,7 +359,7 @@ class Repository:
         return True if self.queue or self.newer or self.is_stored_newer else None
 
     def release(self, held: HeldEvent, version: int) -> None:
-        """Mirrors may serve this one."""
+        """Allow mirrors to serve this one."""
         assert self.state is not None
         self.released += 1
         self.state = replace(self.state, roster=version)
@@ -368,7 +368,7 @@ class Repository:
     def announceable(
         self, gating: tuple[Mirror, ...], *, allow_empty: bool
     ) -> Iterator[tuple[HeldEvent, tuple[MirrorProof, ...]]]:
-        """What can be announced now with its proof, in order; each is announced before the next is asked for."""
+        """Yield what can be announced now with its proof, in order; the caller announces each before the next."""
         while self.released:
             held = self.queue[0]
             mirrors = _gating_at(held, gating)
@@ -380,7 +380,7 @@ class Repository:
             yield held, tuple(_proof(ack) for ack in acks)
 
     def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None) -> None:
-        """The notice of this one is written; `last` are the newest events of the public streams."""
+        """Pass this one, whose notice is written; `last` are the newest events of the public streams."""
         assert self.state is not None
         self.queue.popleft()
         self.released -= 1
@@ -397,7 +397,7 @@ def _acts(held: HeldEvent) -> bool:
 
 
 def _gating_at(held: HeldEvent, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
-    """Those of the gating mirrors that this event waits for: a joining one only behind its joining point."""
+    """Return the mirrors that this event waits for: a joining one only behind its joining point."""
     if all(mirror.joined is None for mirror in gating):
         return gating
     return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))

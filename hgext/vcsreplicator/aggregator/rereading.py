@@ -13,17 +13,17 @@ import structlog
 from ..log import EVENTS, Log, Reader
 from .aggregation import Aggregation, RecordOutcome
 
+# Records of one read.
 SLICE = 500
-"""Records of one read."""
 
+# Longest wait for them in seconds: how long the other work may be held up when the log is slow.
 WAIT = 0.02
-"""Longest wait for them in seconds: how long the other work may be held up when the log is slow."""
 
 logger = structlog.get_logger()
 
 
 class Rereading:
-    """What is being read again; used by one thread. `commit` writes what the core has for the next batch."""
+    """The partitions that are being read again; used by one thread. `commit` writes what the core has for the next batch."""
 
     def __init__(self, log: Log, core: Aggregation, commit: Callable[[], None]) -> None:
         self._log, self._core, self._commit = log, core, commit
@@ -37,13 +37,13 @@ class Rereading:
         return partition in self._readers
 
     def close(self) -> None:
-        """Frees everything; what was begun and not ended counts as never read."""
+        """Free everything; what was begun and not ended counts as never read."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
     def begin(self, partition: int) -> None:
-        """The partition is read from now on."""
+        """Begin to read the partition again."""
         place = (EVENTS, partition)
         end, start = self._core.positions[place], self._log.beginnings(EVENTS)[partition]
         newest = max(end, self._log.ends(EVENTS)[partition])
@@ -52,7 +52,7 @@ class Rereading:
         self._core.begin_again(partition, newest)
 
     def slice(self, now: float) -> list[int]:
-        """Takes some records of each; the partitions that are done, which is so too if the log ends before it should."""
+        """Take some records of each; return the partitions that are done, also if the log ends earlier than before."""
         return [partition for partition in list(self._readers) if self._slice(partition, now)]
 
     def _slice(self, partition: int, now: float) -> bool:
@@ -62,7 +62,7 @@ class Rereading:
             if record.offset < self._ends[partition]:
                 while self._core.passed(record, now) is RecordOutcome.UNFINISHED:
                     self._commit()
-                if self._core.full:
+                if self._core.is_full:
                     self._commit()
         if not records:
             self._ends[partition] = min(self._ends[partition], self._log.ends(EVENTS)[partition])

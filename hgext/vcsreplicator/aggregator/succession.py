@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who waits for whom at a path: all notices of a repository come before the release of the one that follows it there. Pure."""
+"""Successors at a path: all notices of a repository come before the release of the one that follows it there. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from ..words.event import Type
 from ..words.levels import RepositoryState
 from .repository import HeldEvent, Repository
 
+# Seconds without any event of the repository before it at its path that a successor waits for its departure.
 DEPARTURE_PATIENCE = 60.0
-"""Seconds without any event of the repository before it at its path that a successor waits for its departure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Succession:
         self._waits: dict[str, tuple[HeldEvent, tuple[Repository, ...]]] = {}
 
     def note(self, state: RepositoryState) -> None:
-        """Takes the paths that the repository may have to leave before another is released there."""
+        """Take the paths that the repository may have to leave before another is released there."""
         for path in (state.path, *(stay.path for stay in state.stays)):
             self._paths.setdefault(path, set()).add(state.repository)
 
@@ -48,7 +48,7 @@ class Succession:
         return bool(found)
 
     def waits(self) -> Iterator[Wait]:
-        """All that wait as of the newest decision about them, the longest first."""
+        """Yield the successors that wait as of the newest decision about them, the longest first."""
         found = []
         for name, (held, predecessors) in self._waits.items():
             repository = self._repositories[name]

@@ -22,22 +22,26 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 AGGREGATOR = "aggregator"
+
+# What the groups of destinations begin with.
 DESTINATION = "notifier-"
-"""What the groups of destinations begin with."""
 
+# Seconds for which a record counts as just written, and for which a new one is waited for: more than two beats.
 FRESH, WATCH = 10.0, 12.0
-"""Seconds for which a record counts as just written, and for which a new one is waited for: more than two beats."""
 
+# Seconds without progress after which a finding says so.
 SILENT = 60.0
-STANDING = 3600.0
-"""Seconds without progress that an operator is told of; with a destination, after which it is critical."""
 
+# Seconds after which a stalled destination is critical.
+STALLED = 3600.0
+
+# How many repositories a finding names.
 NAMED = 3
 
 
 @dataclass(slots=True, kw_only=True)
 class Picture:
-    """The present, as far as the log tells; times in seconds since the epoch, by the clock that stamps the log's records.
+    """The present, as far as the log shows it; times in seconds since the epoch, by the clock that stamps the log's records.
 
     `newest` is of the newest record, `changed` of the roster's, `heard` of the last sign of life of each mirror and the aggregator,
     with its offset: what they say of their own clocks does not matter. `moved` says when each state was written; `groups` how many
@@ -59,7 +63,7 @@ class Picture:
     errors: int = 0
 
     def absorb(self, record: Record) -> None:
-        """Takes one record of a compacted topic into the picture; records of no known form are passed over."""
+        """Take one record of a compacted topic into the picture; pass over records of no known form."""
         self.newest = max(self.newest, record.time)
         if record.topic == ROSTER:
             self.changed = record.time
@@ -88,22 +92,22 @@ class Picture:
             _put(self.beats, key, from_json(Beat, value) if value else None)
 
     def detached(self) -> list[Ack]:
-        """What mirrors follow apart from the stream, sorted by mirror."""
+        """Return the levels of detached repositories, sorted by mirror."""
         return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))
 
     def waiting(self) -> list[RepositoryState]:
-        """Repositories with events that have no notice yet, the longest queue first."""
+        """Return the repositories with events that have no notice yet, the longest queue first."""
         late = [state for state in self.states.values() if state.noticed < state.seq]
         return sorted(late, key=lambda state: state.noticed - state.seq)
 
     def behind(self, mirror: str) -> int:
-        """Events that this mirror has not applied, over what it has acked and what it must have."""
+        """Count the events that this mirror has not applied, over what it has acked and what it must have."""
         return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._concerns(mirror))
 
     def late(self, mirror: str, now: float) -> list[RepositoryState]:
-        """What this mirror has not applied or does not serve though nothing is new for SILENT seconds; by path.
+        """Return what this mirror has not applied or does not serve though nothing is new for SILENT seconds, by path.
 
-        What it holds detached is told apart.
+        What is detached there has a finding of its own.
         """
         found = []
         for state in self._concerns(mirror):
@@ -114,7 +118,7 @@ class Picture:
         return sorted(found, key=lambda state: state.path)
 
     def holding(self, state: RepositoryState) -> list[str]:
-        """Names of the mirrors that gate the repository and have not applied all of it, or do not serve what is released."""
+        """Name the gating mirrors that have not applied all of the repository, or do not serve what is released."""
         found = []
         for mirror in self.roster.mirrors if self.roster else ():
             ack = self._ack(mirror.name, state)
@@ -128,17 +132,17 @@ class Picture:
         return now - self.moved.get(state.repository, now) > SILENT
 
     def applied(self, mirror: str, state: RepositoryState) -> int:
-        """How far this mirror is in the present incarnation; 0 where it never said."""
+        """Return what this mirror has applied of the present incarnation; 0 without a level."""
         ack = self._ack(mirror, state)
         return ack.applied if ack else 0
 
     def _ack(self, mirror: str, state: RepositoryState) -> Ack | None:
-        """The mirror's level, if it speaks of the present incarnation."""
+        """Return the mirror's level, if it is of the present incarnation."""
         ack = self.acks.get((mirror, state.repository))
         return ack if ack and ack.incarnation == state.incarnation else None
 
     def _concerns(self, mirror: str) -> list[RepositoryState]:
-        """What the mirror has acked or must have, but for what it is deactivated for."""
+        """Return what the mirror has acked or must have, but for what it is deactivated for."""
         known = self.roster.mirror(mirror) if self.roster else None
         return [
             state
@@ -148,15 +152,15 @@ class Picture:
         ]
 
     def silent(self, now: float) -> list[str]:
-        """Mirrors that should be alive, without a sign of life for SILENT seconds."""
+        """Name the mirrors that should be alive, without a sign of life for SILENT seconds."""
         return [name for name in self.expected() if now - max(self.seen(name), self.changed) > SILENT]
 
     def seen(self, name: str) -> float:
-        """When a mirror or the aggregator gave its last sign of life; 0 for never."""
+        """Return when a mirror or the aggregator gave its last sign of life; 0 for never."""
         return self.heard[name][1] if name in self.heard else 0.0
 
     def expected(self) -> list[str]:
-        """Names of the mirrors that should be alive: joining or active."""
+        """Name the mirrors that should be alive: joining or active."""
         if self.roster is None:
             return []
         alive = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
@@ -181,13 +185,13 @@ class Follower:
         self._reader = log.reader(starts)
 
     def close(self) -> None:
-        """Frees the reader."""
+        """Free the reader."""
         self._reader.close()
 
     def update(self) -> Picture:
-        """The picture as of now: everything committed before the call is in it.
+        """Return the picture as of now: everything committed before the call is in it.
 
-        Raises Expired if the log lost records that are in it, Unavailable if it cannot be read.
+        Raise Expired if the log lost records that are in it, Unavailable if it cannot be read.
         """
         before, patience = self.picture.newest, 0.0
         ends = {(t, p): end for t in (ROSTER, STATE, ACKS) for p, end in self._log.ends(t).items()}
@@ -209,14 +213,14 @@ class Follower:
         return picture
 
     def now(self) -> float:
-        """The time by the log's clock, as far as its records and this follower's monotonic clock tell."""
+        """Return the time by the log's clock, from its records and this follower's monotonic clock."""
         return self.picture.newest + self._clock.monotonic() - self._grew
 
     def present(self, pause: Callable[[float], object] = time.sleep) -> float:
-        """The time by the log's clock, for who looks once. Updates the picture.
+        """Update the picture and return the time by the log's clock, for a command that reads the log once.
 
         The newest record may be old, and the clocks of this machine and of the log may differ: unless they agree that it is
-        fresh, this watches for up to WATCH seconds. If nothing comes in all of them, everybody is silent.
+        fresh, this watches for up to WATCH seconds. If nothing comes in all of them, every service is silent.
         """
         newest = self.update().newest
         if newest == 0 or 0 <= self._clock.now() - newest <= FRESH:
@@ -230,7 +234,7 @@ class Follower:
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:
-    """Puts into the picture of when the first notice is that each destination lacks; reads one record for each."""
+    """Find the time of the first notice that each destination lacks; read one record for each."""
     found, end, beginning = {}, log.ends(NOTICES)[0], log.beginnings(NOTICES)[0]
     for group, positions in log.groups(NOTICES).items():
         place, start = (NOTICES, 0), max(positions.get(0, beginning), beginning)
@@ -264,7 +268,7 @@ def findings(
     critical: int = 600,
     destinations: Collection[str] | None = None,
 ) -> list[Finding]:
-    """What needs a human, the worst first; limits are events a mirror or notices a destination is behind.
+    """Find what an operator must know, the worst first; limits are events a mirror or notices a destination is behind.
 
     `destinations` are those that must be there and no others, if that is known.
     """
@@ -277,7 +281,7 @@ def findings(
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, now)
         if late:
-            text = f"mirror {name} does not get on with {_paths(late)}; see: vcsreplicator trace {late[0].path}"
+            text = f"mirror {name} makes no progress on {_paths(late)}; see: vcsreplicator trace {late[0].path}"
             found.append(Finding(level=1, text=text))
         found += _lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
     found += _ungated(picture, now)
@@ -293,7 +297,7 @@ def findings(
 
 
 def _silent(picture: Picture, name: str) -> Finding:
-    """What it holds back are the notices of what it gates; of a backup nothing waits."""
+    """Describe a silent mirror: it holds back the notices of what it gates; nothing waits for a backup."""
     mirror = picture.roster.mirror(name) if picture.roster else None
     if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
         return Finding(level=1, text=f"mirror {name} is silent; it is a backup, so no notice waits for it")
@@ -304,7 +308,7 @@ def _silent(picture: Picture, name: str) -> Finding:
 
 
 def _ungated(picture: Picture, now: float) -> list[Finding]:
-    """Notices that wait for nobody, because no mirror gates them."""
+    """Find notices that wait because no mirror gates them."""
     roster = picture.roster or rosters.Roster()
     alone = [
         state
@@ -317,13 +321,14 @@ def _ungated(picture: Picture, now: float) -> list[Finding]:
         return []
     return [
         Finding(
-            level=2, text=f"notices are held of {_paths(alone)}: no mirror gates them; see: vcsreplicator roster list"
+            level=2,
+            text=f"the notices of {_paths(alone)} are held: no mirror gates them; see: vcsreplicator roster list",
         )
     ]
 
 
 def _refused_rules(picture: Picture) -> list[Finding]:
-    """Rules that an older release let in and that cannot be evaluated, with what mends them."""
+    """Find rules that an older release let in and that cannot be evaluated, with the command that mends them."""
     found = []
     for mirror in picture.roster.mirrors if picture.roster else ():
         bad = (
@@ -338,7 +343,7 @@ def _refused_rules(picture: Picture) -> list[Finding]:
 
 
 def _mending(mirror: rosters.Mirror, bad: Collection[str]) -> str:
-    """The command that sets this mirror's rules, with RULE in place of each that is bad."""
+    """Return the command that sets this mirror's rules, with RULE in place of each that is bad."""
     words = ["vcsreplicator", "roster", "rules", mirror.name]
     for option, rules in (("--include", mirror.rules.include), ("--exclude", mirror.rules.exclude)):
         for rule in rules:
@@ -361,8 +366,8 @@ def _destinations(
         found += _lag(f"destination {name}", "notices", lag, warn, critical)
         waits = now - picture.oldest.get(DESTINATION + name, now)
         if waits > SILENT:
-            text = f"destination {name} stands still: {lag} notices wait, the first for {_span(waits)}"
-            level = 2 if waits > STANDING else 1
+            text = f"destination {name} is stalled: {lag} notices wait, the first for {_span(waits)}"
+            level = 2 if waits > STALLED else 1
             found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
     return found
 
@@ -377,12 +382,13 @@ def _span(seconds: float) -> str:
 
 
 def _lag(who: str, what: str, lag: int, warn: int, critical: int) -> list[Finding]:
-    level = 2 if lag >= critical else 1 if lag >= warn else 0
-    return [Finding(level=level, text=f"{who} is {lag} {what} behind")] if level else []
+    if lag < warn:
+        return []
+    return [Finding(level=2 if lag >= critical else 1, text=f"{who} is {lag} {what} behind")]
 
 
 def as_data(picture: Picture, now: float, *, destinations: Collection[str] | None = None) -> dict[str, object]:
-    """The picture as JSON data."""
+    """Return the picture as JSON data."""
     return {
         "roster": plain(picture.roster) if picture.roster else None,
         "aggregator": plain(picture.aggregator) if picture.aggregator else None,

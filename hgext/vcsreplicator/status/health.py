@@ -39,7 +39,7 @@ class HealthSettings:
 def judge(
     picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
 ) -> tuple[str, ...]:
-    """The reasons why the mirror is not ready; none if it is. `since` says since when each late repository is late.
+    """Return the reasons why the mirror is not ready; `since` says since when each late repository is late.
 
     All times are of the observer's monotonic clock.
     """
@@ -57,7 +57,10 @@ def judge(
 
 
 def late(picture: Picture, mirror: str) -> Set[str]:
-    """Ids of the repositories of which the mirror shows less than is released; carried, not deleted, not given up for it."""
+    """Return the ids of repositories of which the mirror shows less than is released.
+
+    They are carried, not deleted, and the mirror is not deactivated for them.
+    """
     known = picture.roster.mirror(mirror) if picture.roster else None
     if known is None:
         return frozenset()
@@ -112,7 +115,7 @@ def _late(picture: Picture, since: Mapping[str, float], now: float, settings: He
 
 
 class Endpoint:
-    """Answers /health of one mirror; may be called by several threads. Not ready while the log cannot be read."""
+    """The answers to /health of one mirror; may be called by several threads. Not ready while the log cannot be read."""
 
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
@@ -122,14 +125,15 @@ class Endpoint:
         self._lock = threading.Lock()
 
     def __call__(self) -> Mapping[str, Any]:
-        """`ready`, and `reasons` if not."""
+        """Return `ready`, and `reasons` if not."""
         with self._lock:
             try:
                 if self._follower is None:
                     self._follower = Follower(self._log)
                 reasons = self._reasons(self._follower.update())
             except (Unavailable, Expired) as error:
-                if isinstance(error, Expired) and self._follower is not None:  # the log lost records: look at it anew
+                if isinstance(error, Expired) and self._follower is not None:
+                    # The log lost records: read it anew.
                     self._follower.close()
                     self._follower = None
                 reasons = (f"the log cannot be read: {error}",)
