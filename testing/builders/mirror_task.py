@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tasks of a mirror carried out in a process of its own, to be killed in the middle: `python -m testing.builders.mirror_task FILE`.
+"""Tasks of a mirror in a process of its own, to be killed in the middle: `python -m testing.builders.mirror_task FILE`.
 
 The file is a pickle of the mirror's settings and the events of one repository, with the newest sequence that may be served. All
-events are applied, wherever the repository is by now, as after a restart whose position is the beginning.
+events are applied to the repository where it is by now, as after a restart whose position is the beginning.
 """
 
 import pickle
@@ -20,7 +20,7 @@ BATCH = 3
 
 
 def main(file: str) -> None:
-    """Applies what the file holds; exits with the trouble, if there is any."""
+    """Apply what the file holds; exit with the trouble, if there is any."""
     with open(file, "rb") as stream:
         settings, frames, released = pickle.load(stream)
     hands = Hands(settings, OpenRepositories(prepare(), 8), SystemClock())
@@ -31,7 +31,11 @@ def main(file: str) -> None:
         while left:
             gone = max(
                 gone,
-                *(f.checkpoint.seq for f in _of(settings, left[0].event.repository) if f.is_aside and f.checkpoint),
+                *(
+                    f.checkpoint.seq
+                    for f in _find_repository(settings, left[0].event.repository)
+                    if f.is_aside and f.checkpoint
+                ),
                 0,
             )
             left = [item for item in left if item.event.seq > gone]
@@ -41,7 +45,7 @@ def main(file: str) -> None:
 
 def _perform(hands: Hands, settings: MirrorSettings, items: list[ReadEvent], released: int) -> int:
     event = items[0].event
-    folder = next((f.folder for f in _of(settings, event.repository) if not f.is_aside), None)
+    folder = next((f.folder for f in _find_repository(settings, event.repository) if not f.is_aside), None)
     task = Task(
         repository=event.repository,
         path=event.path,
@@ -56,7 +60,7 @@ def _perform(hands: Hands, settings: MirrorSettings, items: list[ReadEvent], rel
     return outcome.done
 
 
-def _of(settings: MirrorSettings, repository: str) -> list:  # type: ignore[type-arg]
+def _find_repository(settings: MirrorSettings, repository: str) -> list:  # type: ignore[type-arg]
     return [
         f
         for f in scan(settings.root, settings.folder)

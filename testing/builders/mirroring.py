@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror under test: the real service on a real log, with `Author` as its master and the aggregator's word given by hand.
+"""A mirror under test: the real service on a real log, with `Author` as its master and releases written by hand.
 
     with Bench(tmp_path) as bench:
         author = bench.author("project/repo")
@@ -75,11 +75,11 @@ class Bench:
     # The master's side.
 
     def author(self, path: str, **members: Any) -> Author:
-        """A new repository on the master, nothing of it sent yet."""
+        """Make a repository on the master, nothing of it sent yet."""
         return Author(self.master_root, path, **members)
 
     def send(self, *authors: Author) -> None:
-        """Puts what is new of these repositories into the log, one event of each in turn."""
+        """Put what is new of these repositories into the log, one event of each in turn."""
         waiting = [author.messages(self._sent.get(author.repository, 0)) for author in authors]
         for author in authors:
             self._sent[author.repository] = len(author.frames)
@@ -89,7 +89,7 @@ class Bench:
             self.log.append(messages[start : start + 1000])
 
     def serve_master(self, *, guard: tuple[str, str] | None = None) -> None:
-        """From now on mirrors can copy the master's repositories over HTTP; `guard` are a name and password that they need."""
+        """Serve the master's repositories over HTTP; `guard` are a name and password to ask for."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -129,7 +129,7 @@ class Bench:
                 time.sleep(0.05)
 
     def release(self, author: Author, seq: int | None = None, **members: Any) -> None:
-        """The aggregator's word that mirrors may serve the repository up to `seq` (default: all of it)."""
+        """Release the repository up to `seq` (default: all of it), as the aggregator does."""
         state = RepositoryState(
             repository=author.repository,
             incarnation=author.incarnation,
@@ -148,13 +148,13 @@ class Bench:
     # The mirror's side.
 
     def settings(self, **members: Any) -> MirrorSettings:
-        """The mirror's settings, quick to heal."""
+        """Return the mirror's settings, quick to heal."""
         given = {"retry_first": 0.05, "retry_longest": 0.5, "beat_interval": 0.3, "slow_after": 2.0, **members}
         return MirrorSettings(name=NAME, root=str(self.root), master=self.master_url, **given)
 
     @contextlib.contextmanager
     def mirror(self, **members: Any) -> Iterator[None]:
-        """The mirror runs, in threads of this process and worker processes; at the end it is asked to stop."""
+        """Run the mirror in threads of this process and worker processes, and stop it at the end."""
         stop, ready = threading.Event(), threading.Event()
         failed: list[BaseException] = []
 
@@ -182,7 +182,7 @@ class Bench:
 
     @contextlib.contextmanager
     def process(self, **members: Any) -> Iterator["MirrorProcess"]:
-        """The mirror as a process of its own."""
+        """Run the mirror as a process of its own."""
         running = MirrorProcess(self, members)
         try:
             running.start()
@@ -191,7 +191,7 @@ class Bench:
             running.end()
 
     def wait(self, holds: Callable[[dict[str, Ack]], bool], what: str) -> None:
-        """Returns once the mirror's newest acks, by repository, are so."""
+        """Return once `holds` is true of the mirror's newest acks, by repository."""
         end = time.monotonic() + PATIENCE
         while True:
             for record in self._reader.poll(0.2):
@@ -205,7 +205,7 @@ class Bench:
             assert time.monotonic() < end, f"waited {PATIENCE:g} s for {what}; acks: {self._acks}"
 
     def wait_applied(self, *authors: Author) -> None:
-        """Returns once the mirror says, in the stream, that it applied everything of these repositories."""
+        """Return once the mirror, in the stream, has acked everything of these repositories."""
 
         def applied(acks: dict[str, Ack]) -> bool:
             return all(
@@ -216,7 +216,7 @@ class Bench:
         self.wait(applied, f"{[author.path for author in authors]} applied")
 
     def wait_served(self, *authors: Author) -> None:
-        """Returns once the mirror says that it serves everything of these repositories."""
+        """Return once the mirror acks that it serves everything of these repositories."""
         self.wait(
             lambda acks: all((a := acks.get(x.repository)) is not None and a.serving == x.seq for x in authors),
             f"{[author.path for author in authors]} served",
@@ -233,25 +233,25 @@ class Bench:
         return self._acks[author.repository]
 
     def ack(self, author: Author) -> Ack | None:
-        """The mirror's newest word about a repository, as far as `wait` has read."""
+        """Return the mirror's newest ack of a repository, as far as `wait` has read."""
         return self._acks.get(author.repository)
 
     def found(self) -> dict[str, FoundRepository]:
-        """What is on the mirror's disk, by repository."""
+        """Return what is on the mirror's disk, by repository."""
         state = self.settings().folder
         return {f.checkpoint.repository: f for f in scan.scan(str(self.root), state) if f.checkpoint and not f.is_aside}
 
     def where(self, author: Author) -> Path:
-        """The mirror's folder of a repository: where it stands, or would."""
+        """Return the mirror's folder of a repository: where it stands, or would."""
         found = self.found().get(author.repository)
         return Path(found.folder) if found else self.root / author.path
 
     def home(self, author: Author) -> Path:
-        """The mirror's folder that clients find at the repository's present path."""
+        """Return the mirror's folder that clients find at the repository's present path."""
         return self.root / author.path
 
     def notes(self) -> list[Detached]:
-        """The mirror's durable notes."""
+        """Return the mirror's durable notes."""
         notes = Notes(Path(self.settings().folder) / "mirror.db")
         try:
             return notes.detached()
@@ -265,7 +265,7 @@ class Bench:
         notes.close()
 
     def errors(self) -> list[ErrorRecord]:
-        """What the mirror rejected."""
+        """Return what the mirror rejected."""
         reader = self.log.reader({(ERRORS, 0): self.log.beginnings(ERRORS)[0]})
         try:
             end, records = self.log.ends(ERRORS)[0], []
@@ -281,7 +281,7 @@ class Bench:
         return all(stored.get(partition, 0) == end for partition, end in self.log.ends(EVENTS).items())
 
     def hg(self, author: Author, *arguments: str, root: Path | None = None) -> str:
-        """What plain hg prints in the mirror's repository (or in the one below `root`)."""
+        """Return what plain hg prints in the mirror's repository (or in the one below `root`)."""
         folder = root / author.path if root else self.where(author)
         environment = {**os.environ, "HGRCPATH": os.devnull, "HGRCSKIPREPO": "1", "HGPLAIN": "1"}
         settings = ["--config", "experimental.evolution=all"]
@@ -294,7 +294,7 @@ class Bench:
 
 
 class MirrorProcess:
-    """The mirror by its command line, in a process group of its own."""
+    """The mirror started by its command line, in a process group of its own."""
 
     def __init__(self, bench: Bench, members: dict[str, Any]) -> None:
         self._bench, self._members = bench, members
@@ -302,7 +302,7 @@ class MirrorProcess:
         self.environment: dict[str, str] = {}
 
     def start(self) -> None:
-        """Starts it and returns when it is ready."""
+        """Start it and return when it is ready."""
         bench = self._bench
         settings = bench.settings(**self._members)
         lines = [f'root = "{settings.root}"', *([f'master = "{settings.master}"'] if settings.master else [])]
@@ -335,13 +335,13 @@ class MirrorProcess:
         return [int(child) for child in children if Path(f"/proc/{child}/comm").read_text().strip() != STEM]
 
     def kill(self) -> None:
-        """SIGKILL to the supervisor; its workers end by themselves."""
+        """Kill the supervisor; its workers end by themselves."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """Kill everything of it that is left."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

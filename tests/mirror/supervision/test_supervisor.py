@@ -196,7 +196,7 @@ def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: 
     assert bench.notes.detached()[0].attempts > 0
 
 
-def test_more_trouble_while_it_is_slow_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
+def test_more_trouble_while_it_is_detached_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.records(bench.record(EVENTS, event.repository, b"junk"))
     bench.read(event)
@@ -352,6 +352,17 @@ def test_events_of_a_deleted_repository_need_no_work_when_its_note_is_gone(bench
         assert bench.pool.given == []
         assert bench.mirror.state.table.get(deletion.repository) is None
         assert bench.mirror.state.backlog.positions() == {0: bench.offset}
+
+
+def test_a_deletion_that_is_noticed_is_carried_out_where_the_repository_is_still_here(bench: Bench) -> None:
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    noticed = replace(state_of(deleted), deleted=True, released=2, noticed=2)
+    bench.records(bench.record(STATE, chain.repository, to_json(noticed)))
+    bench.read(deleted)
+    assert [item.event.id for item in bench.pool.given[-1].busy.items] == [deleted.id]
 
 
 @pytest.mark.parametrize("why", ["its notice waits", "another incarnation", "a state of before it", "kept on the disk"])
@@ -534,6 +545,18 @@ def test_repairs_and_large_pushes_do_not_wait_for_each_other(bench: Bench) -> No
         bench.passes(2)
     lanes = [worker.lane for worker in bench.pool.workers]
     assert lanes == [Lane.HEAVY, Lane.REPAIR]
+
+
+@pytest.mark.parametrize(("reason", "is_tried"), [(Reason.FORK, False), (Reason.REFUSED, True), (Reason.GAP, True)])
+def test_after_a_restart_everything_detached_is_tried_once_but_a_fork(
+    bench: Bench, reason: Reason, is_tried: bool
+) -> None:
+    bench.read(Chain("r").next())
+    bench.detach(bench.pool.given[-1].busy.repository, reason, "why")
+    bench.start({0: 1})
+    bench.mirror.startup.adopt_all([], {})
+    bench.passes(200)
+    assert (bench.notes.detached()[0].attempts > 0) is is_tried
 
 
 @pytest.mark.parametrize("answer", ["master away", "died"])
