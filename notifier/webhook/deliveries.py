@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table of webhook deliveries: all SQL of that database.
-
-Each statement has the index it needs.
+"""The table of webhook deliveries, and the subscriptions that they are for.
 
 A row in `deliveries` is one message to one subscription, from the moment it is accepted until it is too old to be of interest.
 Rows are on disk before the notifier's position moves. Enqueueing a message twice adds nothing, so a repeat after a crash is
@@ -21,97 +19,11 @@ from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavaila
 
 from ..database import open_database
 from ..message import Message, to_text
+from . import statements as sql
 from .fairness import WaitingDelivery
 from .subscription import Subscription
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS subscriptions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL,
-    origin TEXT NOT NULL,
-    content TEXT NOT NULL,
-    created_at REAL NOT NULL,
-    removed_at REAL,
-    paused_reason TEXT,
-    failing_since REAL
-);
-CREATE UNIQUE INDEX IF NOT EXISTS subscriptions_name ON subscriptions (name) WHERE removed_at IS NULL;
-CREATE TABLE IF NOT EXISTS messages (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL,
-    replay TEXT NOT NULL,
-    repository TEXT NOT NULL,
-    repo_url TEXT NOT NULL,
-    type TEXT NOT NULL,
-    sequence INTEGER NOT NULL,
-    previous TEXT,
-    body TEXT NOT NULL,
-    UNIQUE (id, replay)
-);
-CREATE TABLE IF NOT EXISTS deliveries (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    subscription INTEGER NOT NULL REFERENCES subscriptions (id),
-    message INTEGER NOT NULL REFERENCES messages (number),
-    state TEXT NOT NULL,
-    attempt INTEGER NOT NULL,
-    mature_at REAL NOT NULL,
-    created_at REAL NOT NULL,
-    finished_at REAL,
-    status INTEGER,
-    error TEXT,
-    UNIQUE (subscription, message)
-);
-CREATE INDEX IF NOT EXISTS deliveries_queued ON deliveries (attempt, mature_at) WHERE state = 'queued';
-CREATE INDEX IF NOT EXISTS deliveries_finished ON deliveries (state, finished_at) WHERE state <> 'queued';
-CREATE INDEX IF NOT EXISTS deliveries_message ON deliveries (message);
-CREATE TABLE IF NOT EXISTS history (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    time REAL NOT NULL,
-    subscription TEXT NOT NULL,
-    what TEXT NOT NULL,
-    who TEXT NOT NULL
-);
-"""
-
-_ADD_SUBSCRIPTION = "INSERT INTO subscriptions (name, origin, content, created_at) VALUES (?, ?, ?, ?)"
-_CHANGE_SUBSCRIPTION = "UPDATE subscriptions SET content = ? WHERE id = ?"
-_REMOVE_SUBSCRIPTION = "UPDATE subscriptions SET removed_at = ? WHERE id = ?"
-_CANCEL = "UPDATE deliveries SET state = 'cancelled', finished_at = ? WHERE subscription = ? AND state = 'queued'"
-_SUBSCRIPTIONS = """SELECT id, name, origin, content, created_at, paused_reason, failing_since FROM subscriptions
-    WHERE removed_at IS NULL ORDER BY id"""
-_NAMED = "SELECT id FROM subscriptions WHERE name = ? AND removed_at IS NULL"
-_PAUSE = "UPDATE subscriptions SET paused_reason = ? WHERE id = ?"
-_FAILING = "UPDATE subscriptions SET failing_since = ? WHERE id = ?"
-_HISTORY = "INSERT INTO history (time, subscription, what, who) VALUES (?, ?, ?, ?)"
-_READ_HISTORY = "SELECT time, subscription, what, who FROM history ORDER BY id DESC LIMIT ?"
-_LAST_HISTORY = "SELECT COALESCE(MAX(id), 0) FROM history"
-
-_ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, sequence, previous, body)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""
-_NUMBER = "SELECT number FROM messages WHERE id = ? AND replay = ?"
-_ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt, mature_at, created_at)
-    SELECT id, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
-    ON CONFLICT (subscription, message) DO NOTHING"""
-_QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.repository, m.repo_url,
-    CASE m.type WHEN 'reporenamed.1' THEN json_extract(m.body, '$.data.old_repo_url') END
-    FROM deliveries d JOIN messages m ON m.number = d.message
-    WHERE d.state = 'queued' ORDER BY d.id"""
-_REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
-    FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
-_LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
-_FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
-_REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL
-    WHERE id = ? AND state <> 'queued' AND subscription IN (SELECT id FROM subscriptions WHERE removed_at IS NULL)"""
-_HASTEN = "UPDATE deliveries SET attempt = 0, mature_at = ? WHERE id = ? AND state = 'queued'"
-_COUNTS = "SELECT state, COUNT(*) FROM deliveries GROUP BY state"
-_ROW = """SELECT d.id, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.finished_at, d.status, d.error,
-    m.id, m.replay, m.repo_url, m.type, m.sequence, m.previous, m.body
-    FROM deliveries d JOIN messages m ON m.number = d.message JOIN subscriptions s ON s.id = d.subscription"""
-_LIST = f"{_ROW} WHERE (? IS NULL OR d.state = ?) AND (? IS NULL OR s.name = ?) ORDER BY d.id DESC LIMIT ?"
-_SHOW = f"{_ROW} WHERE d.id = ?"
-_PURGE = """DELETE FROM deliveries WHERE id IN
-    (SELECT id FROM deliveries WHERE state = ? AND finished_at < ? LIMIT 500)"""
-_PURGE_MESSAGES = "DELETE FROM messages WHERE number < (SELECT MIN(message) FROM deliveries)"
+Json = dict[str, Any]
 
 
 class DeliveryState(enum.StrEnum):
@@ -179,7 +91,7 @@ class Deliveries:
     """
 
     def __init__(self, path: str) -> None:
-        self._db = open_database(path, "database", _SCHEMA)
+        self._db = open_database(path, "database", sql.SCHEMA)
 
     def close(self) -> None:
         """Free the database."""
@@ -199,7 +111,7 @@ class Deliveries:
                 paused_reason=paused,
                 failing_since=failing,
             )
-            for number, name, origin, content, created_at, paused, failing in self._rows(_SUBSCRIPTIONS)
+            for number, name, origin, content, created_at, paused, failing in self._rows(sql.SUBSCRIPTIONS)
         ]
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
@@ -207,8 +119,8 @@ class Deliveries:
         if self._named(name) is not None:
             return False
         with self._writing():
-            self._run(_ADD_SUBSCRIPTION, (name, origin, shape.to_json(subscription).decode(), now))
-            self._run(_HISTORY, (now, name, "added", who))
+            self._run(sql.ADD_SUBSCRIPTION, (name, origin, shape.to_json(subscription).decode(), now))
+            self._run(sql.HISTORY, (now, name, "added", who))
         return True
 
     def remove(self, name: str, *, who: str, now: float) -> bool:
@@ -220,9 +132,9 @@ class Deliveries:
         if number is None:
             return False
         with self._writing():
-            self._run(_REMOVE_SUBSCRIPTION, (now, number))
-            self._run(_CANCEL, (now, number))
-            self._run(_HISTORY, (now, name, "removed", who))
+            self._run(sql.REMOVE_SUBSCRIPTION, (now, number))
+            self._run(sql.CANCEL, (now, number))
+            self._run(sql.HISTORY, (now, name, "removed", who))
         return True
 
     def follow_file(self, wanted: Mapping[str, Subscription], *, now: float) -> None:
@@ -239,8 +151,8 @@ class Deliveries:
                 raise BadConfig(f"subscriptions.{name}: exists already, added by a command; remove one of them")
             elif existing.subscription != subscription:
                 with self._writing():
-                    self._run(_CHANGE_SUBSCRIPTION, (shape.to_json(subscription).decode(), existing.id))
-                    self._run(_HISTORY, (now, name, "changed", "configuration"))
+                    self._run(sql.CHANGE_SUBSCRIPTION, (shape.to_json(subscription).decode(), existing.id))
+                    self._run(sql.HISTORY, (now, name, "changed", "configuration"))
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
         """Pause a subscription with a reason, or resume it (None).
@@ -251,30 +163,30 @@ class Deliveries:
         if number is None:
             return False
         with self._writing():
-            self._run(_PAUSE, (reason, number))
+            self._run(sql.PAUSE, (reason, number))
             if reason is None:
-                self._run(_FAILING, (None, number))
-            self._run(_HISTORY, (now, name, f"paused: {reason}" if reason else "resumed", who))
+                self._run(sql.FAILING, (None, number))
+            self._run(sql.HISTORY, (now, name, f"paused: {reason}" if reason else "resumed", who))
         return True
 
     def failing(self, subscription: int, since: float | None) -> None:
         """Record since when an endpoint fails; None: it does not."""
-        self._run(_FAILING, (since, subscription))
+        self._run(sql.FAILING, (since, subscription))
 
     def note(self, name: str, what: str, *, now: float) -> None:
         """Add a line of the notifier to the history of a subscription."""
-        self._run(_HISTORY, (now, name, what, "vcsreplicator"))
+        self._run(sql.HISTORY, (now, name, what, "vcsreplicator"))
 
     def history(self, limit: int) -> list[tuple[float, str, str, str]]:
         """(time, subscription, what, who), newest first."""
-        return self._rows(_READ_HISTORY, (limit,))
+        return self._rows(sql.READ_HISTORY, (limit,))
 
     def last_change(self) -> int:
         """Return a number that grows with every change by an operator.
 
         That is, of subscriptions, pauses and redeliveries.
         """
-        [(number,)] = self._rows(_LAST_HISTORY)
+        [(number,)] = self._rows(sql.LAST_HISTORY)
         return int(number)
 
     # -- deliveries
@@ -298,10 +210,10 @@ class Deliveries:
     ) -> Iterator[WaitingDelivery]:
         replay = message.replay or ""
         columns = (message.id, replay, message.repository, message.repo_url, message.type.value)
-        self._run(_ADD_MESSAGE, (*columns, message.sequence, message.previous, to_text(message.envelope)))
-        [(number,)] = self._rows(_NUMBER, (message.id, replay))
+        self._run(sql.ADD_MESSAGE, (*columns, message.sequence, message.previous, to_text(message.envelope)))
+        [(number,)] = self._rows(sql.NUMBER, (message.id, replay))
         for each in wanting:
-            cursor = self._run(_ADD_DELIVERY, (number, now, now, each.id))
+            cursor = self._run(sql.ADD_DELIVERY, (number, now, now, each.id))
             if cursor.rowcount:
                 assert cursor.lastrowid is not None
                 yield WaitingDelivery(now, cursor.lastrowid, each.id, _orders(replay, *message.orders), 0)
@@ -310,12 +222,12 @@ class Deliveries:
         """Return everything that waits, in the order of its arrival."""
         return [
             WaitingDelivery(mature_at, number, subscription, _orders(replay, *orders), attempt)
-            for mature_at, number, subscription, attempt, replay, *orders in self._rows(_QUEUED)
+            for mature_at, number, subscription, attempt, replay, *orders in self._rows(sql.QUEUED)
         ]
 
     def outgoing(self, number: int) -> DeliveryAttempt | None:
         """Return what to send, if that delivery still waits."""
-        rows = self._rows(_REQUEST, (number,))
+        rows = self._rows(sql.REQUEST, (number,))
         if not rows:
             return None
         number, subscription, attempt, message_id, replay, repository, previous, sequence, body = rows[0]
@@ -336,9 +248,9 @@ class Deliveries:
         with self._writing():
             for each in ended:
                 if each.state is DeliveryState.QUEUED:
-                    self._run(_LATER, (each.attempt, each.mature_at, each.status, each.error, each.id))
+                    self._run(sql.LATER, (each.attempt, each.mature_at, each.status, each.error, each.id))
                 else:
-                    self._run(_FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
+                    self._run(sql.FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
     def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> int:
         """Queue these again as new, whichever state they are in.
@@ -348,33 +260,35 @@ class Deliveries:
         done = 0
         with self._writing():
             for number in numbers:
-                changed = self._run(_REQUEUE, (now, number)).rowcount or self._run(_HASTEN, (now, number)).rowcount
+                changed = (
+                    self._run(sql.REQUEUE, (now, number)).rowcount or self._run(sql.HASTEN, (now, number)).rowcount
+                )
                 done += changed
                 if changed:
-                    self._run(_HISTORY, (now, f"delivery {number}", "redelivered", who))
+                    self._run(sql.HISTORY, (now, f"delivery {number}", "redelivered", who))
         return done
 
-    def newest(self, *, state: str | None = None, subscription: str | None = None, limit: int = 50) -> "list[Json]":
+    def newest(self, *, state: str | None = None, subscription: str | None = None, limit: int = 50) -> list[Json]:
         """Newest first, without bodies."""
-        rows = self._rows(_LIST, (state, state, subscription, subscription, limit))
+        rows = self._rows(sql.LIST, (state, state, subscription, subscription, limit))
         return [{name: value for name, value in _as_json(row).items() if name != "body"} for row in rows]
 
-    def show(self, number: int) -> "Json | None":
+    def show(self, number: int) -> Json | None:
         """Return one delivery with its body."""
-        rows = self._rows(_SHOW, (number,))
+        rows = self._rows(sql.SHOW, (number,))
         return _as_json(rows[0]) if rows else None
 
     def counts(self) -> dict[str, int]:
         """Return the number of deliveries by state."""
-        return dict(self._rows(_COUNTS))
+        return dict(self._rows(sql.COUNTS))
 
     def purge(self, *, delivered_before: float, failed_before: float) -> int:
         """Remove some of the oldest finished deliveries; return how many."""
         with self._writing():
-            removed = self._run(_PURGE, (DeliveryState.DELIVERED.value, delivered_before)).rowcount
+            removed = self._run(sql.PURGE, (DeliveryState.DELIVERED.value, delivered_before)).rowcount
             for state in (DeliveryState.EXHAUSTED, DeliveryState.CANCELLED):
-                removed += self._run(_PURGE, (state.value, failed_before)).rowcount
-            self._run(_PURGE_MESSAGES)
+                removed += self._run(sql.PURGE, (state.value, failed_before)).rowcount
+            self._run(sql.PURGE_MESSAGES)
         return removed
 
     # -- the connection
@@ -392,7 +306,7 @@ class Deliveries:
 
     def _named(self, name: str) -> int | None:
         """Return a subscription's number, even if this release cannot read it."""
-        rows = self._rows(_NAMED, (name,))
+        rows = self._rows(sql.NAMED, (name,))
         return int(rows[0][0]) if rows else None
 
     def _rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
@@ -420,14 +334,6 @@ def _subscription(name: str, content: str) -> Subscription:
         raise Unavailable(f"subscription {name}: {error}; remove it and add it again") from error
 
 
-Json = dict[str, Any]
-
-_COLUMNS = (
-    *("id", "subscription", "state", "attempt", "mature_at", "created_at", "finished_at", "status", "error"),
-    *("message", "replay", "repo_url", "type", "sequence", "previous", "body"),
-)
-
-
 def _as_json(row: Sequence[Any]) -> Json:
-    content = dict(zip(_COLUMNS, row, strict=True))
+    content = dict(zip(sql.COLUMNS, row, strict=True))
     return {**content, "replay": content["replay"] or None, "body": json.loads(content["body"])}

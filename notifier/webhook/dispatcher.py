@@ -22,7 +22,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 
 from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended, StoredSubscription
-from .fairness import FIRST, REPEAT, Member, Queues, WaitingDelivery
+from .fairness import Lane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
 from .subscription import Subscription
@@ -51,16 +51,14 @@ class Dispatcher(threading.Thread):
         self.sender = RequestSender(
             networks=settings.networks(), allow_http=settings.allow_http, ca_file=settings.ca_file
         )
-        self._pools = {
-            lane: ThreadPoolExecutor(settings.workers, thread_name_prefix="webhook") for lane in (FIRST, REPEAT)
-        }
+        self._pools = {lane: ThreadPoolExecutor(settings.workers, thread_name_prefix="webhook") for lane in Lane}
         self._inbox: queue.SimpleQueue[list[WaitingDelivery] | tuple[WaitingDelivery, AttemptResult] | None] = (
             queue.SimpleQueue()
         )
         self._under_way: dict[int, WaitingDelivery] = {}
         self._stop_asked = threading.Event()
         self._subscriptions: dict[int, StoredSubscription] = {}
-        self._queues = Queues(workers={FIRST: settings.workers, REPEAT: settings.workers})
+        self._queues = Queues(workers=settings.workers)
         self._change, self._loaded_to = -1, 0
         self._purged_at = float("-inf")
 
@@ -118,7 +116,7 @@ class Dispatcher(threading.Thread):
 
     def _load(self, deliveries: Deliveries) -> None:
         self._subscriptions = {each.id: each for each in deliveries.subscriptions()}
-        queues = Queues(workers={FIRST: self.settings.workers, REPEAT: self.settings.workers})
+        queues = Queues(workers=self.settings.workers)
         for number, each in self._subscriptions.items():
             PAUSED.labels(self.destination, each.name).set(each.paused_reason is not None)
             queues.members[number] = Member(

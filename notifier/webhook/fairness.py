@@ -8,14 +8,19 @@ One queue per attempt, first in first out by maturity, fair between subscription
 - In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits.
 """
 
+import enum
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-# False: first attempts; True: repeats.
-Lane = bool
-FIRST, REPEAT = False, True
+
+class Lane(enum.Enum):
+    """What a worker is for."""
+
+    FIRST = "first attempts"
+    REPEAT = "repeats"
+
 
 NOTHING: Mapping[int, "WaitingDelivery"] = {}
 
@@ -36,7 +41,7 @@ class WaitingDelivery:
 
     @property
     def lane(self) -> Lane:
-        return self.attempt > 0
+        return Lane.REPEAT if self.attempt > 0 else Lane.FIRST
 
 
 @dataclass(slots=True)
@@ -47,9 +52,10 @@ class Member:
     strict: bool
     paused: bool = False
     failing: bool = False
-    busy: dict[Lane, int] = field(default_factory=lambda: {FIRST: 0, REPEAT: 0})
+    busy: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
 
-    def free(self, lane: Lane) -> bool:
+    def has_room(self, lane: Lane) -> bool:
+        """Return whether it may begin another delivery."""
         limit = 1 if self.failing else self.concurrency
         return not self.paused and self.busy[lane] < limit
 
@@ -58,15 +64,15 @@ class Member:
 class Queues:
     """The waiting deliveries of all subscriptions.
 
-    `workers` is the number of workers of each lane.
+    Each lane has `workers` workers.
     """
 
-    workers: dict[Lane, int]
+    workers: int
     members: dict[int, Member] = field(default_factory=dict)
-    _waiting: dict[Lane, dict[int, list[WaitingDelivery]]] = field(default_factory=lambda: {FIRST: {}, REPEAT: {}})
-    _turns: dict[Lane, deque[int]] = field(default_factory=lambda: {FIRST: deque(), REPEAT: deque()})
+    _waiting: dict[Lane, dict[int, list[WaitingDelivery]]] = field(default_factory=lambda: {lane: {} for lane in Lane})
+    _turns: dict[Lane, deque[int]] = field(default_factory=lambda: {lane: deque() for lane in Lane})
     _chains: dict[tuple[int, str], deque[WaitingDelivery]] = field(default_factory=dict)
-    _busy: dict[Lane, int] = field(default_factory=lambda: {FIRST: 0, REPEAT: 0})
+    _busy: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
 
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
         """Add waiting deliveries, in the order in which their messages came.
@@ -93,7 +99,7 @@ class Queues:
 
         Each is answered by `again` or `finished`.
         """
-        return [item for lane in (FIRST, REPEAT) for item in self._begin(lane, now)]
+        return [item for lane in Lane for item in self._begin(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
         """Put a failed delivery into its next queue, as `later`."""
@@ -128,24 +134,13 @@ class Queues:
             if self._is_first(each):
                 self._wait(each)
 
-    def forget(self, subscription: int) -> None:
-        """Drop everything of a subscription that waits.
-
-        What is under way is still answered.
-        """
-        self.members.pop(subscription, None)
-        for lane in (FIRST, REPEAT):
-            self._waiting[lane].pop(subscription, None)
-        for key in [key for key in self._chains if key[0] == subscription]:
-            del self._chains[key]
-
     def wakes_at(self) -> float | None:
         """Return when the next delivery matures; None if none waits."""
         times = [
             items[0].mature_at
-            for lane in (FIRST, REPEAT)
+            for lane in Lane
             for subscription, items in self._waiting[lane].items()
-            if items and self.members[subscription].free(lane) and self._busy[lane] < self.workers[lane]
+            if items and self.members[subscription].has_room(lane) and self._busy[lane] < self.workers
         ]
         return min(times, default=None)
 
@@ -157,7 +152,7 @@ class Queues:
     def _begin(self, lane: Lane, now: float) -> list[WaitingDelivery]:
         begun: list[WaitingDelivery] = []
         turns, passed = self._turns[lane], 0
-        while turns and passed < len(turns) and self._busy[lane] < self.workers[lane]:
+        while turns and passed < len(turns) and self._busy[lane] < self.workers:
             subscription = turns[0]
             items = self._waiting[lane].get(subscription)
             if not items:
@@ -166,7 +161,7 @@ class Queues:
                 continue
             turns.rotate(-1)
             member = self.members[subscription]
-            if items[0].mature_at > now or not member.free(lane):
+            if items[0].mature_at > now or not member.has_room(lane):
                 passed += 1
                 continue
             passed = 0

@@ -3,11 +3,11 @@
 
 from dataclasses import replace
 
-from notifier.webhook.fairness import FIRST, REPEAT, Member, Queues, WaitingDelivery
+from notifier.webhook.fairness import Member, Queues, WaitingDelivery
 
 
 def queues(*members: Member, workers: int = 10) -> Queues:
-    made = Queues(workers={FIRST: workers, REPEAT: workers})
+    made = Queues(workers=workers)
     made.members.update(enumerate(members, 1))
     return made
 
@@ -99,15 +99,17 @@ def test_paused_subscription_begins_nothing() -> None:
     assert waiting.wakes_at() is None
 
 
-def test_forgotten_subscription_leaves_nothing_behind() -> None:
-    waiting = queues(strict(), fast())
-    waiting.add([item(1), item(2), item(3)])
-    [begun] = waiting.next(0)
-    waiting.forget(1)
-    waiting.finished(begun)
-    waiting.add([item(9, subscription=2)])
-    assert ids(waiting.next(0)) == [9]
-    assert waiting.waiting == 0
+def test_what_is_under_way_for_a_removed_subscription_leaves_nothing_behind() -> None:
+    before = queues(strict(), fast())
+    before.add([item(1), item(2), item(3)])
+    [begun] = before.next(0)
+    after = queues(strict(), fast(), workers=1)
+    del after.members[1]
+    after.add([item(2), item(3), item(9, subscription=2)], {begun.id: begun})
+    assert after.next(0) == []
+    after.finished(begun)
+    assert ids(after.next(0)) == [9]
+    assert after.waiting == 0
 
 
 def test_what_is_under_way_stays_so_when_the_queues_are_built_again() -> None:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every SQL statement of the database of webhook deliveries, and its schema with the indexes."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS subscriptions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    content TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    removed_at REAL,
+    paused_reason TEXT,
+    failing_since REAL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS subscriptions_name ON subscriptions (name) WHERE removed_at IS NULL;
+CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL,
+    replay TEXT NOT NULL,
+    repository TEXT NOT NULL,
+    repo_url TEXT NOT NULL,
+    type TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    previous TEXT,
+    body TEXT NOT NULL,
+    UNIQUE (id, replay)
+);
+CREATE TABLE IF NOT EXISTS deliveries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    subscription INTEGER NOT NULL REFERENCES subscriptions (id),
+    message INTEGER NOT NULL REFERENCES messages (number),
+    state TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    mature_at REAL NOT NULL,
+    created_at REAL NOT NULL,
+    finished_at REAL,
+    status INTEGER,
+    error TEXT,
+    UNIQUE (subscription, message)
+);
+CREATE INDEX IF NOT EXISTS deliveries_queued ON deliveries (attempt, mature_at) WHERE state = 'queued';
+CREATE INDEX IF NOT EXISTS deliveries_finished ON deliveries (state, finished_at) WHERE state <> 'queued';
+CREATE INDEX IF NOT EXISTS deliveries_message ON deliveries (message);
+CREATE TABLE IF NOT EXISTS history (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    time REAL NOT NULL,
+    subscription TEXT NOT NULL,
+    what TEXT NOT NULL,
+    who TEXT NOT NULL
+);
+"""
+
+ADD_SUBSCRIPTION = "INSERT INTO subscriptions (name, origin, content, created_at) VALUES (?, ?, ?, ?)"
+CHANGE_SUBSCRIPTION = "UPDATE subscriptions SET content = ? WHERE id = ?"
+REMOVE_SUBSCRIPTION = "UPDATE subscriptions SET removed_at = ? WHERE id = ?"
+CANCEL = "UPDATE deliveries SET state = 'cancelled', finished_at = ? WHERE subscription = ? AND state = 'queued'"
+SUBSCRIPTIONS = """SELECT id, name, origin, content, created_at, paused_reason, failing_since FROM subscriptions
+    WHERE removed_at IS NULL ORDER BY id"""
+NAMED = "SELECT id FROM subscriptions WHERE name = ? AND removed_at IS NULL"
+PAUSE = "UPDATE subscriptions SET paused_reason = ? WHERE id = ?"
+FAILING = "UPDATE subscriptions SET failing_since = ? WHERE id = ?"
+HISTORY = "INSERT INTO history (time, subscription, what, who) VALUES (?, ?, ?, ?)"
+READ_HISTORY = "SELECT time, subscription, what, who FROM history ORDER BY id DESC LIMIT ?"
+LAST_HISTORY = "SELECT COALESCE(MAX(id), 0) FROM history"
+
+ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, sequence, previous, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""
+NUMBER = "SELECT number FROM messages WHERE id = ? AND replay = ?"
+ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt, mature_at, created_at)
+    SELECT id, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
+    ON CONFLICT (subscription, message) DO NOTHING"""
+QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.repository, m.repo_url,
+    CASE m.type WHEN 'reporenamed.1' THEN json_extract(m.body, '$.data.old_repo_url') END
+    FROM deliveries d JOIN messages m ON m.number = d.message
+    WHERE d.state = 'queued' ORDER BY d.id"""
+REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
+    FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
+LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
+FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
+REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL
+    WHERE id = ? AND state <> 'queued' AND subscription IN (SELECT id FROM subscriptions WHERE removed_at IS NULL)"""
+HASTEN = "UPDATE deliveries SET attempt = 0, mature_at = ? WHERE id = ? AND state = 'queued'"
+COUNTS = "SELECT state, COUNT(*) FROM deliveries GROUP BY state"
+ROW = """SELECT d.id, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.finished_at, d.status, d.error,
+    m.id, m.replay, m.repo_url, m.type, m.sequence, m.previous, m.body
+    FROM deliveries d JOIN messages m ON m.number = d.message JOIN subscriptions s ON s.id = d.subscription"""
+LIST = f"{ROW} WHERE (? IS NULL OR d.state = ?) AND (? IS NULL OR s.name = ?) ORDER BY d.id DESC LIMIT ?"
+SHOW = f"{ROW} WHERE d.id = ?"
+PURGE = """DELETE FROM deliveries WHERE id IN
+    (SELECT id FROM deliveries WHERE state = ? AND finished_at < ? LIMIT 500)"""
+PURGE_MESSAGES = "DELETE FROM messages WHERE number < (SELECT MIN(message) FROM deliveries)"
+
+# The columns of `LIST` and `SHOW`.
+COLUMNS = (
+    *("id", "subscription", "state", "attempt", "mature_at", "created_at", "finished_at", "status", "error"),
+    *("message", "replay", "repo_url", "type", "sequence", "previous", "body"),
+)
