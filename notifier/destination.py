@@ -6,12 +6,14 @@ publisher hands it one message per repository at a time, and tries again what fa
 that has an `open`, and an entry in `DESTINATIONS` (docs/destinations.md shows one whole).
 """
 
+import contextlib
 import importlib
 import queue
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
@@ -20,6 +22,8 @@ from hgext.vcsreplicator.words.streams import Stream
 from .message import Message
 from .rejects import judged
 from .window import Delivery, Patience
+
+T = TypeVar("T")
 
 # `type` in the configuration → module and settings class; imported only when configured.
 DESTINATIONS: Mapping[str, str] = {
@@ -143,16 +147,20 @@ class Threads:
         future.add_done_callback(lambda done: self._outcomes.put(_outcome(delivery.number, done)))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
-        found: list[DeliveryOutcome] = []
-        try:
-            found.append(self._outcomes.get(timeout=timeout) if timeout > 0 else self._outcomes.get_nowait())
-            while True:
-                found.append(self._outcomes.get_nowait())
-        except queue.Empty:
-            return found
+        return take_all(self._outcomes, timeout)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sys.maxsize) -> list[T]:
+    """Return what waits in a queue, waiting up to `timeout` seconds for the first item."""
+    found: list[T] = []
+    with contextlib.suppress(queue.Empty):
+        found.append(waiting.get(timeout=timeout) if timeout > 0 else waiting.get_nowait())
+        while len(found) < limit:
+            found.append(waiting.get_nowait())
+    return found
 
 
 def _outcome(number: int, done: "Future[None]") -> DeliveryOutcome:

@@ -17,7 +17,6 @@ answer by closing the channel (routing key, size) is refused here, before I/O, f
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from ..message import Message
 from ..secret import Secret
 from ..window import PATIENCE, Delivery, Patience, check_number
 from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
+from .confirms import Confirms
 from .message import body, payload, routing_key, shortened
 
 # What a message on Pulse should not exceed.
@@ -131,12 +131,8 @@ class Pulse:
         self.name, self.settings, self.clock = name, settings, clock
         self._connection: Any = None  # of amqp
         self._channel: Any = None
-        self._unconfirmed: OrderedDict[int, tuple[int, float]] = OrderedDict()
-        self._returned: set[str] = set()
-        self._ids: dict[int, str] = {}
-        self._nacked: dict[int, float] = {}  # number → when, on the monotonic clock
+        self._confirms = Confirms()
         self._nack_reported_at = float("-inf")
-        self._tag = 0
         self._outcomes: list[DeliveryOutcome] = []
         self._blocked = False
         self._beat_at = 0.0
@@ -164,9 +160,7 @@ class Pulse:
             properties=_properties(message),
         )
         prepared._serialize_properties()  # what AMQP cannot carry is a fault of the message; below it would cost the connection
-        self._tag += 1
-        self._unconfirmed[self._tag] = (delivery.number, self.clock.monotonic())
-        self._ids[self._tag] = message.id
+        self._confirms.send(delivery.number, message.id, self.clock.monotonic())
         try:
             self._channel.basic_publish(
                 prepared,
@@ -266,7 +260,6 @@ class Pulse:
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_returned)
-        self._tag = 0
         self._blocked = False
         self._beat_at = self.clock.monotonic()
 
@@ -275,34 +268,21 @@ class Pulse:
         if now - self._beat_at > 1.0:
             self._beat_at = now
             self._connection.heartbeat_tick()
-        if self._unconfirmed and not self._blocked:
-            since = next(iter(self._unconfirmed.values()))[1]
-            if now - since > self.settings.confirm_timeout:
-                raise TimeoutError(f"no confirmation for {self.settings.confirm_timeout:g} s")
+        since = self._confirms.oldest_since()
+        if since is not None and not self._blocked and now - since > self.settings.confirm_timeout:
+            raise TimeoutError(f"no confirmation for {self.settings.confirm_timeout:g} s")
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
-        for number, returned in self._confirmed(tag, multiple):
+        for number, returned in self._confirms.confirm(tag, multiple=multiple):
             self._outcomes.append(DeliveryOutcome(number=number, error=_UNROUTABLE if returned else None))
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
-        for number, _ in self._confirmed(tag, multiple):
+        for number, _ in self._confirms.confirm(tag, multiple=multiple):
             REFUSED.labels(self.name).inc()
             if self.settings.on_nack == "retry":
                 self._outcomes.append(DeliveryOutcome(number=number, error=Unavailable(f"{self._where}: {_NACKED}")))
             else:
-                self._nacked[number] = self.clock.monotonic()
-
-    def _confirmed(self, tag: int, multiple: bool) -> list[tuple[int, bool]]:
-        """Yield the deliveries that the broker confirms, and whether it returned each."""
-        tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
-        found = []
-        for each in tags:
-            if each in self._unconfirmed:
-                number, _ = self._unconfirmed.pop(each)
-                identifier = self._ids.pop(each)
-                found.append((number, identifier in self._returned))
-                self._returned.discard(identifier)  # the next attempt may find a queue
-        return found
+                self._confirms.hold_nacked(number, self.clock.monotonic())
 
     def _pass_nacked(self) -> None:
         """Confirm nacked deliveries if the broker is well.
@@ -310,14 +290,13 @@ class Pulse:
         Then all other queues have them; else the connection is lost, and they are sent again.
         """
         now = self.clock.monotonic()
-        due = [number for number, nacked_at in self._nacked.items() if now - nacked_at >= NACK_PATIENCE]
+        due = self._confirms.nacked_before(now - NACK_PATIENCE)
         if not due or self._blocked:
             return
         with within(self._connection):
             self._channel.exchange_declare(self.settings.exchange, "topic", durable=True, passive=True)
-        for number in due:
-            del self._nacked[number]
-            self._outcomes.append(DeliveryOutcome(number=number))
+        self._confirms.release_nacked(due)
+        self._outcomes += [DeliveryOutcome(number=number) for number in due]
         if now - self._nack_reported_at >= NACK_ALARM_EVERY:
             self._nack_reported_at = now
             logger.error(_NACKED, broker=self._where, messages=len(due))
@@ -325,7 +304,7 @@ class Pulse:
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
         """Note a returned message; its confirmation comes after this."""
         UNROUTABLE.labels(self.name).inc()
-        self._returned.add(message.properties.get("message_id", ""))
+        self._confirms.note_returned(message.properties.get("message_id", ""))
 
     def _on_blocked(self, reason: str) -> None:
         self._blocked = True
@@ -335,9 +314,7 @@ class Pulse:
     def _on_unblocked(self) -> None:
         self._blocked = False
         BLOCKED.labels(self.name).set(0)
-        now = self.clock.monotonic()
-        for tag, (number, _) in self._unconfirmed.items():
-            self._unconfirmed[tag] = (number, now)
+        self._confirms.restart_waits(self.clock.monotonic())
 
     def _lost(self, error: BaseException) -> None:
         """Report everything unconfirmed as unavailable, and disconnect.
@@ -345,8 +322,7 @@ class Pulse:
         It is unknown whether the broker has it, so it is sent again on a new connection.
         """
         trouble = Unavailable(f"{self._where}: {_reason(error)}")
-        unknown = [*(number for number, _ in self._unconfirmed.values()), *self._nacked]
-        self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in unknown]
+        self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -354,10 +330,7 @@ class Pulse:
 
         A closing message would wait for an answer.
         """
-        self._unconfirmed.clear()
-        self._nacked.clear()
-        self._returned.clear()
-        self._ids.clear()
+        self._confirms = Confirms()
         connection, self._connection, self._channel = self._connection, None, None
         self._blocked = False
         BLOCKED.labels(self.name).set(0)

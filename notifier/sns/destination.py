@@ -30,7 +30,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
 
-from ..destination import DOCUMENTED, DeliveryOutcome, Destination
+from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
 from ..rejects import judged
 from ..window import PATIENCE, Delivery, Patience, check_number
 from .message import MOST_ENTRIES, BatchEntry, object_body, object_key, together, topic_parts
@@ -159,18 +159,14 @@ class Sns:
         What is ready is published.
         """
         found: list[DeliveryOutcome] = []
-        try:
-            done = self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait()
-            while True:
-                self._writing.discard(done.number)
-                if isinstance(done, DeliveryOutcome):
-                    found.append(done)
-                else:
-                    self._ready.append(done)
-                done = self._done.get_nowait()
-        except queue.Empty:
-            self._publish_ready()
-            return found
+        for done in take_all(self._done, wait):
+            self._writing.discard(done.number)
+            if isinstance(done, DeliveryOutcome):
+                found.append(done)
+            else:
+                self._ready.append(done)
+        self._publish_ready()
+        return found
 
     def _lingers(self) -> float:
         """Return the seconds that the oldest ready message may still wait for others.

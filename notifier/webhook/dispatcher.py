@@ -21,6 +21,7 @@ from prometheus_client import Counter, Gauge
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 
+from ..destination import take_all
 from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended, StoredSubscription
 from .fairness import Lane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
@@ -161,22 +162,14 @@ class Dispatcher(threading.Thread):
         self._inbox.put((item, answer))
 
     def _take_in(self, deliveries: Deliveries, wait: float) -> None:
-        """New rows and ended attempts, as they come; waits for the first."""
-        ended: list[tuple[WaitingDelivery, AttemptResult]] = []
-        try:
-            found = self._inbox.get(timeout=wait) if wait > 0 else self._inbox.get_nowait()
-            while True:
-                if isinstance(found, list):
-                    self._add_new(found)
-                elif found is not None:
-                    ended.append(found)
-                if len(ended) >= BATCH:
-                    break
-                found = self._inbox.get_nowait()
-        except queue.Empty:
-            pass
-        if ended:
+        """Take in new rows and results, waiting up to `wait` seconds for the first."""
+        found = take_all(self._inbox, wait, limit=BATCH)
+        # Results first: if this fails, rows are read again from the table, and results would be forgotten.
+        if ended := [each for each in found if isinstance(each, tuple)]:
             self._record(deliveries, ended)
+        for each in found:
+            if isinstance(each, list):
+                self._add_new(each)
 
     def _add_new(self, items: list[WaitingDelivery]) -> None:
         """Add the rows that the last load has not read already."""

@@ -160,16 +160,6 @@ def test_mandatory_refuses_what_no_queue_gets(rabbitmq: Any, unique_name: str) -
         destination.close()
 
 
-def test_a_message_once_returned_is_judged_anew_at_its_next_attempt() -> None:
-    destination: Any = opened(PulseSettings(url="amqp://me@h", exchange="exchange/me/v2", mandatory=True))
-    destination._unconfirmed = {1: (0, 0.0), 2: (1, 0.0)}
-    destination._ids, destination._returned = {1: "a", 2: "b"}, {"a"}
-    destination._on_ack(1, False)
-    destination._unconfirmed[3], destination._ids[3] = (2, 0.0), "a"
-    destination._on_ack(3, False)
-    assert [outcome.error is None for outcome in destination._outcomes] == [False, True]
-
-
 @contextmanager
 def full_queue(pulse: PulseReceiver) -> Iterator[Any]:
     """Another consumer's queue on the exchange, which has room for one message and takes no other."""

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which deliveries of a channel the broker has not confirmed yet. Pure.
+
+A *tag* counts the messages of a channel. The broker returns a message that no queue would get before it confirms it, and names
+it by its id alone. It may confirm all tags up to one at once.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    number: int
+    message_id: str
+    since: float
+
+
+@dataclass(slots=True)
+class Confirms:
+    """The deliveries of one channel; times are on the monotonic clock."""
+
+    _tag: int = 0
+    _unconfirmed: OrderedDict[int, _Sent] = field(default_factory=OrderedDict)
+    _returned: set[str] = field(default_factory=set)
+    _nacked: dict[int, float] = field(default_factory=dict)
+
+    def send(self, number: int, message_id: str, now: float) -> None:
+        """Note that the delivery `number` is sent with the next tag."""
+        self._tag += 1
+        self._unconfirmed[self._tag] = _Sent(number=number, message_id=message_id, since=now)
+
+    def note_returned(self, message_id: str) -> None:
+        """Note a returned message; its confirmation comes after this."""
+        self._returned.add(message_id)
+
+    def confirm(self, tag: int, *, multiple: bool) -> list[tuple[int, bool]]:
+        """Return the deliveries that are confirmed, and whether each was returned."""
+        tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
+        confirmed = [self._unconfirmed.pop(each) for each in tags if each in self._unconfirmed]
+        found = []
+        for sent in confirmed:
+            found.append((sent.number, sent.message_id in self._returned))
+            self._returned.discard(sent.message_id)  # the next attempt may find a queue
+        return found
+
+    def hold_nacked(self, number: int, now: float) -> None:
+        """Keep a nacked delivery until the broker has shown that it is well."""
+        self._nacked[number] = now
+
+    def nacked_before(self, time: float) -> list[int]:
+        """Return the nacked deliveries that are held since before this time."""
+        return [number for number, since in self._nacked.items() if since <= time]
+
+    def release_nacked(self, numbers: list[int]) -> None:
+        """Hold these no longer."""
+        for number in numbers:
+            del self._nacked[number]
+
+    def oldest_since(self) -> float | None:
+        """Return since when the oldest delivery is unconfirmed; None if there is none."""
+        return next(iter(self._unconfirmed.values())).since if self._unconfirmed else None
+
+    def restart_waits(self, now: float) -> None:
+        """Count the waits from now: until now the broker took nothing."""
+        for tag, sent in self._unconfirmed.items():
+            self._unconfirmed[tag] = _Sent(number=sent.number, message_id=sent.message_id, since=now)
+
+    def unknown(self) -> list[int]:
+        """Return all deliveries without an outcome."""
+        return [*(sent.number for sent in self._unconfirmed.values()), *self._nacked]
