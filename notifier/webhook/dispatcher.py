@@ -23,7 +23,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 
 from ..destination import take_all
 from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended, StoredSubscription
-from .fairness import Lane, Member, Queues, WaitingDelivery
+from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
 from .subscription import Subscription
@@ -52,7 +52,7 @@ class Dispatcher(threading.Thread):
         self.sender = RequestSender(
             networks=settings.networks(), allow_http=settings.allow_http, ca_file=settings.ca_file
         )
-        self._pools = {lane: ThreadPoolExecutor(settings.workers, thread_name_prefix="webhook") for lane in Lane}
+        self._pools = {lane: ThreadPoolExecutor(settings.workers, thread_name_prefix="webhook") for lane in AttemptLane}
         self._inbox: queue.SimpleQueue[list[WaitingDelivery] | tuple[WaitingDelivery, AttemptResult] | None] = (
             queue.SimpleQueue()
         )

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
-class Lane(enum.Enum):
+class AttemptLane(enum.Enum):
     """What a worker is for."""
 
     FIRST = "first attempts"
@@ -40,8 +40,8 @@ class WaitingDelivery:
     attempt: int = field(compare=False)
 
     @property
-    def lane(self) -> Lane:
-        return Lane.REPEAT if self.attempt > 0 else Lane.FIRST
+    def lane(self) -> AttemptLane:
+        return AttemptLane.REPEAT if self.attempt > 0 else AttemptLane.FIRST
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class Member:
     strict: bool
     paused: bool = False
     failing: bool = False
-    busy: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
+    busy: dict[AttemptLane, int] = field(default_factory=lambda: dict.fromkeys(AttemptLane, 0))
 
-    def has_room(self, lane: Lane) -> bool:
+    def has_room(self, lane: AttemptLane) -> bool:
         """Return whether it may begin another delivery."""
         limit = 1 if self.failing else self.concurrency
         return not self.paused and self.busy[lane] < limit
@@ -69,10 +69,12 @@ class Queues:
 
     workers: int
     members: dict[int, Member] = field(default_factory=dict)
-    _waiting: dict[Lane, dict[int, list[WaitingDelivery]]] = field(default_factory=lambda: {lane: {} for lane in Lane})
-    _turns: dict[Lane, deque[int]] = field(default_factory=lambda: {lane: deque() for lane in Lane})
+    _waiting: dict[AttemptLane, dict[int, list[WaitingDelivery]]] = field(
+        default_factory=lambda: {lane: {} for lane in AttemptLane}
+    )
+    _turns: dict[AttemptLane, deque[int]] = field(default_factory=lambda: {lane: deque() for lane in AttemptLane})
     _chains: dict[tuple[int, str], deque[WaitingDelivery]] = field(default_factory=dict)
-    _busy: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
+    _busy: dict[AttemptLane, int] = field(default_factory=lambda: dict.fromkeys(AttemptLane, 0))
 
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
         """Add waiting deliveries, in the order in which their messages came.
@@ -99,7 +101,7 @@ class Queues:
 
         Each is answered by `again` or `finished`.
         """
-        return [item for lane in Lane for item in self._begin(lane, now)]
+        return [item for lane in AttemptLane for item in self._begin(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
         """Put a failed delivery into its next queue, as `later`."""
@@ -138,7 +140,7 @@ class Queues:
         """Return when the next delivery matures; None if none waits."""
         times = [
             items[0].mature_at
-            for lane in Lane
+            for lane in AttemptLane
             for subscription, items in self._waiting[lane].items()
             if items and self.members[subscription].has_room(lane) and self._busy[lane] < self.workers
         ]
@@ -149,7 +151,7 @@ class Queues:
         """How many deliveries are queued, those behind others left out."""
         return sum(len(items) for lane in self._waiting.values() for items in lane.values())
 
-    def _begin(self, lane: Lane, now: float) -> list[WaitingDelivery]:
+    def _begin(self, lane: AttemptLane, now: float) -> list[WaitingDelivery]:
         begun: list[WaitingDelivery] = []
         turns, passed = self._turns[lane], 0
         while turns and passed < len(turns) and self._busy[lane] < self.workers:
