@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
-from hgext.vcsreplicator.outbox import Outbox, SentMark, Store
-from hgext.vcsreplicator.relay.daemon import RelaySettings, look_through
+from hgext.vcsreplicator.outbox import Outbox, SentMark
+from hgext.vcsreplicator.outbox.folder import Store
+from hgext.vcsreplicator.relay.daemon import RelaySettings
+from hgext.vcsreplicator.relay.rounds import find_work
 from testing.bench.measure import Row
 
 COUNT = int(os.environ.get("BENCH_SCAN_REPOSITORIES", "10000"))
@@ -38,7 +40,7 @@ class Counting:
 class Sure:
     """A relay that has seen all of them in the log."""
 
-    def is_sure(self, folder: str) -> bool:
+    def is_confirmed(self, folder: str) -> bool:
         return True
 
 
@@ -72,7 +74,7 @@ def _looks(root: Path, expected: int) -> list[float]:
     for _ in range(ROUNDS):
         work = Counting()
         started = time.perf_counter()
-        count = look_through(settings, repositories, work, Sure(), time.time())  # type: ignore[arg-type]
+        count = find_work(settings.roots, repositories, work, Sure(), time.time())  # type: ignore[arg-type]
         samples.append(time.perf_counter() - started)
         assert (count, work.pokes) == (COUNT, expected)
     return samples

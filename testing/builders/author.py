@@ -20,7 +20,8 @@ from mercurial.repo import factory
 from hgext.vcsreplicator.hg import bundles, observe
 from hgext.vcsreplicator.log import EVENTS, Log, NewRecord
 from hgext.vcsreplicator.log.blobs import BlobStore
-from hgext.vcsreplicator.outbox import Entry, Needs, Outbox
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.entry import Entry, Needs
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.digest import START, advance, node_set
 from hgext.vcsreplicator.words.event import Changes, Event, MasterSettings, PhaseMove, PushEntry, Type
@@ -84,7 +85,7 @@ class Author:
             names = [node.hex().encode() for node in nodes]
             api.record_replicated(self.repo, tr, push.id, user.encode(), push.date, names)
             event = self._tell(tr, Type.CHANGED, observe.observe(self.repo, tr, push=push))
-        return self._keep(event, b"".join(bundles.chunks(self.repo, first, len(self.repo.changelog))))
+        return self._keep(event, b"".join(bundles.make_bundle(self.repo, first, len(self.repo.changelog))))
 
     def bookmark(self, name: str, node: str | None) -> Event:
         """A bookmark moved, by a push without changesets."""
@@ -107,7 +108,7 @@ class Author:
             self.repo.obsstore.create(tr, bytes.fromhex(node), (), date=(1.0, 0), metadata={b"user": b"tester"})
             event = self._tell(tr, Type.CHANGED, observe.observe(self.repo, tr))
             markers = observe.encode_markers(observe.markers_since(tr, observe.start(tr)))
-        return self._keep(event, b"".join(bundles.chunks(self.repo, 0, 0, markers)))
+        return self._keep(event, b"".join(bundles.make_bundle(self.repo, 0, 0, markers)))
 
     def strip(self, node: str) -> Event:
         """A changeset and its descendants go."""

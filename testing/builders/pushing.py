@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgext.vcsreplicator.log import EVENTS, Log
-from hgext.vcsreplicator.outbox import Outbox, Store
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay import daemon
 from hgext.vcsreplicator.words import digest, wire
 from hgext.vcsreplicator.words.event import Event

@@ -24,15 +24,15 @@ def look(root: str, url: str) -> None:
     problems = repositories.finish(root)
     assert problems == [], problems
     with open_log(url) as log:
-        sender = EventSender(log=log, source=SOURCE, bundles=repositories, blobs=None)
+        sender = EventSender(log=log, source=SOURCE, make_bundle=repositories.make_bundle, store_blob=None)
         aside = f"{root}/.vcsreplicator/deleted"
         for folder in (*find_repositories(root), *find_repositories(aside)):
             repositories.recover(folder)
             if not folder.startswith(aside):
-                assert repositories.announce(folder), "somebody holds the lock"
+                assert repositories.announce(folder), "another process holds the lock"
             box = Outbox(repositories.open(folder).svfs)
             with box.sending(wait=False) as alone:
-                assert alone, "somebody else is sending"
+                assert alone, "another process is sending"
                 sender.send(folder, box)
 
 

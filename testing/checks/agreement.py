@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from hgext.vcsreplicator.log import ACKS, STATE, Log
-from hgext.vcsreplicator.outbox import Outbox, Store
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.words.levels import Ack, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.cluster import Cluster
@@ -32,7 +33,7 @@ PLAIN = ("--config", "experimental.evolution=all")
 
 def unsettled(cluster: Cluster, log: Log, names: Iterable[str]) -> list[str]:
     """Repositories of which not everything that the master has is served by every mirror, in the stream, and announced."""
-    levels = {name: Outbox(Store(str(cluster.repository(name) / ".hg/store"))).level() for name in names}
+    levels = {name: Outbox(Store(str(cluster.repository(name) / ".hg/store"))).newest() for name in names}
     newest = {(record.topic, record.key): record.value for record in everything(log, (ACKS, STATE))}
     found = []
     for name, level in levels.items():

@@ -52,7 +52,7 @@ def in_transaction(repository, act):
         changes = observe.observe(repository, tr)
         markers = observe.encode_markers(observe.markers_since(tr, observe.start(tr)))
         first = tr.changes[b"origrepolen"]
-    return changes, b"".join(bundles.chunks(repository, first, len(repository), markers))
+    return changes, b"".join(bundles.make_bundle(repository, first, len(repository), markers))
 
 
 def random_act(repository, tr, chance):

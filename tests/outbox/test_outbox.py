@@ -9,7 +9,9 @@ import pytest
 
 from hgext.vcsreplicator import outbox
 from hgext.vcsreplicator.hg.master import refusals
-from hgext.vcsreplicator.outbox import Entry, Needs, Outbox, SentMark, Store
+from hgext.vcsreplicator.outbox import Outbox, SentMark
+from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, new_id, next_event
+from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
@@ -30,11 +32,11 @@ class Transaction:
         pass
 
 
-def entries(count, level=None):
-    level, made = level or outbox.first_level("a", 1), []
+def entries(count, before=None):
+    before, made = before or before_first_event("a", 1), []
     for number in range(count):
-        event = outbox.next_event(
-            level,
+        event = next_event(
+            before,
             Type.CHANGED,
             time=1.0,
             source="serve",
@@ -43,7 +45,7 @@ def entries(count, level=None):
             settings=MasterSettings(),
         )
         made.append(Entry(event=event, needs=Needs.NOTHING))
-        level = outbox.level_of(event)
+        before = NewestEvent.of(event)
     return made
 
 
@@ -79,7 +81,7 @@ def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
     for entry in made:
         box.append(Transaction(), [entry])
     assert box.segments() == [1, 2, 3]
-    assert box.level() == outbox.level_of(made[-1].event)
+    assert box.newest() == NewestEvent.of(made[-1].event)
     places = list(box.unsent())
     box.mark_sent(places[0].sent())
     assert [place.entry for place in box.unsent()] == made[1:]
@@ -99,8 +101,8 @@ def test_what_the_log_has_comes_newest_first_across_segments(box, monkeypatch):
 
 def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
     before = entries(2)
-    level = outbox.level_of(before[-1].event)
-    adopted = replace(level, incarnation=outbox.new_id(), seq=0, id="", digest=digest.START)
+    newest = NewestEvent.of(before[-1].event)
+    adopted = replace(newest, incarnation=new_id(), seq=0, id="", digest=digest.START)
     after = entries(2, adopted)
     box.append(Transaction(), before + after)
     known = SimpleNamespace(incarnation=adopted.incarnation, seq=1, event=after[0].event.id)
@@ -119,7 +121,7 @@ def test_a_marker_of_what_the_outbox_does_not_have_is_a_fork(box, tmp_path, sinc
     box.mark_sent(list(box.unsent())[-1].sent())
     assert fork_behind(box) is None
     (tmp_path / "outbox.0001.log").write_bytes(restored)
-    box.append(Transaction(), entries(since, outbox.level_of(made[1].event)))
+    box.append(Transaction(), entries(since, NewestEvent.of(made[1].event)))
     assert "the log has its event 4" in fork_behind(box)
 
 
@@ -170,14 +172,14 @@ def test_what_waits_is_not_read_to_see_that_there_is_no_fork(box):
 
 def test_what_waits_is_not_read_to_see_an_adoption(box):
     before = entries(4)
-    level = outbox.level_of(before[-1].event)
-    adopted = replace(level, incarnation=outbox.new_id(), seq=0, id="", digest=digest.START)
+    newest = NewestEvent.of(before[-1].event)
+    adopted = replace(newest, incarnation=new_id(), seq=0, id="", digest=digest.START)
     after = entries(6, adopted)
-    first = replace(after[0].event, detail={"replaces": level.incarnation})
+    first = replace(after[0].event, detail={"replaces": newest.incarnation})
     box.append(Transaction(), [*before, Entry(event=first, needs=Needs.NOTHING), *after[1:]])
     places = list(box.unsent())
     break_one(box, places[7])
-    known = SimpleNamespace(incarnation=level.incarnation, seq=2, event=before[1].event.id)
+    known = SimpleNamespace(incarnation=newest.incarnation, seq=2, event=before[1].event.id)
     for marked in (0, 3, 4, 5):
         box.mark_sent(places[marked].sent())
         assert fork_between(known, box) is None
@@ -192,7 +194,7 @@ def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypa
     (tmp_path / "undo").write_bytes(b"outbox.0002.log\x000\n")
     assert box.prune() == [1, 3]
     assert box.segments() == [2, 4, 5]
-    assert box.level().seq == 5
+    assert box.newest().seq == 5
 
 
 def test_a_repository_that_is_moved_away_meanwhile_leaves_no_file_open(tmp_path):
@@ -217,4 +219,4 @@ def test_an_event_that_fits_the_outbox_fits_a_record():
 
 
 def test_identifiers_are_new_each_time():
-    assert len({outbox.new_id() for _ in range(100)} | {os.urandom(16).hex()}) == 101
+    assert len({new_id() for _ in range(100)} | {os.urandom(16).hex()}) == 101

@@ -21,8 +21,9 @@ import pytest
 from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox.bundles import ChangesetsGone
 from hgext.vcsreplicator.relay import daemon, work
-from hgext.vcsreplicator.relay.sending import ChangesetsGone, EventSender
+from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
@@ -327,13 +328,13 @@ def test_changesets_that_are_gone_are_left_to_the_master(master, log):
     master.commit("one", "a")
     master.push("one")
 
-    class NoBundles:
-        def chunks(self, folder, entry):
-            raise ChangesetsGone("stripped by somebody else")
+    def make_bundle(folder, entry):
+        raise ChangesetsGone("stripped")
 
     box = master.outbox("one")
     with box.sending(wait=True):
-        assert EventSender(log=log, source="hg://master", bundles=NoBundles(), blobs=None).send("one", box) == 2
+        sender = EventSender(log=log, source="hg://master", make_bundle=make_bundle, store_blob=None)
+        assert sender.send("one", box) == 2
     assert last_frame(log).header.attachment.where is Where.MASTER
 
 
@@ -367,7 +368,7 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
     with running_relay(master.settings(), log):
         eventually(lambda: master.outbox("one").fork() is not None)
         refused = master.push("one", check=False)
-        assert "this repository takes no changes: the log has its event 3" in refused
+        assert "this repository refuses changes: the log has its event 3" in refused
         assert len(events(log)["one"]) == 3
         print(master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes"))
         assert RECORDED in master.push("one")
@@ -439,7 +440,7 @@ def test_without_a_relay_a_restored_master_is_stopped_at_its_next_push(master, l
     assert "remote: the push is kept and is not sent: the log has another event 2 of it" in master.push("one")
     assert len(events(log, repeats=True)["one"]) == 2
     master.commit("one", "b")
-    assert "this repository takes no changes" in master.push("one", check=False)
+    assert "this repository refuses changes" in master.push("one", check=False)
     master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
     assert RECORDED in master.push("one")
 

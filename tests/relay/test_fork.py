@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's look at what the log knows, before it continues any history."""
+"""The relay compares an outbox with what the log has, before it continues any history."""
 
 import threading
 from pathlib import Path
@@ -7,28 +7,29 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
-from hgext.vcsreplicator.outbox import NewestEvent, Outbox
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.memorylog import MemoryLog
 
-LEVEL = NewestEvent(
+NEWEST = NewestEvent(
     repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=1, id="c" * 32, digest="d" * 64
 )
 
 
 class Box(Outbox):
-    """An outbox that stands at LEVEL, without a store."""
+    """An outbox whose newest event is NEWEST, without a store."""
 
     def __init__(self) -> None:
         pass
 
-    def level(self) -> NewestEvent:
-        return LEVEL
+    def newest(self) -> NewestEvent:
+        return NEWEST
 
 
 class Slow(MemoryLog):
-    """A log whose topics cannot be read until it is told so."""
+    """A log whose topics cannot be read until it is awake."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ def stop() -> threading.Event:
 
 
 def test_nothing_is_judged_before_the_log_was_read(monkeypatch: pytest.MonkeyPatch, stop: threading.Event) -> None:
-    monkeypatch.setattr(fork, "FIRST_LOOK", 0.0)
+    monkeypatch.setattr(fork, "FIRST_READ", 0.0)
     log = Slow()
     log.create(topics())
     watching = watch(log, stop)
@@ -69,7 +70,7 @@ def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
     log.append(
         [
             NewRecord(topic=STATE, key="e" * 32, value=b"nonsense"),
-            NewRecord(topic=STATE, key=LEVEL.repository, value=golden.read_bytes()),
+            NewRecord(topic=STATE, key=NEWEST.repository, value=golden.read_bytes()),
         ]
     )
     watching = watch(log, stop)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's border to Mercurial waits for nobody's lock."""
+"""The relay's port to Mercurial does not wait for locks."""
 
 import os
 from pathlib import Path
@@ -12,15 +12,15 @@ from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox import Outbox
 
 
-def test_a_repository_that_somebody_locks_is_announced_later(tmp_path: Path) -> None:
+def test_a_repository_whose_lock_is_held_is_announced_later(tmp_path: Path) -> None:
     initialization.init()
     folder = str(tmp_path / "a")
     repo = factory.repository(uimod.ui.load(), os.fsencode(folder), create=True).unfiltered()
     relay = MasterRepositories({str(tmp_path): ""}, "hg://master")
     with repo.lock():
         assert not relay.announce(folder)
-    assert Outbox(repo.svfs).level() is None
+    assert Outbox(repo.svfs).newest() is None
     assert relay.announce(folder)
-    level = Outbox(repo.svfs).level()
-    assert level is not None
-    assert (level.path, level.seq) == ("a", 1)
+    newest = Outbox(repo.svfs).newest()
+    assert newest is not None
+    assert (newest.path, newest.seq) == ("a", 1)

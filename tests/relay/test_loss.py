@@ -13,6 +13,7 @@ import pytest
 from hgext.vcsreplicator import outbox
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.relay import loss
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
@@ -122,8 +123,6 @@ def test_other_records_in_the_place_of_lost_ones_hide_no_loss(master: Master, lo
     log.append([NewRecord(topic="events", key="x", value=b"y", partition=p) for p in range(16) for _ in range(9)])
     with running_relay(master.settings(scan=SELDOM), log):
         for name, box in (("one", master.outbox("one")), ("two", master.outbox("two"))):
-            level = box.level()
-            assert level is not None
             eventually(lambda box=box: (sent := box.sent()) is not None and (sent.offset or 0) >= 9, name)
     assert set(ids(log)) >= {place.entry.event.id for place in master.outbox("one").kept()}
 
@@ -148,12 +147,12 @@ def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
 ) -> None:
     lost_while_stopped(master, log, file)
     without_place(master.outbox("one"))
-    level = master.outbox("one").level()
-    assert level is not None
+    newest = master.outbox("one").newest()
+    assert newest is not None
     with running_relay(master.settings(scan=SELDOM), log):
         eventually(lambda: sequences(log, "one") == [1, 2, 3, 4])
     without_place(master.outbox("one"))
-    log.append([NewRecord(topic=STATE, key=level.repository, value=to_json(state(level)))])
+    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state(newest)))])
     before = log.ends("events")
     with running_relay(master.settings(), log):
         master.create("three")
@@ -161,15 +160,15 @@ def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
     assert sum(log.ends("events").values()) == sum(before.values()) + 1
 
 
-def state(level: outbox.NewestEvent) -> RepositoryState:
+def state(newest: NewestEvent) -> RepositoryState:
     return RepositoryState(
-        repository=level.repository,
-        incarnation=level.incarnation,
-        path=level.path,
-        generation=level.generation,
-        seq=level.seq,
-        event=level.id,
-        digest=level.digest,
+        repository=newest.repository,
+        incarnation=newest.incarnation,
+        path=newest.path,
+        generation=newest.generation,
+        seq=newest.seq,
+        event=newest.id,
+        digest=newest.digest,
         released=0,
         noticed=0,
         roster=1,
@@ -180,7 +179,7 @@ def test_what_the_outbox_keeps_no_more_is_named(
     master: Master, log: Log, file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[dict[str, object]] = []
-    monkeypatch.setattr(loss.log, "error", lambda event, **fields: said.append({"event": event, **fields}))
+    monkeypatch.setattr(loss.logger, "error", lambda event, **fields: said.append({"event": event, **fields}))
     lost_while_stopped(master, log, file)
     box = master.outbox("one")
     folder = Path(box._folder.join(b"").decode())

@@ -15,12 +15,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.relay import server as relay_server
+from hgext.vcsreplicator.relay.admission import RelaySocket
 from hgext.vcsreplicator.relay.server import Server
 from testing.waiting import eventually
 
 
 class Work:
-    """Counts what the server asks for: once for each who introduces himself, once for each who waits."""
+    """Counts what the server asks for: once for each peer that names its repository, once for each that waits."""
 
     def __init__(self) -> None:
         self.pokes = 0
@@ -48,8 +49,10 @@ class Listener:
         return getattr(self._real, name)
 
 
-class Crowded(Server):
-    """A server on such a socket."""
+class CrowdedSocket(RelaySocket):
+    """A relay's socket in such a process."""
+
+    listener: Listener
 
     def _listen(self) -> socket.socket:
         self.listener = Listener(super()._listen())
@@ -70,11 +73,13 @@ def work() -> Work:
 
 
 @pytest.fixture
-def server(folder: Path, work: Work) -> Iterator[Crowded]:
-    made = Crowded(str(folder / "socket"), group_of=str(folder), work=work, roots=(str(folder),))
-    made.start()
+def crowded(folder: Path, work: Work) -> Iterator[CrowdedSocket]:
+    """The socket of a running server."""
+    made = CrowdedSocket(str(folder / "socket"), group_of=str(folder))
+    server = Server(made, work=work, roots=(str(folder),))
+    server.start()
     yield made
-    made.close()
+    server.close()
 
 
 def connect(folder: Path) -> socket.socket:
@@ -89,20 +94,20 @@ def say(peer: socket.socket, **message: object) -> None:
 
 
 def test_without_file_descriptors_those_who_are_in_are_heard_and_nothing_spins(
-    folder: Path, work: Work, server: Crowded, monkeypatch: pytest.MonkeyPatch
+    folder: Path, work: Work, crowded: CrowdedSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_server, "FULL_PAUSE", 3600.0)
     with connect(folder) as inside, capture_logs() as told:
         say(inside, seq=1)
         eventually(lambda: work.pokes == 2)
-        server.listener.full = True
+        crowded.listener.full = True
         with connect(folder) as outside:
-            eventually(lambda: server.listener.refused)
+            eventually(lambda: crowded.listener.refused)
             for seq in range(2, 12):
                 say(inside, seq=seq)
                 eventually(lambda expected=seq: work.pokes == expected + 1)
-            assert server.listener.refused <= 11
-            server.listener.full = False
+            assert crowded.listener.refused <= 11
+            crowded.listener.full = False
             say(inside, seq=12)
             say(outside, seq=1)
             eventually(lambda: work.pokes == 15)
@@ -110,12 +115,12 @@ def test_without_file_descriptors_those_who_are_in_are_heard_and_nothing_spins(
 
 
 def test_connections_are_taken_again_when_there_is_room_again(
-    folder: Path, work: Work, server: Crowded, monkeypatch: pytest.MonkeyPatch
+    folder: Path, work: Work, crowded: CrowdedSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_server, "FULL_PAUSE", 0.01)
-    server.listener.full = True
+    crowded.listener.full = True
     with connect(folder) as outside:
-        eventually(lambda: server.listener.refused > 1)
-        server.listener.full = False
+        eventually(lambda: crowded.listener.refused > 1)
+        crowded.listener.full = False
         say(outside, seq=1)
         eventually(lambda: work.pokes == 2)

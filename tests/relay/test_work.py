@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's work on repositories, with outboxes of no Mercurial."""
+"""The relay's work on repositories, with outboxes written without Mercurial."""
 
 import os
 import threading
@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator import outbox
 from hgext.vcsreplicator.log import EVENTS, topics
-from hgext.vcsreplicator.outbox import Entry, Needs, NewestEvent, Outbox, Store
+from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.bundles import Bundle
+from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, next_event
+from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
+from hgext.vcsreplicator.relay.jobs import RepositoryJobs
 from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.sending import EventSender
-from hgext.vcsreplicator.relay.work import LOOKS, Work
+from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
 from testing.builders.memorylog import MemoryLog
@@ -41,12 +44,12 @@ class Transaction:
         pass
 
 
-def following(level: NewestEvent, count: int) -> list[Entry]:
-    """`count` entries behind `level`, with new identifiers."""
+def following(before: NewestEvent, count: int) -> list[Entry]:
+    """Make `count` entries that follow `before`, with new identifiers."""
     made = []
     for _ in range(count):
-        event = outbox.next_event(
-            level,
+        event = next_event(
+            before,
             Type.CHANGED,
             time=1.0,
             source="serve",
@@ -55,12 +58,12 @@ def following(level: NewestEvent, count: int) -> list[Entry]:
             settings=MasterSettings(),
         )
         made.append(Entry(event=event, needs=Needs.NOTHING))
-        level = outbox.level_of(event)
+        before = NewestEvent.of(event)
     return made
 
 
 class Locked:
-    """Repositories of which somebody holds the lock, counting who is told so, until they are `open`."""
+    """Repositories whose locks another process holds until they are `open`; counts the attempts."""
 
     def __init__(self) -> None:
         self.open = False
@@ -71,6 +74,12 @@ class Locked:
         return self.open
 
     announce = recover
+
+    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
+        raise AssertionError(folder)
+
+    def finish(self, root: str) -> list[str]:
+        raise AssertionError(root)
 
 
 @dataclass
@@ -118,10 +127,11 @@ def master(tmp_path: Path) -> Iterator[Master]:
     log, stop = MemoryLog(), threading.Event()
     log.create(topics())
     watch = StateWatch(log, stop)
-    sender = EventSender(log=log, source="hg://master", bundles=None, blobs=None)  # type: ignore[arg-type]
     locked, clock = Locked(), HandClock()
+    sender = EventSender(log=log, source="hg://master", make_bundle=locked.make_bundle, store_blob=None)
     losses = LossWatch(log, watch.state)
-    work = Work(sender, locked, watch, losses, workers=2, stop=stop, clock=clock)
+    jobs = RepositoryJobs(sender, locked, watch, losses)
+    work = Work(jobs.table(), workers=2, stop=stop, clock=clock)
     watch.start()
     yield Master(tmp_path, log, work, locked, clock)
     stop.set()
@@ -131,14 +141,14 @@ def master(tmp_path: Path) -> Iterator[Master]:
 
 @pytest.mark.parametrize("pushed_since", [0, 1, 2])
 def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_since: int) -> None:
-    first = following(outbox.first_level("a", 1), 1)
-    newest = following(outbox.level_of(first[0].event), 1)
+    first = following(before_first_event("a", 1), 1)
+    newest = following(NewestEvent.of(first[0].event), 1)
     box = master.write("a", first + newest)
     master.poke("a")
     eventually(lambda: not box.has_unsent())
     for file in (master.root / "a" / ".hg" / "store").iterdir():
         file.unlink()
-    box = master.write("a", first + following(outbox.level_of(first[0].event), pushed_since))
+    box = master.write("a", first + following(NewestEvent.of(first[0].event), pushed_since))
     master.poke("a")
     eventually(lambda: box.fork() is not None or not box.has_unsent())
     assert "restored from a backup" in (box.fork() or "")
@@ -146,7 +156,7 @@ def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_
 
 
 def test_repositories_whose_lock_another_process_holds_stop_no_other(master: Master) -> None:
-    boxes = {name: master.write(name, following(outbox.first_level(name, 1), 1)) for name in "abcd"}
+    boxes = {name: master.write(name, following(before_first_event(name, 1), 1)) for name in "abcd"}
     with ExitStack() as held:
         for name in "abc":
             assert held.enter_context(boxes[name].sending(wait=False))
@@ -158,7 +168,7 @@ def test_repositories_whose_lock_another_process_holds_stop_no_other(master: Mas
 
 
 def test_a_repository_that_cannot_be_announced_yet_is_tried_again(master: Master) -> None:
-    box = master.write("a", following(outbox.first_level("a", 1), 1))
+    box = master.write("a", following(before_first_event("a", 1), 1))
     master.work.announce(master.folder("a"))
     eventually(lambda: master.locked.asked["a"])
     master.locked.open = True
@@ -166,10 +176,10 @@ def test_a_repository_that_cannot_be_announced_yet_is_tried_again(master: Master
 
 
 def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent_meanwhile(master: Master) -> None:
-    box = master.write("a", following(outbox.first_level("a", 1), 1))
+    box = master.write("a", following(before_first_event("a", 1), 1))
     (master.root / "a" / ".hg" / "store" / "journal").touch()
     master.poke("a")
     master.work.recover(master.folder("a"))
     master.until(lambda: relay_work.WAITING._value.get() == 0)
     assert not box.has_unsent()
-    assert master.locked.asked["a"] == LOOKS + 1
+    assert master.locked.asked["a"] == RECOVERY_RETRIES + 1

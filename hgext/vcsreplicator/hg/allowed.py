@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What of a repository's hgrc is replicated: texts and switches that cannot run, load or open anything. One list, for both sides.
+"""The part of a repository's hgrc that is replicated: texts and switches that cannot run, load or open anything.
 
-Hooks, extensions, aliases, paths, templates and folders stay where they are. Who may read is replicated, who may push is not: a
-mirror takes no pushes. Who may read travels exactly, or the mirrors' repository is closed to everybody.
+Hooks, extensions, aliases, paths, templates and folders stay on the master. Rules about who may read are replicated, those about
+who may push are not: a mirror refuses pushes. Rules about readers arrive exactly, or the mirrors' repository is closed to all.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-# compiled at their first use, which is in no push
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+
+# Compiled at their first use, which is in no push.
 _KEYS = {
     "web": (
         r"(name|description|contact|hidden|labels|descend|collapse|allow-archive|allow_archive|allow_read|deny_read|"
@@ -19,7 +24,8 @@ _KEYS = {
     "phases": r"publish\Z",
     "experimental": r"evolution(\.[a-z.-]{1,60})?\Z",
 }
-_ACCESS = ("allow_read", "deny_read")  # of [web]
+# Keys of [web] that say who may read.
+_ACCESS = ("allow_read", "deny_read")
 _VALUE_LIMIT = 16 * 1024
 _HEAD = "# written by replication; changes are overwritten\n"
 
@@ -27,7 +33,7 @@ Sections = Mapping[str, Mapping[str, str]]
 
 
 def allowed(sections: Sections) -> dict[str, dict[str, str]]:
-    """The part of a configuration that is replicated."""
+    """Return the part of a configuration that is replicated."""
     kept: dict[str, dict[str, str]] = {}
     is_closed = False
     for section, items in sections.items():
@@ -35,7 +41,7 @@ def allowed(sections: Sections) -> dict[str, dict[str, str]]:
         for key, value in items.items():
             if keys is None or not re.match(keys, key):
                 continue
-            if _reads_back(value):
+            if _survives_file(value):
                 kept.setdefault(section, {})[key] = value
             elif section == "web" and key in _ACCESS:
                 is_closed = True
@@ -45,7 +51,7 @@ def allowed(sections: Sections) -> dict[str, dict[str, str]]:
 
 
 def rendered(sections: Sections) -> str:
-    """The hgrc file of what is allowed of `sections`."""
+    """Return the hgrc file of what is allowed of `sections`."""
     parts = [_HEAD]
     for section, items in sorted(allowed(sections).items()):
         parts.append(f"[{section}]\n")
@@ -53,15 +59,15 @@ def rendered(sections: Sections) -> str:
     return "".join(parts)
 
 
-def _reads_back(value: str) -> bool:
-    """Whether Mercurial reads the value from a file as it is, over as many lines as it has."""
+def _survives_file(value: str) -> bool:
+    """Whether Mercurial would read the same value back from a file, all lines of it."""
     first, *more = value.split("\n")
     is_whole = all(line.isprintable() and line == line.strip() for line in (first, *more))
     return is_whole and all(more) and len(value) <= _VALUE_LIMIT
 
 
-def put(repo: Any, sections: Sections) -> None:
-    """Makes what is allowed of `sections` the repository's hgrc; without any there is none."""
+def put(repo: localrepository, sections: Sections) -> None:
+    """Write what is allowed of `sections` as the repository's hgrc; remove that if there are no sections."""
     text = rendered(sections).encode("utf-8", "replace")
     if not sections:
         repo.vfs.tryunlink(b"hgrc")

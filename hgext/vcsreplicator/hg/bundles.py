@@ -1,31 +1,36 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Bundles of events: exactly the changesets and markers of one event, as bundle2 with zstd.
 
-Every changeset before the first is taken as known by the receiver, hidden ones included. All changesets of the bundle arrive
-public; phases and bookmarks are not in it but in the event (`observe.move_phases`), because they may have moved on since.
+The receiver must have every changeset before the first, hidden ones included. All changesets of the bundle arrive public; phases
+and bookmarks are not in it but in the event (`observe.move_phases`), because they may have moved since.
 """
+
+from __future__ import annotations
 
 import base64
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import IO, TYPE_CHECKING
 
 from mercurial import bundle2, changegroup, encoding, error, initialization, obsolete
 from mercurial import ui as uimod
 from mercurial.repo import factory
 
-from ..outbox import Entry
-from ..relay.sending import Bundle, ChangesetsGone
+from ..outbox.bundles import Bundle, ChangesetsGone
+from ..outbox.entry import Entry
 from ..words.digest import node_set
 from . import requirement
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.transaction import transaction as Transaction
 
 COMPRESSION = b"ZS"
 MARKERS_HEADER = bytes([obsolete._fm1version])
 
 
-def chunks(repo: Any, first: int, last: int, markers: Iterable[bytes] = ()) -> Bundle:
-    """The bundle of revisions `first` up to before `last`, and of these encoded markers, piece by piece."""
+def make_bundle(repo: localrepository, first: int, last: int, markers: Iterable[bytes] = ()) -> Bundle:
+    """Make the bundle of revisions `first` up to before `last`, and of these encoded markers."""
     repo = repo.unfiltered()
     bundler = bundle2.bundle20(repo.ui)
     bundler.setcompression(COMPRESSION)
@@ -35,34 +40,24 @@ def chunks(repo: Any, first: int, last: int, markers: Iterable[bytes] = ()) -> B
     if encoded:
         bundler.newpart(b"obsmarkers", data=MARKERS_HEADER + encoded)
     bundle, core = Bundle(()), bundler._getcorechunk
-    bundler._getcorechunk = lambda: _counted(bundle, core())
+    bundler._getcorechunk = lambda: _count_bytes(bundle, core())
     bundle.pieces = bundler.getchunks()
     return bundle
 
 
-def apply(repo: Any, tr: Any, bundle: Any, source: bytes = b"replicate") -> None:
-    """Adds what the bundle (a file object) holds to `repo` within `tr`."""
+def apply(repo: localrepository, tr: Transaction, bundle: IO[bytes], source: bytes = b"replicate") -> None:
+    """Add what the bundle (a file object) holds to `repo` within `tr`."""
     from mercurial import exchange
 
     unbundler = exchange.readbundle(repo.ui, bundle, None)
     bundle2.applybundle(repo, unbundler, tr, source=source)
 
 
-@dataclass(frozen=True, slots=True)
-class OfRepository:
-    """Bundles of a repository that is open already: a push that sends its own event."""
+class RepositoryOpener:
+    """Opens repositories by their folders, for one job each. May be used by several threads at once.
 
-    repo: Any
-
-    def chunks(self, folder: str, entry: Entry) -> Bundle:
-        return entry_chunks(self.repo, entry)
-
-
-class OfFolders:
-    """Bundles of any repository on this machine, in a long-lived process. May be used by several threads at once.
-
-    With `skip_hgrc` no configuration of the repositories themselves is read, by anything in this process from then on: opening one
-    runs nobody's code. A process that also serves must not ask for it, because its repositories' own rules would be gone.
+    With `skip_hgrc` this process reads no repository's own configuration from then on, so that opening one runs none of its code. A
+    process that also serves must not ask for it, because its repositories' access rules would be gone.
     """
 
     def __init__(self, *, skip_hgrc: bool) -> None:
@@ -73,36 +68,37 @@ class OfFolders:
         self._ui = uimod.ui.load()
         self._ui.setconfig(b"ui", b"quiet", True)
 
-    def chunks(self, folder: str, entry: Entry) -> Bundle:
+    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
+        """Make the bundle of an entry of the repository in `folder`; raises ChangesetsGone."""
         try:
-            return entry_chunks(self.open(folder), entry)
+            return make_entry_bundle(self.open(folder), entry)
         except (error.RepoError, OSError) as problem:
             raise ChangesetsGone(f"{folder}: cannot be opened: {problem}") from problem
 
-    def open(self, folder: str) -> Any:
-        """The repository, unfiltered, as it is on disk now."""
+    def open(self, folder: str) -> localrepository:
+        """Open the repository, unfiltered, as it is on disk now."""
         return factory.repository(self._ui.copy(), os.fsencode(folder)).unfiltered()
 
 
-def entry_chunks(repo: Any, entry: Entry) -> Bundle:
-    """The bundle of an outbox entry; raises Gone unless exactly its changesets stand where it says."""
+def make_entry_bundle(repo: localrepository, entry: Entry) -> Bundle:
+    """Make the bundle of an outbox entry; raises ChangesetsGone unless exactly its changesets stand where it says."""
     last = entry.event.after.length
     changelog = repo.unfiltered().changelog
     if last > len(changelog):
         raise ChangesetsGone(f"{entry.event.path}: {len(changelog)} changesets, event {entry.event.seq} needs {last}")
     if node_set([changelog.node(rev) for rev in range(entry.first, last)]) != entry.event.changes.added:
         raise ChangesetsGone(f"{entry.event.path}: the changesets of event {entry.event.seq} are not where they were")
-    return chunks(repo, entry.first, last, [base64.b64decode(marker) for marker in entry.markers])
+    return make_bundle(repo, entry.first, last, [base64.b64decode(marker) for marker in entry.markers])
 
 
-def _counted(bundle: Bundle, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces before their compression, their bytes told to the bundle."""
+def _count_bytes(bundle: Bundle, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Give the pieces, which are not compressed yet, and add their sizes to `bundle.unpacked`."""
     for piece in pieces:
         bundle.unpacked += len(piece)
         yield piece
 
 
-def _add_changesets(bundler: Any, repo: Any, first: int, last: int) -> None:
+def _add_changesets(bundler: bundle2.bundle20, repo: localrepository, first: int, last: int) -> None:
     version = changegroup.safeversion(repo)
     changelog = repo.changelog
     nodes = [changelog.node(rev) for rev in range(first, last)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial gets instead of an extension that cannot be loaded; it stands on nothing that another Mercurial may lack."""
+"""What Mercurial gets instead of an extension that cannot be loaded; it needs nothing that another Mercurial may lack."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,11 @@ from mercurial import error
 
 
 def refuse_for(failure: Exception) -> Callable[[Any, Any], None]:
-    """A `reposetup` that refuses every local repository, with the reason."""
+    """Return a `reposetup` that refuses every local repository, with the reason."""
 
     def reposetup(ui: Any, repo: Any) -> None:
         if repo.local():
             reason = f"the extension vcsreplicator cannot be loaded: {failure}"
-            raise error.Abort(reason.encode(), hint=b"until that is mended no repository is opened")
+            raise error.Abort(reason.encode(), hint=b"until that is repaired no repository can be opened")
 
     return reposetup

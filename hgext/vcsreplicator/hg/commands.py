@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands of an operator on a master. What cannot be taken back asks first, or takes --yes."""
+"""The commands of an operator on a master; those that cannot be undone ask first, or take --yes."""
+
+from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error, registrar
 
-from ..outbox import Needs
+from ..outbox.entry import Needs
 from ..words.errors import ReplicationError
 from ..words.event import Heartbeat, Type
 from . import hashes, settings
-from .master import announcing, capture, lifecycle, overlay
+from .master import announcing, capture, overlay, repository
+from .master.acts import lifecycle, moving, writing
 from .text import path as path_text
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
+
+    from .master.repository import MasterRepository
 
 cmdtable: dict[Any, Any] = {}
 command = registrar.command(cmdtable)
@@ -24,79 +33,79 @@ YES = (b"y", b"yes", False, b"do not ask")
     [(b"", b"bootstrap", False, b"only for mirrors that are new; others skip it")],
     b"[--bootstrap]",
 )
-def replicatesync(ui: Any, repo: Any, bootstrap: bool = False) -> None:
-    """ask all mirrors to bring this repository level with the master
+def replicatesync(ui: Ui, repo: localrepository, bootstrap: bool = False) -> None:
+    """have all mirrors compare this repository with the master
 
-    Each mirror compares what it has with the master and fetches what it lacks, hgrc included. Nothing is lost or announced twice.
+    Each mirror fetches what it lacks, hgrc included. Nothing is lost or announced twice.
     """
     announcement = announcing.Announcement(
         kind=Type.SYNC,
         needs=Needs.MASTER,
-        hgrc=capture.hgrc_of(repo),
+        hgrc=capture.read_hgrc(repo),
         detail={"reason": "requested", "bootstrap": "true" if bootstrap else "false"},
     )
-    lifecycle.announce(_replicated(repo), announcement, told=False)
+    writing.announce(_require_replicated(repo), announcement, check_first=True)
     ui.status(b"wrote synchronization message into replication log\n")
 
 
 @command(b"replicatehgrc", [], b"")
-def replicatehgrc(ui: Any, repo: Any) -> None:
+def replicatehgrc(ui: Ui, repo: localrepository) -> None:
     """send this repository's hgrc to all mirrors
 
-    Only harmless settings travel: texts and switches of [web], phases.publish and experimental.evolution. Hooks, extensions,
+    Only harmless settings are sent: texts and switches of [web], phases.publish and experimental.evolution. Hooks, extensions,
     aliases and everything else that can run or open something stay here.
     """
-    announcement = announcing.Announcement(kind=Type.HGRC, hgrc=capture.hgrc_of(repo))
-    lifecycle.announce(_replicated(repo), announcement, told=False)
+    announcement = announcing.Announcement(kind=Type.HGRC, hgrc=capture.read_hgrc(repo))
+    writing.announce(_require_replicated(repo), announcement, check_first=True)
     ui.status(b"recorded hgrc in replication log\n")
 
 
 @command(b"replicatedelete", [YES], b"[--yes]")
-def replicatedelete(ui: Any, repo: Any, yes: bool = False) -> None:
+def replicatedelete(ui: Ui, repo: localrepository, yes: bool = False) -> None:
     """delete this repository here and on all mirrors
 
-    The repository is moved aside at once and removed once the log knows. Backup mirrors keep theirs.
+    The repository is moved aside at once and removed once the log has the deletion. Backup mirrors keep theirs.
     """
-    repo = _replicated(repo)
-    _ask(ui, b"delete %s here and on all mirrors" % repo.root, yes)
-    lifecycle.delete(repo)
+    master = _require_replicated(repo)
+    _confirm(ui, b"delete %s here and on all mirrors" % repo.root, yes=yes)
+    moving.delete(master)
     ui.status(b"wrote delete message into replication log\n")
     ui.status(b"repo deleted from local host\n")
 
 
 @command(b"replicaterename", [YES], b"[--yes] [FOLDER]")
-def replicaterename(ui: Any, repo: Any, folder: bytes | None = None, yes: bool = False) -> None:
+def replicaterename(ui: Ui, repo: localrepository, folder: bytes | None = None, yes: bool = False) -> None:
     """move this repository to another folder, here and on all mirrors
 
-    Without FOLDER, the repository was moved by hand and its mirrors follow. The repository keeps its identity.
+    Without FOLDER, for a repository that was moved by hand, its mirrors follow. The repository keeps its identity.
     """
-    repo = _replicated(repo)
+    master = _require_replicated(repo)
     if folder is not None:
-        _ask(ui, b"move %s to %s here and on all mirrors" % (repo.root, folder), yes)
-    path = lifecycle.rename(repo, None if folder is None else path_text(folder), settings.read(repo.ui))
+        _confirm(ui, b"move %s to %s here and on all mirrors" % (repo.root, folder), yes=yes)
+    path = moving.rename(master, None if folder is None else path_text(folder), settings.read(repo.ui))
     ui.status(b"wrote rename message into replication log: %s\n" % path.encode("utf-8", "surrogateescape"))
 
 
 @command(b"replicateadopt", [YES], b"[--yes]")
-def replicateadopt(ui: Any, repo: Any, yes: bool = False) -> None:
-    """accept this repository as the truth, whatever the log knows of it
+def replicateadopt(ui: Ui, repo: localrepository, yes: bool = False) -> None:
+    """make this repository the true one, even where the log has another history of it
 
     For a master that was restored from a backup: the repository begins a new incarnation, and mirrors give up what they have beyond
-    it. Pushes that were announced and are not in this repository are gone for good. What was pushed here since and does not follow
-    what the log has reaches the mirrors with it, and is not announced push by push. For a repository that was copied from another:
-    it gets an identity of its own.
+    it. Pushes that were announced and are not in this repository are lost for good. Pushes that were made here since, and do not
+    follow what the log has, reach the mirrors with the new incarnation and are not announced push by push. A repository that was
+    copied from another gets an identity of its own.
     """
-    repo = _replicated(repo)
-    _ask(ui, b"replace what mirrors have of %s by what is here" % repo.root, yes)
-    level = lifecycle.adopt(repo)
-    ui.status(b"this repository is %s, incarnation %s\n" % (level.repository.encode(), level.incarnation.encode()))
+    master = _require_replicated(repo)
+    _confirm(ui, b"replace what mirrors have of %s by what is here" % repo.root, yes=yes)
+    newest = lifecycle.adopt(master)
+    ui.status(b"this repository is %s, incarnation %s\n" % (newest.repository.encode(), newest.incarnation.encode()))
 
 
 @command(b"sendheartbeat", [], b"", norepo=True)
-def sendheartbeat(ui: Any) -> None:
+def sendheartbeat(ui: Ui) -> None:
     """write a sign of life into each partition of the replication log
 
-    Needs [vcsreplicator] log. Tells whether the log takes records, without touching a repository.
+    Needs [vcsreplicator] log. Checks that the log takes records, without touching a repository.
     """
     from ..log import EVENTS, NewRecord
     from ..log.opening import open_log
@@ -118,24 +127,24 @@ def sendheartbeat(ui: Any) -> None:
 
 
 @command(b"repohash|mozrepohash", [(b"", b"no-raw", False, b"leave out the hashes of unfiltered data")], b"[--no-raw]")
-def repohash(ui: Any, repo: Any, no_raw: bool = False) -> None:
+def repohash(ui: Ui, repo: localrepository, no_raw: bool = False) -> None:
     """print hashes of what this repository holds, to compare it with its copies
 
-    Equal lines mean equal content, whatever the order in which it arrived.
+    Equal lines mean equal content; the order in which it arrived does not matter.
     """
     for name, value in hashes.lines(repo.unfiltered(), raw=not no_raw):
         ui.write(b"%s: %s\n" % (name.encode(), value.encode()))
 
 
-def _replicated(repo: Any) -> Any:
+def _require_replicated(repo: localrepository) -> MasterRepository:
     overlay.refuse(repo)
-    if not getattr(repo, "announces_changes", False):
-        message, hint = announcing.NOT_CONFIGURED
-        raise error.Abort(message, hint=hint)
-    return repo.unfiltered()
+    master = repository.replicated(repo)
+    if master is None:
+        raise repository.not_configured()
+    return master
 
 
-def _ask(ui: Any, what: bytes, yes: bool) -> None:
-    """Goes on only if told so; without a terminal the answer is no."""
+def _confirm(ui: Ui, what: bytes, *, yes: bool) -> None:
+    """Raise Abort unless the operator agrees; without a terminal the answer is no."""
     if not yes and ui.promptchoice(b"%s (yN)? $$ &Yes $$ &No" % what, 1) != 0:
         raise error.Abort(b"nothing was done", hint=b"answer yes, or give --yes")

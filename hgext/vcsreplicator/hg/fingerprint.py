@@ -1,84 +1,81 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Everything a repository is, as a few hashes, at a sequence: equal on master and mirror, or they differ and in what.
+"""Everything that a repository holds, as a few hashes, at a sequence: master and mirror compare them.
 
-Read without a lock: the level is read before and after, and what a transaction touched meanwhile is read again. So pushes never
-wait for a comparison.
+Read without a lock: the newest event is read before and after, and if a transaction changed it meanwhile, all is read again. So
+pushes never wait for a comparison.
 """
+
+from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from mercurial.node import hex
 
+from ..mirror.checkpoint import Checkpoint
 from ..mirror.comparison import Fingerprint
+from ..outbox.entry import NewestEvent
 from ..words.errors import Unavailable
 from . import observe
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+
+# Readings of a repository that changes while it is read.
 ATTEMPTS = 5
 
 
-class AnyLevel(Protocol):
-    """What a level of the master and one of a mirror have in common."""
+def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | Checkpoint | None]) -> Fingerprint:
+    """Return the fingerprint of now; `read_newest` reads the newest event of a master, or the checkpoint of a mirror.
 
-    @property
-    def repository(self) -> str: ...
-    @property
-    def incarnation(self) -> str: ...
-    @property
-    def seq(self) -> int: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
-
-
-def fingerprint(repo: Any, level_now: Callable[[], AnyLevel | None]) -> Fingerprint:
-    """The fingerprint of this moment; raises Unavailable if the repository has no level, or changes faster than it is read."""
+    Raises Unavailable if the repository has no event, or changes faster than it is read.
+    """
     repo = repo.unfiltered()
     for _ in range(ATTEMPTS):
-        before = level_now()
+        before = read_newest()
         if before is None:
             raise Unavailable("the repository has no event yet")
         repo.invalidateall()
         try:
             found = _read(repo, before)
         except (LookupError, OSError):
-            continue  # read while it was changed, or damaged: then it is so at every attempt
-        if level_now() == before and not repo.svfs.exists(b"journal"):
+            # Read while it was changed; or damaged, which every attempt will find.
+            continue
+        if read_newest() == before and not repo.svfs.exists(b"journal"):
             return found
     raise Unavailable("the repository changes while it is read")
 
 
-def _read(repo: Any, level: AnyLevel) -> Fingerprint:
+def _read(repo: localrepository, newest: NewestEvent | Checkpoint) -> Fingerprint:
     changelog = repo.changelog
     length = len(changelog)
     return Fingerprint(
-        repository=level.repository,
-        incarnation=level.incarnation,
-        seq=level.seq,
-        id=level.id,
-        digest=level.digest,
+        repository=newest.repository,
+        incarnation=newest.incarnation,
+        seq=newest.seq,
+        id=newest.id,
+        digest=newest.digest,
         length=length,
         changesets=_hash(map(changelog.node, range(length))),
         heads=_hash(sorted(map(changelog.node, changelog.index.headrevs()))),
-        phases=_hash(_phases(repo)),
+        phases=_hash(_encode_phases(repo)),
         bookmarks=_hash(
             b"%s %s\n" % item for item in sorted((name, hex(node)) for name, node in repo._bookmarks.items())
         ),
         markers=_hash(sorted(observe.encode_markers(list(repo.obsstore)))),
-        pushlog=_hash(_pushlog(repo)),
+        pushlog=_hash(_encode_pushlog(repo)),
     )
 
 
-def _phases(repo: Any) -> Iterable[bytes]:
+def _encode_phases(repo: localrepository) -> Iterable[bytes]:
     roots = repo._phasecache._phaseroots
     for phase in observe.PHASES:
         for node in sorted(map(repo.changelog.node, roots.get(phase, ()))):
             yield b"%d %s\n" % (phase, hex(node))
 
 
-def _pushlog(repo: Any) -> Iterable[bytes]:
+def _encode_pushlog(repo: localrepository) -> Iterable[bytes]:
     from pushlog import api
 
     for number, user, date, nodes in api.pushes(repo, 1):
@@ -86,7 +83,7 @@ def _pushlog(repo: Any) -> Iterable[bytes]:
 
 
 def _hash(pieces: Iterable[bytes]) -> str:
-    total = hashlib.sha256()
+    digest = hashlib.sha256()
     for piece in pieces:
-        total.update(piece)
-    return total.hexdigest()
+        digest.update(piece)
+    return digest.hexdigest()

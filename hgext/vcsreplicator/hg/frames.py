@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Answers of the replication-only wire commands, cut into frames, so that a whole answer is known from a broken one.
+"""Answers of the replication-only wire commands, cut into frames, so that a truncated answer is recognized.
 
-A frame is its size (4 bytes, big endian) and that many bytes; a frame of size 0 ends the answer, followed by the SHA-256 of
-what was in the frames. The first frame is a JSON object: what was asked for, or `{"error": kind, "message": text}`. An SSH
-connection is good for further commands afterwards.
+A frame is its size (4 bytes, big endian) and that many bytes; a frame of size 0 ends the answer, followed by the SHA-256 of the
+frames' contents. The first frame is a JSON object: the answer's header, or `{"error": kind, "message": text}`. An SSH connection
+can be used for further commands afterwards.
 """
 
 import hashlib
@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 
 from ..words.errors import Diverged, Unavailable
 
+# Bytes of the largest frame.
 LARGEST = 16 * 1024 * 1024
 _SIZE = struct.Struct(">I")
 
 
 def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[bytes]:
-    """The bytes of an answer; empty pieces of the body are left out."""
+    """Give the bytes of an answer; empty pieces of the body are left out."""
     total = hashlib.sha256()
     for piece in itertools.chain([json.dumps(header).encode("ascii")], body):
         for start in range(0, len(piece), LARGEST):
@@ -33,14 +34,14 @@ def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[by
 
 
 def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
-    """The answer that makes the other side raise `kind` (Diverged, or Unavailable for everything that may change)."""
+    """Give the answer that makes the other side raise `kind`: Diverged, or Unavailable for what may change."""
     return answer({"error": kind.__name__, "message": message})
 
 
 class StreamAnswer:
-    """An answer as it arrives from `stream`; a file of its body. Raises what a refusal says, Unavailable for a broken answer.
+    """An answer as it arrives from `stream`; a file of its body. Raises the error of a refusal, Unavailable for a broken answer.
 
-    What was read is good once the end was read too (`frames` to the end, or `finish`): the hash stands there.
+    What was read is proven only once the end was read too (`frames` to the end, or `finish`), where the hash is.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -48,19 +49,19 @@ class StreamAnswer:
         self._left = b""
         self._ended = False
         self._total = hashlib.sha256()
-        self.header: Mapping[str, Any] = self._header()
+        self.header: Mapping[str, Any] = self._read_header()
 
     def frames(self) -> Iterator[bytes]:
-        """The frames of the body, to the end."""
-        while frame := self._next():
+        """Give the frames of the body, to the end."""
+        while frame := self._read_frame():
             yield frame
 
     def read(self, size: int) -> bytes:
-        """As of a file."""
+        """Read up to `size` bytes of the body, fewer only at its end, as a file does."""
         pieces, wanted = [], size
         while wanted > 0:
             if not self._left:
-                self._left = self._next()
+                self._left = self._read_frame()
                 if not self._left:
                     break
             pieces.append(self._left[:wanted])
@@ -69,37 +70,37 @@ class StreamAnswer:
         return b"".join(pieces)
 
     def finish(self) -> None:
-        """Reads what is left; returns once the whole answer has arrived."""
+        """Read what is left; return once the whole answer has arrived."""
         for _ in self.frames():
             pass
 
-    def _header(self) -> Mapping[str, Any]:
+    def _read_header(self) -> Mapping[str, Any]:
         try:
-            header = json.loads(self._next() or b"null")
+            header = json.loads(self._read_frame() or b"null")
         except ValueError as problem:
             raise Unavailable(f"the master's answer is not one of replication: {problem}") from problem
         if not isinstance(header, dict):
             raise Unavailable("the master's answer is not one of replication")
         if "error" in header:
             self.finish()
-            _raise(str(header["error"]), str(header.get("message"))[:1000])
+            _raise_refusal(str(header["error"]), str(header.get("message"))[:1000])
         return header
 
-    def _next(self) -> bytes:
+    def _read_frame(self) -> bytes:
         if self._ended:
             return b""
-        (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
+        (size,) = _SIZE.unpack(self._read_exactly(_SIZE.size))
         if size > LARGEST:
             raise Unavailable(f"the master's answer is not one of replication: a frame of {size} bytes")
-        content = self._exactly(size)
+        content = self._read_exactly(size)
         self._total.update(content)
         if size == 0:
             self._ended = True
-            if self._exactly(self._total.digest_size) != self._total.digest():
+            if self._read_exactly(self._total.digest_size) != self._total.digest():
                 raise Unavailable("the master's answer was damaged on its way")
         return content
 
-    def _exactly(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         pieces = []
         while size > 0:
             piece = self._stream.read(size)
@@ -110,5 +111,5 @@ class StreamAnswer:
         return b"".join(pieces)
 
 
-def _raise(kind: str, message: str) -> NoReturn:
+def _raise_refusal(kind: str, message: str) -> NoReturn:
     raise (Diverged if kind == Diverged.__name__ else Unavailable)(message)

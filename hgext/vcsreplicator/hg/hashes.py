@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Hashes of a repository's content by kind, independent of the order in which changesets arrived."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mercurial import extensions
 from mercurial.node import hex
 
 from . import observe
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
 
-def lines(repo: Any, *, raw: bool = True) -> Iterator[tuple[str, str]]:
-    """(name, value) of each line; `raw` adds the hash of the marker file's bytes, which depends on their order."""
+
+def lines(repo: localrepository, *, raw: bool = True) -> Iterator[tuple[str, str]]:
+    """Give (name, value) of each line; `raw` adds the hash of the marker file's bytes, which depends on their order."""
     served = repo.filtered(b"served")
     visible, heads = served.changelog, list(served.changelog.headrevs())
     every, every_head = repo.changelog, list(repo.changelog.headrevs()) if len(repo) else []
@@ -24,7 +29,7 @@ def lines(repo: Any, *, raw: bool = True) -> Iterator[tuple[str, str]]:
     yield "heads", _hash(every.node(rev) for rev in heads)
     yield "unfiltered heads", _hash(every.node(rev) for rev in every_head)
     yield "bookmarks", _hash(b"%s=%s" % (name, hex(node)) for name, node in repo._bookmarks.items())
-    yield "pushlog", _hash(_pushes(repo))
+    yield "pushlog", _hash(_encode_pushes(repo))
     if repo.obsstore:
         markers = observe.encode_markers(repo.obsstore)
         yield "obsolete records", f"{len(markers)}/{_hash(markers)}"
@@ -32,7 +37,7 @@ def lines(repo: Any, *, raw: bool = True) -> Iterator[tuple[str, str]]:
             yield "obsstore", hashlib.sha256(repo.svfs.tryread(b"obsstore")).hexdigest()
 
 
-def _pushes(repo: Any) -> Iterator[bytes]:
+def _encode_pushes(repo: localrepository) -> Iterator[bytes]:
     try:
         api = extensions.find(b"pushlog").api
     except KeyError:
@@ -42,7 +47,7 @@ def _pushes(repo: Any) -> Iterator[bytes]:
 
 
 def _hash(items: Iterable[bytes]) -> str:
-    """SHA-256 over the sorted items, each with its length."""
+    """Return the SHA-256 over the sorted items, each with its length."""
     digest = hashlib.sha256()
     for item in sorted(items):
         digest.update(b"%d:" % len(item) + item)

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a transaction did to a repository, seen from inside it: the same function on the master and on every mirror.
 
-Master and mirror must come to equal `Changes` from equal changes, or their digests part. So everything here names nodes, orders
-what has no order of its own, and leaves out what took no effect. All of it costs what changed, never what the repository holds.
+Master and mirror must make equal `Changes` from equal changes, or their digests differ. So everything here names nodes, sorts what
+has no order, and leaves out what had no effect. The cost depends on what changed, never on the size of the repository.
 
-How phases are told (`Changes.phases`):
+The form of `Changes.phases`:
 
-- an added changeset begins with the highest phase that its parents had before, public without any: so Mercurial adds it when
-  told to add it public;
-- what moved up from there (towards secret) is told by the *roots* of the set that went to that phase;
-- what moved down (towards public) is told by the *heads* of the set that went to that phase.
+- an added changeset begins with the highest phase that its parents had before, public without parents: Mercurial does the same
+  when it adds a changeset as public;
+- changesets that moved up from there (towards secret) are named by the *roots* of the set that went to that phase;
+- changesets that moved down (towards public) are named by the *heads* of the set that went to that phase.
 
-`move_phases` carries such moves out, after the bundle was added. Phases
-above secret (internal, archived) never leave a repository and are left out.
+`move_phases` carries out such moves, after the bundle was added. Phases above secret (internal, archived) never leave a repository
+and are left out.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mercurial import obsolete, phases, repair
 from mercurial.node import bin, hex, nullrev
@@ -26,6 +28,16 @@ from ..words.event import NULL_NODE, Bookmark, Changes, PhaseMove, PushEntry, Ti
 from ..words.value import Value
 from .text import local, text
 
+if TYPE_CHECKING:
+    from mercurial.changelog import changelog as Changelog
+    from mercurial.localrepo import localrepository
+    from mercurial.obsolete import _Marker
+    from mercurial.transaction import transaction as Transaction
+
+    # Revisions, and their phases before (None: as the repository says) and after.
+    PhaseChange = tuple[Iterable[int], tuple[int | None, int]]
+
+# The phases that are replicated.
 PHASES = (phases.public, phases.draft, phases.secret)
 
 
@@ -35,16 +47,16 @@ class Mark(Value):
     length: int
     phases: Mapping[int, int]
     bookmarks: Mapping[bytes, bytes | None]
-    markers: frozenset[Any]
+    markers: frozenset[_Marker]
 
 
-def start(tr: Any) -> Mark:
-    """The mark of a transaction's beginning, to be had at any time in it."""
+def start(tr: Transaction) -> Mark:
+    """Return the mark of a transaction's beginning; may be called at any time in it."""
     return Mark(length=tr.changes[b"origrepolen"], phases={}, bookmarks={}, markers=frozenset())
 
 
-def mark(repo: Any, tr: Any) -> Mark:
-    """The mark of this moment in `tr`."""
+def mark(repo: localrepository, tr: Transaction) -> Mark:
+    """Return the mark of now in `tr`."""
     return Mark(
         length=len(repo.unfiltered().changelog),
         phases={rev: new for revs, (_, new) in tr.changes[b"phases"] for rev in revs},
@@ -53,138 +65,152 @@ def mark(repo: Any, tr: Any) -> Mark:
     )
 
 
-def observe(repo: Any, tr: Any, *, since: Mark | None = None, push: PushEntry | None = None) -> Changes:
-    """What `tr` did to `repo` since the mark (None: since it began), `push` being the pushlog entry that belongs to it.
+def observe(
+    repo: localrepository, tr: Transaction, *, since: Mark | None = None, push: PushEntry | None = None
+) -> Changes:
+    """Return what `tr` did to `repo` since the mark (None: since it began); `push` is its entry of the pushlog.
 
-    The markers' public form is not filled in: it says what the master knew (`capture`), and is outside the digest.
+    The markers' public form is not filled in: it holds what the master had (`capture`), and is outside the digest.
     """
     repo = repo.unfiltered()
     since = since or start(tr)
     changelog = repo.changelog
     added = range(since.length, len(changelog))
-    heads_added, heads_removed = _heads(changelog, added)
+    heads_added, heads_removed = _head_changes(changelog, added)
     return Changes(
         added=node_set([changelog.node(rev) for rev in added]),
         heads_added=heads_added,
         heads_removed=heads_removed,
-        phases=_phases(repo, tr.changes[b"phases"], since, len(changelog)),
-        bookmarks=_bookmarks(tr.changes[b"bookmarks"], since),
+        phases=_phase_moves(repo, tr.changes[b"phases"], since, len(changelog)),
+        bookmarks=_bookmark_moves(tr.changes[b"bookmarks"], since),
         markers_sha256=marker_hash(encode_markers(markers_since(tr, since))),
         push=push,
     )
 
 
-def added(repo: Any, first: int, end: int, *, push: PushEntry | None) -> Changes:
-    """What a transaction would have done that added these revisions in the phases that they have now, and did nothing else."""
+def added(repo: localrepository, first: int, end: int, *, push: PushEntry | None) -> Changes:
+    """Return what a transaction would have done that added these revisions in their present phases and nothing else."""
     repo = repo.unfiltered()
     changelog, revs = repo.changelog, range(first, end)
-    heads_added, heads_removed = _heads(changelog, revs)
-    moved = [((rev,), (None, repo._phasecache.phase(repo, rev))) for rev in revs]
+    heads_added, heads_removed = _head_changes(changelog, revs)
+    moved: list[PhaseChange] = [((rev,), (None, repo._phasecache.phase(repo, rev))) for rev in revs]
     since = Mark(length=first, phases={}, bookmarks={}, markers=frozenset())
     return Changes(
         added=node_set([changelog.node(rev) for rev in revs]),
         heads_added=heads_added,
         heads_removed=heads_removed,
-        phases=_phases(repo, moved, since, end),
+        phases=_phase_moves(repo, moved, since, end),
         markers_sha256=marker_hash([]),
         push=push,
     )
 
 
-def tip(repo: Any) -> Tip:
-    """The changelog of this moment, hidden changesets included."""
+def tip(repo: localrepository) -> Tip:
+    """Return the length and the last node of the changelog, hidden changesets included."""
     changelog = repo.unfiltered().changelog
     length = len(changelog)
     return Tip(length=length, node=hex(changelog.node(length - 1)).decode() if length else NULL_NODE)
 
 
-def markers_since(tr: Any, since: Mark) -> list[Any]:
-    """The markers that `tr` added since the mark, as Mercurial's tuples, in an order of their own."""
+def markers_since(tr: Transaction, since: Mark) -> list[_Marker]:
+    """Return the markers that `tr` added since the mark, as Mercurial's tuples, in a fixed order."""
     return sorted(tr.changes[b"obsmarkers"] - since.markers, key=repr)
 
 
-def encode_markers(markers: Iterable[Any]) -> list[bytes]:
-    """Each marker in the binary form of version 1."""
+def encode_markers(markers: Iterable[_Marker]) -> list[bytes]:
+    """Encode each marker in the binary form of version 1."""
     return list(obsolete.encodemarkers(markers, False, obsolete._fm1version))
 
 
-def move_phases(repo: Any, tr: Any, moves: Iterable[PhaseMove]) -> None:
-    """Carries out the phase moves of an event; what is there already stays. Raises an unknown node's LookupError."""
+def move_phases(repo: localrepository, tr: Transaction, moves: Iterable[PhaseMove]) -> None:
+    """Carry out the phase moves of an event; a repeat changes nothing. Raises LookupError for an unknown node."""
     for move in sorted(moves, key=lambda move: move.phase):
         nodes = [bin(node) for node in move.nodes]
         phases.advanceboundary(repo, tr, move.phase, nodes)
         phases.retractboundary(repo, tr, move.phase, nodes)
 
 
-def bookmarks(repo: Any, names: Iterable[str]) -> dict[str, str | None]:
-    """Where these bookmarks are now; None for one that does not exist."""
-    here = repo._bookmarks
-    return {name: hex(here[mark]).decode() if (mark := local(name)) in here else None for name in names}
+def bookmarks(repo: localrepository, names: Iterable[str]) -> dict[str, str | None]:
+    """Return where these bookmarks are now; None for one that does not exist."""
+    nodes = {name: repo._bookmarks.get(local(name)) for name in names}
+    return {name: hex(node).decode() if node is not None else None for name, node in nodes.items()}
 
 
-def bookmarks_after_strip(repo: Any, gone: set[int]) -> dict[str, str]:
-    """Where a strip of these revisions moves the bookmarks on them: Mercurial does it last, in a transaction of its own."""
+def bookmarks_after_strip(repo: localrepository, gone: set[int]) -> dict[str, str]:
+    """Return where a strip of these revisions moves their bookmarks, which it does last, in another transaction."""
     target, names = repair._bookmarkmovements(repo, gone)
     return {text(name): hex(repo[target].node()).decode() for name in names}
 
 
-def move_bookmarks(repo: Any, tr: Any, moves: Mapping[str, str]) -> None:
-    """Puts these bookmarks there."""
+def move_bookmarks(repo: localrepository, tr: Transaction, moves: Mapping[str, str]) -> None:
+    """Set bookmarks to these nodes."""
     repo._bookmarks.applychanges(repo, tr, [(local(name), bin(node)) for name, node in moves.items()])
 
 
 def bookmark_values(bookmarks: Iterable[Bookmark]) -> list[tuple[bytes, bytes | None]]:
-    """The bookmarks of an event as Mercurial's `applychanges` takes them."""
+    """Return the bookmarks of an event as Mercurial's `applychanges` takes them."""
     return [(local(bookmark.name), bin(bookmark.node) if bookmark.node else None) for bookmark in bookmarks]
 
 
-def _heads(changelog: Any, added: range) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(heads among the added, by revision; others that got a child among the added, sorted)."""
+def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the heads among the added, by revision, and the older changesets that got a child among them, sorted."""
     parents = {parent for rev in added for parent in changelog.parentrevs(rev) if parent != nullrev}
     heads = tuple(_hex(changelog, rev) for rev in added if rev not in parents)
     covered = sorted(_hex(changelog, rev) for rev in parents if rev < added.start)
     return heads, tuple(covered)
 
 
-def _phases(repo: Any, changes: Iterable[Any], since: Mark, end: int) -> tuple[PhaseMove, ...]:
-    """The moves before revision `end`; deterministic in what was there at the mark and is there now, whatever came in between."""
+def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: Mark, end: int) -> tuple[PhaseMove, ...]:
+    """Return the moves before revision `end`.
+
+    They depend only on the phases at the mark and now, not on the steps in between.
+    """
     changelog = repo.changelog
     moved = {rev: move for revs, move in changes for rev in revs}
-    started: dict[int, int] = {}
-
-    def before(rev: int) -> int:
-        if rev >= since.length:
-            return started[rev]
-        old, _ = moved.get(rev, (None, None))
-        return since.phases[rev] if rev in since.phases else repo._phasecache.phase(repo, rev) if old is None else old
-
+    before = _PhasesBefore(repo, moved, since)
     down: dict[int, set[int]] = {}
     up: dict[int, set[int]] = {}
     for rev in sorted({*moved, *range(since.length, end)}):
-        if rev >= since.length:
-            started[rev] = max(
-                before(parent) if parent != nullrev else phases.public for parent in changelog.parentrevs(rev)
-            )
-        now = moved[rev][1] if rev in moved else before(rev)
-        if now != before(rev) and now in PHASES:
-            (up if now > before(rev) else down).setdefault(now, set()).add(rev)
+        then = before.phase(rev)
+        now = moved[rev][1] if rev in moved else then
+        if now != then and now in PHASES:
+            (up if now > then else down).setdefault(now, set()).add(rev)
     moves = []
     for phase in PHASES:
-        told = _heads_of(changelog, down.get(phase, set())) | _roots_of(changelog, up.get(phase, set()))
-        if told:
-            moves.append(PhaseMove(phase=phase, nodes=tuple(sorted(_hex(changelog, rev) for rev in told))))
+        named = _heads_of(changelog, down.get(phase, set())) | _roots_of(changelog, up.get(phase, set()))
+        if named:
+            moves.append(PhaseMove(phase=phase, nodes=tuple(sorted(_hex(changelog, rev) for rev in named))))
     return tuple(moves)
 
 
-def _heads_of(changelog: Any, revs: set[int]) -> set[int]:
+class _PhasesBefore:
+    """The phases of revisions at a mark; those of revisions added since must be asked for in ascending order."""
+
+    def __init__(self, repo: localrepository, moved: Mapping[int, tuple[int | None, int]], since: Mark) -> None:
+        self._repo, self._moved, self._since = repo, moved, since
+        self._added: dict[int, int] = {}
+
+    def phase(self, rev: int) -> int:
+        if rev >= self._since.length:
+            if rev not in self._added:
+                parents = self._repo.changelog.parentrevs(rev)
+                self._added[rev] = max(self.phase(parent) if parent != nullrev else phases.public for parent in parents)
+            return self._added[rev]
+        if rev in self._since.phases:
+            return self._since.phases[rev]
+        old, _ = self._moved.get(rev, (None, None))
+        return self._repo._phasecache.phase(self._repo, rev) if old is None else old
+
+
+def _heads_of(changelog: Changelog, revs: set[int]) -> set[int]:
     return revs - {parent for rev in revs for parent in changelog.parentrevs(rev)}
 
 
-def _roots_of(changelog: Any, revs: set[int]) -> set[int]:
+def _roots_of(changelog: Changelog, revs: set[int]) -> set[int]:
     return {rev for rev in revs if not any(parent in revs for parent in changelog.parentrevs(rev))}
 
 
-def _bookmarks(changes: Mapping[bytes, Any], since: Mark) -> tuple[Bookmark, ...]:
+def _bookmark_moves(changes: Mapping[bytes, tuple[bytes | None, bytes | None]], since: Mark) -> tuple[Bookmark, ...]:
     moved = []
     for name, (old, new) in changes.items():
         if since.bookmarks.get(name, old) != new:
@@ -192,5 +218,5 @@ def _bookmarks(changes: Mapping[bytes, Any], since: Mark) -> tuple[Bookmark, ...
     return tuple(sorted(moved, key=lambda bookmark: bookmark.name))
 
 
-def _hex(changelog: Any, rev: int) -> str:
-    return hex(changelog.node(rev)).decode()  # type: ignore[no-any-return]
+def _hex(changelog: Changelog, rev: int) -> str:
+    return hex(changelog.node(rev)).decode()

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial is told when it loads the extension: configuration, commands, and what each repository gets, by role."""
+"""What Mercurial calls when it loads the extension: configuration, commands, and each repository's set-up, by role."""
+
+from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from mercurial import extensions, hg, localrepo, registrar, repair, revlog, transaction
 
@@ -10,6 +13,10 @@ from pushlog import seams, streams
 
 from . import settings
 from .commands import cmdtable
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
 
 __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 
@@ -24,8 +31,8 @@ for _key in settings.KEYS:
 _setup = seams.Setup("vcsreplicator")
 
 
-def uisetup(ui: Any) -> None:
-    """Guards what a mirror serves, whoever is one; where none is, pushes are spared the search for cyclic garbage."""
+def uisetup(ui: Ui) -> None:
+    """Guard what a mirror serves; on a master, spare pushes the search for cyclic garbage."""
     from .serving import guards
 
     _setup.run(guards.install)
@@ -34,9 +41,10 @@ def uisetup(ui: Any) -> None:
 
 
 def _collect_rarely() -> None:
-    """Has Python look for cycles less often, and not once more at the end (`docs/decisions/rare-collections.md`).
+    """Have Python collect cycles less often, and not once more at the end (`docs/decisions/rare-collections.md`).
 
-    Not in hgweb, which throws away a whole repository object, index and all, after each change (`test_hgweb_memory.py`).
+    Not in hgweb, which throws away a whole repository object, index included, after each change
+    (`tests/hg/master/test_web_memory.py`).
     """
     import atexit
     import gc
@@ -45,19 +53,19 @@ def _collect_rarely() -> None:
     gc.set_threshold(20_000, 10, 10)
     atexit.register(gc.freeze)
 
-    def kept_open(original: Any, *arguments: Any) -> None:
+    def restore_threshold(original: Any, *arguments: Any) -> None:
         gc.set_threshold(*before)
         original(*arguments)
 
-    seams.wrap(hg, "cachedlocalrepo.__init__", kept_open)
+    seams.wrap(hg, "cachedlocalrepo.__init__", restore_threshold)
 
 
-def extsetup(ui: Any) -> None:
-    """Wraps what a master must see; each wrapper acts on repositories of a master only."""
-    _setup.run(functools.partial(_wrap, locking=bool(ui.config(settings.SECTION, b"lock"))))
+def extsetup(ui: Ui) -> None:
+    """Wrap what a master must see; each wrapper acts on repositories of a master only."""
+    _setup.run(functools.partial(_wrap_seams, locking=bool(ui.config(settings.SECTION, b"lock"))))
 
 
-def _wrap(*, locking: bool) -> None:
+def _wrap_seams(*, locking: bool) -> None:
     from mercurial.cmd_impls import clone
 
     from pushlog.store import journal
@@ -71,26 +79,26 @@ def _wrap(*, locking: bool) -> None:
     requirement.register(locking=locking)
     seams.check(localrepo, "localrepository.transaction", "localrepository.rollback")
     seams.check(transaction, "transaction.add", "transaction.addbackup")
-    seams.wrap(repair, "strip", _in_lifecycle("strip"))
-    seams.wrap(repair, "deleteobsmarkers", _in_lifecycle("delete_markers"))
-    seams.wrap(revlog, "revlog.censorrevision", _in_lifecycle("censor"))
+    seams.wrap(repair, "strip", _load_stripping("strip"))
+    seams.wrap(repair, "deleteobsmarkers", _load_stripping("delete_markers"))
+    seams.wrap(revlog, "revlog.censorrevision", _load_stripping("censor"))
     seams.wrap(clone, "clone", transactions.after_clone)
     seams.wrap(localrepo, "createrepository", creation.note_creation)
 
 
-def _in_lifecycle(name: str) -> Any:
-    """A wrapper of `lifecycle`, which is loaded when it is called: no push needs it."""
+def _load_stripping(name: str) -> Callable[..., Any]:
+    """Return a wrapper of `stripping`, which is loaded when it is called: pushes do not need it."""
 
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
-        from .master import lifecycle
+        from .master.acts import stripping
 
-        return getattr(lifecycle, name)(*arguments, **keywords)
+        return getattr(stripping, name)(*arguments, **keywords)
 
     return wrapper
 
 
-def reposetup(ui: Any, repo: Any) -> None:
-    """Makes a master's repository tell its changes, and a mirror's show what was released; refuses where it cannot."""
+def reposetup(ui: Ui, repo: localrepository) -> None:
+    """Make a master's repository write events, and a mirror's show what is released; refuse where that cannot be guarded."""
     if not repo.local():
         return
     _setup.check(repo)
@@ -107,8 +115,8 @@ def reposetup(ui: Any, repo: Any) -> None:
     transactions.set_up(repo, settings.read(repo.ui))
 
 
-def _check_pushlog(ui: Any) -> None:
-    """Refuses a repository if hgrc names the pushlog and Mercurial, with a warning, goes on without it."""
+def _check_pushlog(ui: Ui) -> None:
+    """Refuse a repository if hgrc names the pushlog and Mercurial, with a warning, goes on without it."""
     place = ui.config(b"extensions", b"pushlog")
     if place is None or place.startswith(b"!"):
         return

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An entry in `.hg/requires` that keeps a Mercurial without this extension out: it would write past us, or show everything.
+"""An entry in `.hg/requires` that keeps out a Mercurial without this extension, whose changes would not be replicated.
 
-Opt-in, because it keeps readers without the extension out too. On a master (`[vcsreplicator] lock = yes`) a repository gets the
-entry when a process first opens it. On a mirror (`lock = true` in `[mirror.NAME]`) the workers see to it, under the locks that they
-take anyway, and take it away where the setting is off. It says nothing about the content, so it does not travel.
+On a mirror, such a Mercurial would show what is not released. Opt-in, because it keeps out readers without the extension too. On a
+master (`[vcsreplicator] lock = yes`) a repository gets the entry when a process first opens it. On a mirror (`lock = true` in
+`[mirror.NAME]`) the workers add it, under the locks that they take anyway, and remove it where the setting is off. It says nothing
+about the content, so it is not replicated.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mercurial import error, scmutil
 from mercurial import requirements as formats
@@ -15,29 +18,33 @@ from mercurial.repo import requirements
 
 from pushlog import seams
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+
 LOCK = b"exp-vcsreplicator"
+# Section and key by which a worker gets its mirror's setting; without them entries stay as they are.
 MIRROR_LOCK = (b"vcsreplicator-mirror", b"lock")
-"""Section and key by which a worker knows its mirror's setting; without them entries stay as they are."""
 
 
 def register(*, locking: bool) -> None:
-    """Lets this process open what is locked; where it locks, the entry stays through format upgrades (`tests/hg/master/lock.t`)."""
+    """Let this process open locked repositories; if it locks, have format upgrades keep the entry (`tests/hg/master/lock.t`)."""
     understand()
     if locking:
-        from mercurial.upgrade_utils import actions  # which a push need not load
+        # A push need not load it.
+        from mercurial.upgrade_utils import actions
 
         seams.wrap(actions, "preservedrequirements", _preserved)
         seams.wrap(actions, "supporteddestrequirements", _supported)
 
 
 def understand() -> None:
-    """Lets this process open what is locked, and serve it to clients as what it is."""
+    """Let this process open locked repositories, and serve them to clients without the entry."""
     requirements.BASE_SUPPORTED.add(LOCK)
     formats.STREAM_IGNORABLE_REQUIREMENTS.add(LOCK)
 
 
-def lock_out(repo: Any) -> None:
-    """Adds the entry, if it is not there; left to the next one where somebody holds a lock."""
+def lock_out(repo: localrepository) -> None:
+    """Add the entry if it is not there; left to the next process where another one holds a lock."""
     if LOCK in repo.requirements or repo.sharedpath != repo.path:
         return
     try:
@@ -47,23 +54,23 @@ def lock_out(repo: Any) -> None:
         return
 
 
-def keep(repo: Any) -> None:
-    """Gives a mirror's repository the entry or takes it away, as the worker's setting says; the caller holds both locks."""
+def keep(repo: localrepository) -> None:
+    """Add or remove the entry of a mirror's repository, as the worker's setting says; the caller holds both locks."""
     wanted = dict(repo.ui.configitems(MIRROR_LOCK[0])).get(MIRROR_LOCK[1])
     if wanted is not None and (wanted == b"yes") != (LOCK in repo.requirements):
         scmutil.writereporequirements(repo, repo.requirements ^ {LOCK})
 
 
-def let_in(repo: Any) -> None:
-    """Takes the entry away from a clone that copied it and is nobody's master."""
+def let_in(repo: localrepository) -> None:
+    """Remove the entry from a clone that copied it and is not replicated."""
     if LOCK in repo.requirements:
         with repo.wlock(), repo.lock():
             scmutil.writereporequirements(repo, repo.requirements - {LOCK})
 
 
-def _preserved(original: Callable[..., Any], repo: Any) -> Any:
+def _preserved(original: Callable[[localrepository], set[bytes]], repo: localrepository) -> set[bytes]:
     return original(repo) | ({LOCK} & repo.requirements)
 
 
-def _supported(original: Callable[..., Any], repo: Any) -> Any:
+def _supported(original: Callable[[localrepository], set[bytes]], repo: localrepository) -> set[bytes]:
     return original(repo) | {LOCK}

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The extension's configuration, read from hgrc and checked whole; errors name section, key and expected value."""
 
+from __future__ import annotations
+
 import enum
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from mercurial import error
 from mercurial.utils import stringutil
@@ -14,6 +16,11 @@ from ..words import secrecy
 from ..words.errors import MalformedEvent
 from ..words.path import check_path, check_prefix, wire_path
 from ..words.value import Value
+
+if TYPE_CHECKING:
+    from mercurial.ui import ui as Ui
+
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 SECTION = b"vcsreplicator"
 ROOTS = b"vcsreplicator-roots"
@@ -27,14 +34,14 @@ class MachineRole(enum.StrEnum):
 
 
 class Durability(enum.StrEnum):
-    """What survives a power cut before the pusher hears "ok": the whole change, or its event (the rest may need a pull)."""
+    """What survives a power cut once a push is confirmed: the whole change, or its event (the rest may need a pull)."""
 
     STORE = "store"
     OUTBOX = "outbox"
 
 
 class Acknowledge(enum.StrEnum):
-    """What a pusher waits for: the log's word (bounded), or nothing beyond the commit."""
+    """What a pusher waits for: until the log has the event, for a limited time, or only for the commit."""
 
     LOG = "log"
     OUTBOX = "outbox"
@@ -58,10 +65,14 @@ class ExtensionSettings(Value):
     lock: bool = False
 
     def wire_path(self, folder: str) -> str | None:
-        """The wire path of a repository's folder, None if it is not replicated; raises ConfigError if it cannot travel."""
+        """Return the wire path of a repository's folder, None if it is not replicated.
+
+        Raises ConfigError for a path that mirrors could not have.
+        """
         found = wire_path(os.path.realpath(folder), self.roots)
+        # A repository inside a repository's .hg belongs to a format upgrade or a strip under way.
         if found is None or ".hg" in found.split("/"):
-            return None  # a repository inside a repository's .hg is an upgrade or a strip at work
+            return None
         try:
             return check_path(found)
         except MalformedEvent as problem:
@@ -69,7 +80,7 @@ class ExtensionSettings(Value):
 
 
 def root_of(settings: ExtensionSettings, folder: str) -> str:
-    """The root that `folder` is below: the longest."""
+    """Return the root that `folder` is below, the longest if there are several."""
     real = os.path.realpath(folder)
     return max((root for root in settings.roots if (real + "/").startswith(root.rstrip("/") + "/")), key=len)
 
@@ -90,46 +101,46 @@ KEYS = (
 )
 
 
-def role(ui: Any) -> MachineRole:
-    """The role alone; raises ConfigError without one, and for a key that is none of ours."""
+def role(ui: Ui) -> MachineRole:
+    """Read the role alone; raises ConfigError without one, and for an unknown key."""
     for key, value in ui.configitems(SECTION, ignoresub=True):
         if key not in KEYS:
-            raise _wrong(key, f"one of {', '.join(known.decode() for known in KEYS)}", os.fsdecode(value))
-    return _choice(ui, b"role", MachineRole, None)
+            raise _wrong_value(key, f"one of {', '.join(known.decode() for known in KEYS)}", os.fsdecode(value))
+    return _read_choice(ui, b"role", MachineRole, None)
 
 
-def read(ui: Any) -> ExtensionSettings:
-    """All settings of a master; raises ConfigError naming the key."""
+def read(ui: Ui) -> ExtensionSettings:
+    """Read all settings of a master; raises ConfigError naming the key."""
     settings = ExtensionSettings(
         role=role(ui),
-        roots=_roots(ui),
-        relay=_beginning(ui, b"relay", "an absolute path", "/"),
-        log=_log(ui),
-        blobs=_beginning(ui, b"blobs", "file:///absolute/folder or s3://bucket/prefix", "file:/", "s3:/"),
-        source=_text(ui, b"source") or f"hg://{socket.gethostname()}",
-        durability=_choice(ui, b"durability", Durability, Durability.STORE),
-        acknowledge=_choice(ui, b"acknowledge", Acknowledge, Acknowledge.LOG),
-        patience=_seconds(ui, b"acknowledge-timeout", 5.0),
-        lock=_switch(ui, b"lock"),
+        roots=_read_roots(ui),
+        relay=_read_place(ui, b"relay", "an absolute path", "/"),
+        log=_read_log(ui),
+        blobs=_read_place(ui, b"blobs", "file:///absolute/folder or s3://bucket/prefix", "file:/", "s3:/"),
+        source=_read_text(ui, b"source") or f"hg://{socket.gethostname()}",
+        durability=_read_choice(ui, b"durability", Durability, Durability.STORE),
+        acknowledge=_read_choice(ui, b"acknowledge", Acknowledge, Acknowledge.LOG),
+        patience=_read_seconds(ui, b"acknowledge-timeout", 5.0),
+        lock=_read_switch(ui, b"lock"),
     )
     if settings.role is MachineRole.MASTER and not settings.relay and not settings.log:
-        raise _wrong(
+        raise _wrong_value(
             b"relay", "the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay)", None
         )
     return settings
 
 
-def _roots(ui: Any) -> dict[str, str]:
+def _read_roots(ui: Ui) -> dict[str, str]:
     roots = {}
     for folder, prefix in ui.configitems(ROOTS):
         name, wire = os.fsdecode(folder), os.fsdecode(prefix).strip()
         if not os.path.isabs(name):
             raise error.ConfigError(f"config: [vcsreplicator-roots] {name}: expected an absolute folder".encode())
-        roots[os.path.realpath(name)] = "" if wire == "." else _prefix(name, wire)
+        roots[os.path.realpath(name)] = "" if wire == "." else _check_wire_prefix(name, wire)
     return roots
 
 
-def _prefix(folder: str, wire: str) -> str:
+def _check_wire_prefix(folder: str, wire: str) -> str:
     try:
         check_prefix(wire, f"config: [vcsreplicator-roots] {folder}")
     except ValueError as problem:
@@ -137,59 +148,60 @@ def _prefix(folder: str, wire: str) -> str:
     return wire
 
 
-def _text(ui: Any, key: bytes) -> str | None:
+def _read_text(ui: Ui, key: bytes) -> str | None:
     value = ui.config(SECTION, key)
     return os.fsdecode(value) if value else None
 
 
-def _beginning(ui: Any, key: bytes, expected: str, *beginnings: str) -> str | None:
-    """A place that begins as one can: of any other it would only be said, for ever, that it cannot be reached."""
-    value = _text(ui, key)
+def _read_place(ui: Ui, key: bytes, expected: str, *beginnings: str) -> str | None:
+    """Read the place of a service; one that cannot be right would only be reported as unreachable, indefinitely."""
+    value = _read_text(ui, key)
     if value is not None and not value.lower().startswith(beginnings):
-        raise _wrong(key, expected, value.partition("//")[0])  # pushers read it, and there may be a password behind
+        # Pushers read the message, and there may be a password behind the slashes.
+        raise _wrong_value(key, expected, value.partition("//")[0])
     return value
 
 
-def _log(ui: Any) -> str | None:
-    """The URL of the log, which gives nothing away that `insecure` does not name: pushers read the file."""
-    url = _beginning(ui, b"log", "sqlite:///absolute/path or kafka://host:port", "sqlite:/", "kafka:/")
-    meant = {os.fsdecode(word) for word in ui.configlist(SECTION, b"insecure")}
+def _read_log(ui: Ui) -> str | None:
+    """Read the URL of the log; it must not expose more than `insecure` names, since pushers read the file."""
+    url = _read_place(ui, b"log", "sqlite:///absolute/path or kafka://host:port", "sqlite:/", "kafka:/")
+    allowed = {os.fsdecode(word) for word in ui.configlist(SECTION, b"insecure")}
     for exposure, found in secrecy.exposures(url or ""):
-        if exposure.value not in meant:
-            said = f"config: [vcsreplicator] log: {found}; if it is meant, write insecure = {exposure.value}"
-            raise error.ConfigError(said.encode())
+        if exposure.value not in allowed:
+            message = f"config: [vcsreplicator] log: {found}; if it is meant, write insecure = {exposure.value}"
+            raise error.ConfigError(message.encode())
     return url
 
 
-def _choice(ui: Any, key: bytes, kind: Any, default: Any) -> Any:
-    value = _text(ui, key)
+def _read_choice(ui: Ui, key: bytes, kind: type[_Choice], default: _Choice | None) -> _Choice:
+    value = _read_text(ui, key)
     if value is None and default is not None:
         return default
-    try:
-        return kind(value)
-    except ValueError:
-        raise _wrong(key, " or ".join(item.value for item in kind), value) from None
+    for choice in kind:
+        if choice.value == value:
+            return choice
+    raise _wrong_value(key, " or ".join(choice.value for choice in kind), value)
 
 
-def _switch(ui: Any, key: bytes) -> bool:
-    value = _text(ui, key)
+def _read_switch(ui: Ui, key: bytes) -> bool:
+    value = _read_text(ui, key)
     switch = False if value is None else stringutil.parsebool(os.fsencode(value))
     if switch is None:
-        raise _wrong(key, "yes or no", value)
+        raise _wrong_value(key, "yes or no", value)
     return bool(switch)
 
 
-def _seconds(ui: Any, key: bytes, default: float) -> float:
-    value = _text(ui, key)
+def _read_seconds(ui: Ui, key: bytes, default: float) -> float:
+    value = _read_text(ui, key)
     try:
         seconds = float(value) if value is not None else default
     except ValueError:
-        raise _wrong(key, "a number of seconds", value) from None
+        raise _wrong_value(key, "a number of seconds", value) from None
     if not 0 <= seconds <= 3600:
-        raise _wrong(key, "0 to 3600 seconds", value)
+        raise _wrong_value(key, "0 to 3600 seconds", value)
     return seconds
 
 
-def _wrong(key: bytes, expected: str, value: str | None) -> error.ConfigError:
+def _wrong_value(key: bytes, expected: str, value: str | None) -> error.ConfigError:
     found = "nothing" if value is None else f'"{value}"'
     return error.ConfigError(f"config: [vcsreplicator] {key.decode()}: expected {expected}, got {found}".encode())

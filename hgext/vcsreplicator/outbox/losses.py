@@ -1,47 +1,44 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Losses: the log came back without its newest records, restored from a copy or by a broker with older data.
 
-An outbox remembers beside its marker where the newest event that it sent stands in the log (`outbox.Sent`). If the log has another
-record there, or none, events were lost, and everything that the outbox keeps is sent again; readers drop what they know. So
-a doubt costs repeats and never an event. Standard library only, because a push that sends its own events imports it.
+An outbox stores beside its marker the place in the log of the newest event that it sent (`outbox.SentMark`). If the log has another
+record there, or none, events were lost, and everything that the outbox keeps is sent again; readers drop repeats. So a doubt costs
+repeats and never an event. Standard library only, because a push that sends its own events imports it.
 """
 
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
 from ..log import EVENTS, Log
 from ..words.errors import Expired, Unavailable
 from ..words.levels import RepositoryState
+from ..words.value import Value
 from ..words.wire import ID
 from . import Outbox, SentMark
 
-PATIENCE = 20.0  # seconds that the log gets to show records that it says it has
+# Seconds that the log gets to show records that it says it has.
+PATIENCE = 20.0
 
 
-class EventPlace(Protocol):
-    """The id of an event, and the offset at which the log took it."""
+class EventPlace(Value):
+    """The id of an event, and the offset that the log gave it."""
 
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def offset(self) -> int | None: ...
+    id: str
+    offset: int
 
 
-def standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
-    """The partitions of `events` in which the wanted event stands where the log took it.
+def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
+    """Return the partitions of `events` in which the wanted event stands at its offset.
 
-    What retention removed counts as standing. Raises Unavailable if the log cannot tell.
+    An event that retention removed counts as standing. Raises Unavailable if the log cannot tell.
     """
     beginnings, ends = log.beginnings(EVENTS), log.ends(EVENTS)
     found, left = set(), {}
-    for partition, mark in wanted.items():
-        offset = -1 if mark.offset is None else mark.offset
-        if 0 <= offset < beginnings.get(partition, 0):
+    for partition, place in wanted.items():
+        if 0 <= place.offset < beginnings.get(partition, 0):
             found.add(partition)
-        elif 0 <= offset < ends.get(partition, 0):
-            left[EVENTS, partition] = offset
+        elif 0 <= place.offset < ends.get(partition, 0):
+            left[EVENTS, partition] = place.offset
     if not left:
         return found
     reader, deadline = log.reader(left), time.monotonic() + PATIENCE
@@ -64,32 +61,34 @@ def standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
 def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
     """Whether the log lacks the newest event that was sent of this outbox; `state` is what the aggregator saw of it.
 
-    A marker that says no place, of an older release, counts as lost unless the aggregator saw its event.
+    The event of a marker without a place, of an older release, counts as lost unless the aggregator saw it.
     """
     sent = box.sent()
     if sent is None:
         return False
     if sent.partition is None:
         return not has_seen(state, box, sent)
-    return sent.partition not in standing(log, {sent.partition: sent})
+    if sent.offset is None:
+        return True
+    return not find_standing(log, {sent.partition: EventPlace(id=sent.id, offset=sent.offset)})
 
 
 def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
     """Whether the aggregator saw the event of this marker in the log."""
-    level = box.level()
-    if state is None or level is None or state.incarnation != level.incarnation:
+    newest = box.newest()
+    if state is None or newest is None or state.incarnation != newest.incarnation:
         return False
     return state.event == sent.id if state.seq == sent.seq else state.seq > sent.seq
 
 
 def send_again(box: Outbox, state: RepositoryState | None) -> tuple[int, int] | None:
-    """Moves the marker back, so that all that is kept is sent again; the caller holds the sending lock.
+    """Move the marker back, so that all kept events are sent again; the caller holds the sending lock.
 
-    Returns the sequences, first and last, that the aggregator never saw and the outbox keeps no more; None if there are none.
+    Returns the first and last sequence that the aggregator never saw and the outbox keeps no more; None if there are none.
     """
     first = box.send_again()
-    level = box.level()
-    if first is None or level is None:
+    newest = box.newest()
+    if first is None or newest is None:
         return None
-    seen = state.seq if state is not None and state.incarnation == level.incarnation else 0
+    seen = state.seq if state is not None and state.incarnation == newest.incarnation else 0
     return (seen + 1, first - 1) if first > seen + 1 else None

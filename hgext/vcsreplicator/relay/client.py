@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push's line to the relay: opened with the transaction, so the relay notices if the pusher dies in it; told of the commit.
+"""A push's connection to the relay, opened with the transaction: the relay notices if the pusher dies in it.
 
 The conversation, one JSON object a line, over a Unix stream socket:
 
-    push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: is its history what the log has?
-    push  → relay   {"seq": 12}                       committed up to 12: send it, tell me when the log has it
+    push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: does its history follow the log's?
+    push  → relay   {"seq": 12}                       committed up to 12: send it, and answer when the log has it
     relay → push    {"sent": 12}                      the log has it
 
-The end of the connection is a message too: whoever dies in a transaction leaves one behind, which the relay then recovers.
-Standard library only, because a push imports it; nothing here raises but a programming error.
+The end of the connection is a message too: a process that dies in a transaction leaves the transaction behind, and the relay rolls
+it back. Standard library only, because a push imports it; nothing here raises but a programming error.
 """
 
 import contextlib
@@ -19,34 +19,34 @@ from typing import Self
 
 
 class RelayLine:
-    """One connection; useless once anything went wrong, which `hears` answers with False."""
+    """One connection; once anything went wrong, `wait_until_sent` returns False."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._told = 0
+        self._committed = 0
 
     @classmethod
     def open(cls, path: str, folder: str, *, patience: float = 0.5) -> Self | None:
-        """A line about the repository in `folder`; None if no relay answers at `path`."""
+        """Connect to the relay at `path`, about the repository in `folder`; None if no relay answers."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(patience)
         try:
             connection.connect(path)
-            connection.sendall(_line({"repository": folder}))
+            connection.sendall(_encode_line({"repository": folder}))
         except OSError:
             connection.close()
             return None
         return cls(connection)
 
-    def tell(self, seq: int) -> None:
-        """Says that `seq` is committed; does not wait for an answer."""
+    def report_commit(self, seq: int) -> None:
+        """Report that event `seq` is committed; does not wait for the answer."""
         with contextlib.suppress(OSError):
-            self._connection.sendall(_line({"seq": seq}))
-            self._told = seq
+            self._connection.sendall(_encode_line({"seq": seq}))
+            self._committed = seq
 
-    def hears(self, *, patience: float) -> bool:
-        """Whether the relay says, within `patience` seconds, that the log has everything up to what it was told."""
-        if not self._told:
+    def wait_until_sent(self, *, patience: float) -> bool:
+        """Whether the relay answers, within `patience` seconds, that the log has everything up to the reported event."""
+        if not self._committed:
             return False
         deadline = time.monotonic() + patience
         received = b""
@@ -57,14 +57,14 @@ class RelayLine:
                 if not piece:
                     return False
                 received += piece
-            return bool(json.loads(received)["sent"] >= self._told)
+            return bool(json.loads(received)["sent"] >= self._committed)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def close(self) -> None:
-        """Ends the conversation."""
+        """End the conversation."""
         self._connection.close()
 
 
-def _line(message: dict[str, object]) -> bytes:
+def _encode_line(message: dict[str, object]) -> bytes:
     return json.dumps(message).encode() + b"\n"

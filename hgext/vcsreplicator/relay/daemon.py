@@ -1,40 +1,39 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay daemon: moves the events of a master's repositories from their outboxes to the log, oldest first, for ever.
+"""The relay daemon: moves the events of a master's repositories from their outboxes to the log, oldest first.
 
-A push pokes it over a Unix socket and waits for its word (`client`); at start, and every now and then, it looks through all
-repositories itself, so that a lost poke costs time and nothing else. Repositories are sent side by side, one at a time each. It
-also rolls back what a pusher left behind who died in a transaction, announces repositories that nobody announced, and holds
-what it sends against what the aggregator saw (`fork`).
+A push pokes it over a Unix socket and waits for its answer (`client`); at start, and every now and then, it makes a round over all
+repositories, so that a lost poke costs time and nothing else. Many repositories are sent at once, one batch at a time each. It also
+rolls back transactions whose process died, announces repositories that have no event, and compares the outboxes with what the
+aggregator saw (`fork`).
 """
 
-import importlib
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import structlog
 
 from ..log import Log
 from ..log.blobs import BlobStore, open_blobs
-from ..outbox import Outbox, Store
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
 from ..words.path import check_prefix
 from ..words.shape import within
+from .admission import RelaySocket
 from .fork import StateWatch
+from .jobs import RepositoryJobs
 from .loss import LossWatch
-from .scan import find_repositories
-from .sending import Bundles, EventSender
+from .port import open_master
+from .rounds import find_work
+from .sending import EventSender
 from .server import Server
 from .work import Work
 
 logger = structlog.get_logger()
 
-DRAIN = 8.0  # seconds that running work gets at the end
-ANNOUNCE_AFTER = 10.0  # seconds that `hg init` gets to announce its repository itself
+# Seconds that running jobs get at the end.
+DRAIN = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class RelaySettings:
 
     `blobs` is the URL of the store for bundles that a record cannot hold (file:///folder or s3://bucket/prefix; without it mirrors
     pull those from the master), `blob_age` how many days they stay there. `workers` repositories are sent at once; `scan` is
-    how many seconds pass between two looks at all repositories.
+    how many seconds pass between two rounds over all repositories.
     """
 
     socket: str
@@ -68,19 +67,6 @@ class RelaySettings:
         within(self, workers=(1, 1000), scan=(0.01, DAY), blob_age=(0.01, 36_500))
 
 
-class RelayedRepositories(Bundles, Protocol):
-    """What the relay needs of Mercurial; implemented at the border (`hg.master.relaying`)."""
-
-    def recover(self, folder: str) -> bool:
-        """Rolls back an abandoned transaction, if there is one and nobody holds the lock; whether it did."""
-
-    def announce(self, folder: str) -> bool:
-        """Writes the first event of a repository that has none; False if somebody holds the lock."""
-
-    def finish(self, root: str) -> list[str]:
-        """Finishes deletions, renames and the like that a kill interrupted; what could not be finished, in words."""
-
-
 def run(
     settings: RelaySettings,
     log: Log,
@@ -89,26 +75,33 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Relays until `stop`; raises BadConfig if the socket cannot be had or another relay has it."""
+    """Relay until `stop`; raises BadConfig if the socket cannot be had or another relay has it."""
     clock = clock or SystemClock()
-    repositories = _repositories(settings)
-    blobs = _blobs(settings)
-    sender = EventSender(log=log, source=settings.source, bundles=repositories, blobs=blobs)
+    port = open_master(settings.roots, settings.source)
+    blobs = _open_blobs(settings)
+    sender = EventSender(
+        log=log,
+        source=settings.source,
+        make_bundle=port.make_bundle,
+        store_blob=None if blobs is None else blobs.put,
+    )
     watch = StateWatch(log, stop)
     losses = LossWatch(log, watch.state)
-    work = Work(sender, repositories, watch, losses, workers=settings.workers, stop=stop, clock=clock)
-    server = Server(settings.socket, group_of=next(iter(settings.roots)), work=work, roots=tuple(settings.roots))
-    work.on_sent = server.sent
+    jobs = RepositoryJobs(sender, port, watch, losses)
+    work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
+    relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
+    server = Server(relay_socket, work=work, roots=tuple(settings.roots))
+    jobs.on_sent = server.sent
     try:
         server.start()
         watch.start()
-        look_through(settings, repositories, work, losses, clock.now())
+        find_work(settings.roots, port, work, losses, clock.now())
         ready()
         while not stop.wait(settings.scan):
-            look_at_log(losses)
-            look_through(settings, repositories, work, losses, clock.now())
+            _check_log(losses)
+            find_work(settings.roots, port, work, losses, clock.now())
             if blobs is not None:
-                remove_old(blobs, clock.now() - settings.blob_age * 86400)
+                _remove_old_blobs(blobs, clock.now() - settings.blob_age * 86400)
     finally:
         stop.set()
         server.close()
@@ -116,88 +109,23 @@ def run(
         watch.close()
 
 
-def look_at_log(losses: LossWatch) -> None:
-    """Asks the log whether it has what it had; if it does not answer, that is asked before the next event is sent."""
+def _check_log(losses: LossWatch) -> None:
+    """Check that the log has what it had; if it does not answer, it is checked again before the next event is sent."""
     try:
-        losses.look()
+        losses.check_partitions()
     except ReplicationError as error:
         logger.warning("log not readable", reason=str(error))
 
 
-def look_through(
-    settings: RelaySettings, repositories: RelayedRepositories, work: Work, losses: LossWatch, now: float
-) -> int:
-    """Finds everything there is to do, in every repository below the roots; the number of repositories."""
-    count = 0
-    for root in settings.roots:
-        for problem in repositories.finish(root):
-            logger.error("interrupted act not finished", reason=problem)
-        for folder in find_repositories(root):
-            count += 1
-            look_at(folder, work, losses, now)
-        for folder in _deleted(os.path.join(root, ".vcsreplicator", "deleted")):
-            look_at_deleted(folder, work)
-    return count
-
-
-def remove_old(blobs: BlobStore, before: float) -> None:
-    """Removes blobs that are old; what the store does not let go now is left to a later look, and sending goes on."""
+def _remove_old_blobs(blobs: BlobStore, before: float) -> None:
+    """Remove old blobs; those that the store does not remove now are left to a later round."""
     try:
         blobs.remove_older(before)
     except Unavailable as error:
         logger.warning("old blobs not removed", reason=str(error))
 
 
-def look_at_deleted(folder: str, work: Work) -> None:
-    """Removes a repository that was deleted once the log knows all of it, and the rest of one whose removal was interrupted."""
-    store = os.path.join(folder, ".hg", "store")
-    try:
-        if os.path.isdir(store) and Outbox(Store(store)).has_unsent():
-            work.poke(folder)
-            return
-    except FileNotFoundError:  # somebody else removes it
-        return
-    except OSError as error:
-        logger.warning("repository not readable", folder=folder, reason=str(error))
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _deleted(folder: str) -> list[str]:
-    """The repositories in a folder of deleted ones, whole or not."""
-    try:
-        return [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        logger.warning("repository not readable", folder=folder, reason=str(error))
-        return []
-
-
-def look_at(folder: str, work: Work, losses: LossWatch, now: float) -> None:
-    """Has done in one repository what there is to do; a new one is left to the process that makes it for a while."""
-    store = os.path.join(folder, ".hg", "store")
-    try:
-        names = set(os.listdir(store))
-        if "journal" in names:
-            work.recover(folder)
-        if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
-            if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
-                work.announce(folder)
-        elif not losses.is_sure(folder) or "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
-            work.poke(folder)
-    except OSError as error:
-        logger.warning("repository not readable", folder=folder, reason=str(error))
-
-
-def _repositories(settings: RelaySettings) -> RelayedRepositories:
-    """The border, loaded by name: a stage imports no Mercurial."""
-    border: Any = importlib.import_module("hgext.vcsreplicator.hg.master.relaying")
-    made: RelayedRepositories = border.MasterRepositories(settings.roots, settings.source)
-    return made
-
-
-def _blobs(settings: RelaySettings) -> BlobStore | None:
+def _open_blobs(settings: RelaySettings) -> BlobStore | None:
     if settings.blobs is None:
         return None
     try:

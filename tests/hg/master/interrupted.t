@@ -5,7 +5,7 @@ What a kill interrupted is finished by whoever comes next, and concerns nobody e
   > """`die.at = MODULE.FUNCTION`: this process is killed when it comes there."""
   > import importlib, os, signal
   > def reposetup(ui, repo):
-  >     module, name = ui.config(b"die", b"at", b"").decode().split(".")
+  >     module, _, name = ui.config(b"die", b"at", b"").decode().rpartition(".")
   >     module = importlib.import_module("hgext.vcsreplicator.hg.master." + module)
   >     setattr(module, name, lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL))
   > E
@@ -15,7 +15,7 @@ What a kill interrupted is finished by whoever comes next, and concerns nobody e
 A deletion killed before its note was removed: the path is free for another repository.
 
   $ hgm init -q repos/one
-  $ dying intents.remove -R repos/one replicatedelete --yes
+  $ dying acts.intents.remove -R repos/one replicatedelete --yes
   [1]
   $ ls repos/.vcsreplicator/intents | wc -l | tr -d ' '
   1
@@ -30,10 +30,10 @@ A deletion killed before its note was removed: the path is free for another repo
 A second rename killed before its event: it is not taken for the first, which is told.
 
   $ hgm -R repos/one replicaterename -q --yes repos/two
-  $ dying lifecycle._announce_rename -R repos/two replicaterename --yes repos/three
+  $ dying acts.moving.announce_renamed -R repos/two replicaterename --yes repos/three
   [1]
   $ hgm -R repos/two bookmark -r null x
-  an interrupted renamed is being finished
+  an interrupted rename is being finished
   abort: this repository was renamed
   [255]
   $ ls repos
@@ -46,7 +46,7 @@ A second rename killed before its event: it is not taken for the first, which is
 
 The one who finishes leaves no lock of its own in what it moved.
 
-  $ dying lifecycle._move -R repos/three replicaterename --yes repos/four
+  $ dying acts.moving._move -R repos/three replicaterename --yes repos/four
   [1]
   $ finish
   $ ls repos
@@ -62,7 +62,7 @@ not waited for: others have their notes behind it.
   $ hgm init -q repos/cut
   $ hg clone -q ssh://x/$TESTTMP/repos/cut cut
   $ for text in a b; do echo $text > cut/file; hg -R cut commit -q -A -m $text; hg -R cut push -q; done
-  $ dying announcing.quiet -R repos/cut strip -q --no-backup 1
+  $ dying repository.silenced -R repos/cut strip -q --no-backup 1
   [1]
   $ flock repos/cut/.hg/store/outbox.lock python "$TESTDIR/master-finish.py" $TESTTMP/repos
   $ ls repos/.vcsreplicator/intents | wc -l | tr -d ' '
@@ -77,7 +77,7 @@ not waited for: others have their notes behind it.
 A relay that is killed while it does so, once the first file is named that is going to be cut, leaves no damaged store.
 
   $ echo c > cut/file; hg -R cut commit -q -m c; hg -R cut push -q
-  $ dying announcing.quiet -R repos/cut strip -q --no-backup 1
+  $ dying repository.silenced -R repos/cut strip -q --no-backup 1
   [1]
   $ cat > $TESTTMP/die-relay.py <<'E'
   > import os, runpy, signal, sys
@@ -126,9 +126,9 @@ A note that cannot be read, and a repository that cannot be opened, hold up no o
 
   $ hgm init -q repos/a
   $ hgm init -q repos/z
-  $ dying lifecycle._move -R repos/z replicaterename --yes repos/zz
+  $ dying acts.moving._move -R repos/z replicaterename --yes repos/zz
   [1]
-  $ dying lifecycle._move -R repos/a replicaterename --yes repos/aa
+  $ dying acts.moving._move -R repos/a replicaterename --yes repos/aa
   [1]
   $ echo unheard-of >> repos/a/.hg/requires
   $ echo '{' > repos/.vcsreplicator/intents/00.json

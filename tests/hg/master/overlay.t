@@ -31,31 +31,31 @@ It is read as ever.
 Nothing is written through it, and nothing is told.
 
   $ hgm -R ../../b.hg bookmark x
-  abort: bundle:../../b.hg shows a repository with more laid over it: it takes no changes
+  abort: bundle:../../b.hg shows a repository together with further changesets: it is read-only
   (pull or unbundle into the repository itself)
   [255]
   $ hgm -R ../../b.hg phase -d -f 0
-  abort: bundle:../../b.hg shows a repository with more laid over it: it takes no changes
+  abort: bundle:../../b.hg shows a repository together with further changesets: it is read-only
   (pull or unbundle into the repository itself)
   [255]
   $ hgm -R union:.+../../clone bookmark x
-  abort: union:.+../../clone shows a repository with more laid over it: it takes no changes
+  abort: union:.+../../clone shows a repository together with further changesets: it is read-only
   (pull or unbundle into the repository itself)
   [255]
   $ hgm -R ../../b.hg debugobsolete aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-  abort: bundle:../../b.hg shows a repository with more laid over it: it takes no changes
+  abort: bundle:../../b.hg shows a repository together with further changesets: it is read-only
   (pull or unbundle into the repository itself)
   [255]
   $ hgm -R ../../b.hg strip -q --no-backup 0
-  abort: bundle:../../b.hg shows a repository with more laid over it: it takes no changes
+  abort: bundle:../../b.hg shows a repository together with further changesets: it is read-only
   (pull or unbundle into the repository itself)
   [255]
   $ hgm -R ../../b.hg replicatesync
-  abort: bundle:../../b.hg shows a repository with more laid over it: it takes no changes
+  abort: bundle:../../b.hg shows a repository together with further changesets: it is read-only
   (pull or unbundle into the repository itself)
   [255]
   $ hgm -R ../../b.hg replicatedelete --yes
-  abort: bundle:../../b.hg shows a repository with more laid over it: it takes no changes
+  abort: bundle:../../b.hg shows a repository together with further changesets: it is read-only
   (pull or unbundle into the repository itself)
   [255]
   $ ls -A .hg/store | diff $TESTTMP/before -

@@ -137,7 +137,7 @@ A fork that the relay finds while a push is under way: there is no push.
   > pretxnchangegroup.fork = printf 'the log has another event 2 of it' > .hg/store/outbox.fork
   > E
   $ hg -R ../clone push -q ssh://user@dummy/$TESTTMP/repos/forked
-  remote: this repository takes no changes: the log has another event 2 of it
+  remote: this repository refuses changes: the log has another event 2 of it
   remote: (see 'hg help replicateadopt')
   abort: push failed on remote
   [100]

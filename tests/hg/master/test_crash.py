@@ -86,8 +86,8 @@ hg bookmark -r 0 here; hg bookmark -r . there
 # Killed once it has noted what it is going to do.
 DIE = """\
 import os, signal
-from hgext.vcsreplicator.hg.master import announcing
-announcing.quiet = lambda repo: os.kill(os.getpid(), signal.SIGKILL)
+from hgext.vcsreplicator.hg.master import repository
+repository.silenced = lambda repo: os.kill(os.getpid(), signal.SIGKILL)
 """
 STRIP = [HG, "-R", "repos/one", "strip", "-q", "--no-backup", "1"]
 RELAY = [sys.executable, "-m", "testing.builders.relay_once"]

@@ -119,7 +119,7 @@ def test_a_damaged_outbox_is_told_in_one_line_and_the_repository_can_begin_anew(
         master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes", check=False),
         master.operate("-R", str(master.root / "one"), "replicaterename", check=False),
     ):
-        assert "this repository takes no changes: outbox.0001.log: damaged record at byte " in refused
+        assert "this repository refuses changes: outbox.0001.log: damaged record at byte " in refused
         assert "move .hg/store/outbox.* away" in refused
         assert "Traceback" not in refused
     for file in outbox.parent.glob("outbox.*"):

@@ -83,7 +83,7 @@ def take(repo: Any, wire: Wire) -> Any:
 
 def equal(repo: Any, author: Author) -> bool:
     here = fingerprint(repo, lambda: replicated.read(repo))
-    there = fingerprint(author.repo, lambda: Outbox(author.repo.svfs).level())
+    there = fingerprint(author.repo, Outbox(author.repo.svfs).newest)
     return here.seq == there.seq and differences(here, there) == ()
 
 

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a repository tells those who copy or check it: wire commands for replication alone, hidden changesets included.
+"""Wire commands for mirrors that copy or compare a repository, hidden changesets included.
 
-    replication-state first-push     the level, phases, bookmarks, hgrc; all markers; the pushlog from that id on ("": not these)
+    replication-state first-push     newest event, phases, bookmarks, hgrc; all markers; the pushlog from that id on ("": not these)
     replication-changesets first tip last   a bundle of revisions from number `first` on, as many as are reasonable at once
     replication-fingerprint          hashes of everything, with the sequence they belong to
 
-They show what clients must not see, so nobody may call them unless `[vcsreplicator] snapshot-allow` says so: a list of users
+They show what clients must not see, so they are refused to everyone but those in `[vcsreplicator] snapshot-allow`: a list of users
 (as the web server or SSH authenticated them), of addresses or networks of HTTP clients that connect without a proxy, or `*`.
 Answers are framed as in `frames`.
 """
 
+from __future__ import annotations
+
+import itertools
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from mercurial import encoding, error, wireprototypes, wireprotov1server
 from mercurial.node import hex
@@ -24,26 +27,32 @@ from .. import bundles, fingerprint, frames, observe
 from ..text import text
 from . import capture
 
-CHANGESETS = 2000  # of one answer
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.ui import ui as Ui
+
+# Changesets in one answer.
+CHANGESETS = 2000
+# Seconds to wait for a lock: the mirror has other repositories to ask for.
 LOCK_SECONDS = 5
 _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
 
 
 def register() -> None:
-    """Makes the commands known, once per process. They are not announced: who needs them knows them."""
+    """Register the commands, once per process. They are not announced as capabilities: mirrors know them."""
     for name, arguments, function in (
         (b"replication-state", b"firstpush", _state),
         (b"replication-changesets", b"first tip last", _changesets),
         (b"replication-fingerprint", b"", _fingerprint),
     ):
         if name not in wireprotov1server.commands:
-            wireprotov1server.wireprotocommand(name, arguments, permission=b"pull")(_guarded(function))
+            wireprotov1server.wireprotocommand(name, arguments, permission=b"pull")(_guard(function))
 
 
-def _guarded(function: Any) -> Any:
-    """The command, answered to whom it may be, with our errors as part of the answer."""
+def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
+    """Return the command that checks the client, with our errors as part of the answer."""
 
-    def command(repo: Any, proto: Any, *arguments: bytes) -> Any:
+    def command(repo: localrepository, proto: Any, *arguments: bytes) -> Any:
         try:
             check_allowed(repo.ui, proto)
             chunks = function(repo.unfiltered(), *arguments)
@@ -58,27 +67,30 @@ def _guarded(function: Any) -> Any:
     return command
 
 
-def check_allowed(ui: Any, proto: Any) -> None:
-    """Raises Unavailable unless the configuration lets this client see everything."""
-    who = _user(proto)
-    address = _address(proto)
+def check_allowed(ui: Ui, proto: Any) -> None:
+    """Raise Unavailable unless the configuration lets this client see everything."""
+    user, address = _user_of(proto), _address_of(proto)
     for entry in ui.configlist(b"vcsreplicator", b"snapshot-allow"):
-        if entry == b"*" or entry == who or _covers(entry, address):
+        if entry == b"*" or entry == user or _covers(entry, address):
             return
-    name = f"user {text(who)}" if who else f"a client at {text(address)}" if address else "this client"
-    raise Unavailable(f"{name} may not copy this repository: add it to [vcsreplicator] snapshot-allow there")
+    client = "this client"
+    if user:
+        client = f"user {text(user)}"
+    elif address:
+        client = f"a client at {text(address)}"
+    raise Unavailable(f"{client} may not copy this repository: add it to [vcsreplicator] snapshot-allow there")
 
 
-def _user(proto: Any) -> bytes | None:
+def _user_of(proto: Any) -> bytes | None:
     if proto.name == wireprototypes.SSHV1:
         return encoding.environ.get(b"REMOTE_USER") or encoding.environ.get(b"USER")
     return proto._req.remoteuser or None
 
 
-def _address(proto: Any) -> bytes | None:
-    """The address of an HTTP client; None behind a proxy, which connects on behalf of anybody.
+def _address_of(proto: Any) -> bytes | None:
+    """Return the address of an HTTP client; None behind a proxy, which connects on behalf of any client.
 
-    REMOTE_HOST does not count: where a server looks names up it is what the client's own name server says.
+    REMOTE_HOST does not count: where a server looks names up, the client's own name server decides what it is.
     """
     if proto.name == wireprototypes.SSHV1:
         return None
@@ -91,7 +103,8 @@ def _address(proto: Any) -> bytes | None:
 def _covers(entry: bytes, address: bytes | None) -> bool:
     if address is None:
         return False
-    import ipaddress  # 4 ms that no push shall pay for
+    # 4 ms that pushes do not need.
+    import ipaddress
 
     try:
         return ipaddress.ip_address(address.decode()) in ipaddress.ip_network(entry.decode(), strict=False)
@@ -99,54 +112,49 @@ def _covers(entry: bytes, address: bytes | None) -> bool:
         return False
 
 
-def _state(repo: Any, firstpush: bytes) -> Iterator[bytes]:
-    """One moment, held still by the lock; what only grows is read afterwards, up to where it was."""
-    patience = {(b"ui", b"timeout"): LOCK_SECONDS}  # a mirror has others to ask about
+def _state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
+    """Read the state under the lock; the pushlog, which only grows, is read afterwards, up to where it was."""
+    patience = {(b"ui", b"timeout"): LOCK_SECONDS}
     with repo.ui.configoverride(patience, b"vcsreplicator"), repo.lock():
         if repo.svfs.exists(b"journal"):
             repo.recover()
             repo.invalidateall()
-        level = Outbox(repo.svfs).level()
-        if level is None:
+        newest = Outbox(repo.svfs).newest()
+        if newest is None:
             raise Unavailable("the master's repository has no event yet; run 'hg replicatesync' there")
-        header = {
-            "level": plain(level),
+        last_push = _last_push_id(repo)
+        header: dict[str, Any] = {
+            "level": plain(newest),
             "after": plain(observe.tip(repo)),
             "phases": {str(phase): _nodes(repo, revs) for phase, revs in _phase_roots(repo)},
             "bookmarks": {text(name): hex(node).decode() for name, node in repo._bookmarks.items()},
-            "last_push": _last_push(repo),
+            "last_push": last_push,
             "markers": 0,
-            "hgrc": capture.hgrc_of(repo),
+            "hgrc": capture.read_hgrc(repo),
         }
         markers = repo.svfs.tryread(b"obsstore") if firstpush else b""
     header["markers"] = len(markers)
-    body = _rows(repo, int(firstpush), header["last_push"]) if firstpush else iter(())
-    return frames.answer(header, _chain(markers, body))
+    rows = _push_rows(repo, int(firstpush), last_push) if firstpush else iter(())
+    return frames.answer(header, itertools.chain([markers] if markers else [], rows))
 
 
-def _chain(markers: bytes, rows: Iterator[bytes]) -> Iterator[bytes]:
-    if markers:
-        yield markers
-    yield from rows
-
-
-def _phase_roots(repo: Any) -> list[tuple[int, Any]]:
+def _phase_roots(repo: localrepository) -> list[tuple[int, set[int]]]:
     roots = repo._phasecache._phaseroots
     return [(phase, roots[phase]) for phase in observe.PHASES if roots.get(phase)]
 
 
-def _nodes(repo: Any, revs: Any) -> list[str]:
+def _nodes(repo: localrepository, revs: Iterable[int]) -> list[str]:
     return [hex(repo.changelog.node(rev)).decode() for rev in sorted(revs)]
 
 
-def _last_push(repo: Any) -> int:
+def _last_push_id(repo: localrepository) -> int:
     from pushlog import api
 
     return api.last_push_id(repo)
 
 
-def _rows(repo: Any, first: int, last: int) -> Iterator[bytes]:
-    """The pushlog, a JSON list and a line feed each: id, user, date, nodes."""
+def _push_rows(repo: localrepository, first: int, last: int) -> Iterator[bytes]:
+    """Give the pushes as JSON lists with a line feed each: id, user, date, nodes."""
     from pushlog import api
 
     for number, user, date, nodes in api.pushes(repo, first):
@@ -156,14 +164,14 @@ def _rows(repo: Any, first: int, last: int) -> Iterator[bytes]:
         yield json.dumps(row).encode("ascii") + b"\n"
 
 
-def _changesets(repo: Any, first: bytes, tip: bytes, last: bytes) -> Iterator[bytes]:
-    """Revisions in the master's order, so that numbers mean the same on both sides."""
+def _changesets(repo: localrepository, first: bytes, tip: bytes, last: bytes) -> Iterator[bytes]:
+    """Make a bundle of revisions in the master's order, so that revision numbers are the same on both sides."""
     begin, changelog = int(first), repo.changelog
     end = min(int(last), len(changelog), begin + CHANGESETS)
     if not 0 <= begin <= end or hex(changelog.node(begin - 1)) != tip:
         raise Diverged(f"the master's changeset number {begin} is not {text(tip)[:40]}")
-    return frames.answer({"first": begin, "last": end}, bundles.chunks(repo, begin, end))
+    return frames.answer({"first": begin, "last": end}, bundles.make_bundle(repo, begin, end))
 
 
-def _fingerprint(repo: Any) -> Iterator[bytes]:
-    return frames.answer(plain(fingerprint.fingerprint(repo, lambda: Outbox(repo.svfs).level())))
+def _fingerprint(repo: localrepository) -> Iterator[bytes]:
+    return frames.answer(plain(fingerprint.fingerprint(repo, Outbox(repo.svfs).newest)))

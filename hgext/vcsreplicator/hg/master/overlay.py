@@ -1,39 +1,45 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository with something laid over it, `hg -R some.hg` or `-R union:a+b`: it shows more than there is, and changes nothing.
+"""Overlays, `hg -R some.hg` or `-R union:a+b`: repositories with further changesets laid over them, which are read-only.
 
-It has the store of the repository beneath: what would be written, and told to mirrors, is that repository's, seen with changesets
-that it does not have.
+An overlay has the store of the repository beneath: a change would be written to that repository, and its event would name
+changesets that it does not have.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from mercurial import error
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.transaction import transaction as Transaction
 
-def is_overlay(repo: Any) -> bool:
+
+def is_overlay(repo: localrepository) -> bool:
     """Whether this repository is laid over another, whose store it has."""
-    return repo.url().startswith((b"bundle:", b"union:"))  # type: ignore[no-any-return]
+    return repo.url().startswith((b"bundle:", b"union:"))
 
 
-def refusal(repo: Any) -> error.Abort:
-    """What a user reads who would change it."""
+def refusal(repo: localrepository) -> error.Abort:
+    """Return the refusal of a change."""
     return error.Abort(
-        b"%s shows a repository with more laid over it: it takes no changes" % repo.url(),
+        b"%s shows a repository together with further changesets: it is read-only" % repo.url(),
         hint=b"pull or unbundle into the repository itself",
     )
 
 
-def refuse(repo: Any) -> None:
-    """Raises Abort for an overlay."""
+def refuse(repo: localrepository) -> None:
+    """Raise Abort for an overlay."""
     if is_overlay(repo):
         raise refusal(repo)
 
 
-def read_only(base: type) -> type:
-    """The class of an overlay: every transaction is refused, whatever it is for (`tests/hg/master/overlay.t`)."""
+def read_only(base: type[localrepository]) -> type[localrepository]:
+    """Return the class of an overlay, which refuses every transaction (`tests/hg/master/overlay.t`)."""
 
     class overlaidrepository(base):  # type: ignore[misc, valid-type]
-        def transaction(self, desc: bytes, report: Any = None) -> Any:
+        def transaction(self, desc: bytes, report: Any = None) -> Transaction:
             raise refusal(self.unfiltered())
 
     return overlaidrepository

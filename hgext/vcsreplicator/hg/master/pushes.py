@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the pushlog knows of a transaction and of changesets, if it is on."""
+"""What the pushlog has of a transaction and of changesets, if the extension is on."""
+
+from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial import extensions
 from mercurial.node import hex
@@ -12,23 +14,34 @@ from ...words.event import Marker, MarkerNode, PushEntry
 from ...words.shape import EARLIEST, LARGEST, LATEST
 from ..text import text, utf8
 
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.obsolete import _Marker
+    from mercurial.transaction import transaction as Transaction
 
-def push_entry(repo: Any, tr: Any) -> PushEntry | None:
-    """The pushlog's entry of this transaction, if it is a push and the pushlog is on."""
+    # Id, user, date and nodes of a push.
+    PushRow = tuple[int, bytes, int, list[bytes]]
+
+
+def push_entry(repo: localrepository, tr: Transaction) -> PushEntry | None:
+    """Return the pushlog's entry of this transaction, if it is a push and the pushlog is on."""
     pushlog = _pushlog()
     return entry_of(pushlog.entry_of_transaction(repo, tr)) if pushlog else None
 
 
-def entry_of(row: Any) -> PushEntry | None:
-    """A row of the pushlog as events have it; None for one that no event can hold: its number or date is an edit of somebody's."""
+def entry_of(row: PushRow | None) -> PushEntry | None:
+    """Return a row of the pushlog in the form of events.
+
+    None for a row that no event can hold: an operator gave it an odd number or date.
+    """
     if row is None or not 0 <= row[0] <= LARGEST or not EARLIEST <= row[2] <= LATEST:
         return None
     return PushEntry(id=row[0], user=utf8(row[1]), date=row[2])
 
 
 @contextlib.contextmanager
-def reading_pushes(repo: Any) -> Iterator[Callable[[bytes], Any]]:
-    """Within, a function gives the pushlog's (id, user, date, nodes) of the push that brought a changeset, None if it knows none.
+def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow | None]]:
+    """Give a function that returns the pushlog's row of the push that brought a changeset, None if there is none.
 
     The pushlog is opened once for all of them; raises Abort if it cannot be read.
     """
@@ -40,17 +53,17 @@ def reading_pushes(repo: Any) -> Iterator[Callable[[bytes], Any]]:
         yield push_of_node
 
 
-def public_markers(repo: Any, markers: list[Any]) -> tuple[Marker, ...]:
-    """Markers in their public form, with what the repository knows of each changeset at this moment."""
+def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marker, ...]:
+    """Return markers in their public form, with what the repository has of each changeset now."""
     if not markers:
         return ()
     repo.invalidatevolatilesets()
     with reading_pushes(repo) as push_of:
-        known = _Known(repo, push_of)
+        changesets = _MarkedChangesets(repo, push_of)
         return tuple(
             Marker(
-                precursor=known.node(precursor),
-                successors=tuple(known.node(node) for node in successors),
+                precursor=changesets.describe(precursor),
+                successors=tuple(changesets.describe(node) for node in successors),
                 user=utf8(dict(metadata).get(b"user")),
                 time=float(date[0]),
             )
@@ -58,20 +71,20 @@ def public_markers(repo: Any, markers: list[Any]) -> tuple[Marker, ...]:
         )
 
 
-class _Known:
-    """What the repository knows of changesets that markers name; looks at each once."""
+class _MarkedChangesets:
+    """What the repository has of changesets that markers name; each is read once."""
 
-    def __init__(self, repo: Any, push_of: Callable[[bytes], Any]) -> None:
+    def __init__(self, repo: localrepository, push_of: Callable[[bytes], PushRow | None]) -> None:
         self._repo, self._push_of = repo, push_of
         self._served = repo.filtered(b"served").changelog
-        self._seen: dict[bytes, MarkerNode] = {}
+        self._described: dict[bytes, MarkerNode] = {}
 
-    def node(self, node: bytes) -> MarkerNode:
-        if node not in self._seen:
-            self._seen[node] = self._look(node)
-        return self._seen[node]
+    def describe(self, node: bytes) -> MarkerNode:
+        if node not in self._described:
+            self._described[node] = self._read_node(node)
+        return self._described[node]
 
-    def _look(self, node: bytes) -> MarkerNode:
+    def _read_node(self, node: bytes) -> MarkerNode:
         name = hex(node).decode()
         rev = self._repo.changelog.index.get_rev(node)
         if rev is None:

@@ -1,22 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a master does not take, because mirrors could not have it too: each check raises Abort, which refuses the push."""
+"""What a master refuses because mirrors could not have it: each check raises Abort, which refuses the push."""
+
+from __future__ import annotations
 
 import math
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mercurial import error, phases
 from mercurial.utils import stringutil
 
-from ...outbox import RECORD_LIMIT, Entry, NewestEvent, Outbox
+from ...outbox import RECORD_LIMIT, Outbox
+from ...outbox.entry import Entry, NewestEvent
 from ...words.event import Changes, MarkerNode
 from ...words.shape import to_json
 from .. import observe
 from ..text import local
 
-EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024  # bytes of JSON; `wire.HEADER_LIMIT` with room for the attachment
-EVENT_REST = 16 * 1024  # of that, for everything but the changes
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+    from mercurial.obsolete import _Marker
+    from mercurial.transaction import transaction as Transaction
+
+# Bytes of an event's JSON: `wire.HEADER_LIMIT` without room for the attachment.
+EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
+# Bytes of that for everything but the changes.
+EVENT_REST = 16 * 1024
 REFUSED_REQUIREMENTS = {
     b"lfs": "LFS",
     b"largefiles": "largefiles",
@@ -26,8 +36,8 @@ REFUSED_REQUIREMENTS = {
 _CONTROL = r"[\x00-\x1f\x7f]"
 
 
-def refuse_format(repo: Any) -> None:
-    """Raises Abort for content that no mirror would get."""
+def refuse_format(repo: localrepository) -> None:
+    """Raise Abort for content that mirrors would not get."""
     for requirement, name in REFUSED_REQUIREMENTS.items():
         if requirement in repo.requirements:
             raise error.Abort(
@@ -36,8 +46,8 @@ def refuse_format(repo: Any) -> None:
             )
 
 
-def refuse_odd_markers(markers: list[Any]) -> None:
-    """Raises Abort for a marker that reads back from disk as another one: master and mirrors would never agree on it again."""
+def refuse_odd_markers(markers: list[_Marker]) -> None:
+    """Raise Abort for a marker that reads back from disk as another one: master and mirrors would differ for good."""
     for _precursor, _successors, _flags, _metadata, (seconds, zone), _parents in markers:
         if zone % 60 or not math.isfinite(seconds):
             raise error.Abort(
@@ -46,8 +56,8 @@ def refuse_odd_markers(markers: list[Any]) -> None:
             )
 
 
-def refuse_odd_phases(tr: Any) -> None:
-    """Raises Abort for changesets that go to a phase that never travels: mirrors would go on to show them, or show them at all."""
+def refuse_odd_phases(tr: Transaction) -> None:
+    """Raise Abort for changesets that go to a phase that is not replicated: mirrors would show them."""
     for revs, (_old, new) in tr.changes[b"phases"]:
         if revs and new not in observe.PHASES:
             raise error.Abort(
@@ -57,7 +67,7 @@ def refuse_odd_phases(tr: Any) -> None:
 
 
 def refuse_odd_bookmarks(changes: Changes) -> None:
-    """Raises Abort for a bookmark whose name does not survive Mercurial's own files and protocol, all lines and columns."""
+    """Raise Abort for a bookmark whose name Mercurial's line-based files and protocol would not keep."""
     for bookmark in changes.bookmarks:
         name = bookmark.name
         if bookmark.node is not None and (not name or name != name.strip() or re.search(_CONTROL, name)):
@@ -68,28 +78,28 @@ def refuse_odd_bookmarks(changes: Changes) -> None:
 
 
 def refuse_fork(box: Outbox) -> None:
-    """Raises Abort while the log tells another history than this outbox."""
+    """Raise Abort while the log has another history than this outbox."""
     reason = box.fork()
     if reason:
         raise error.Abort(
-            f"this repository takes no changes: {reason}".encode(),
+            f"this repository refuses changes: {reason}".encode(),
             hint=b"see 'hg help replicateadopt'",
         )
 
 
-def refuse_other_path(level: NewestEvent, path: str) -> None:
-    """Raises Abort if the repository's folder was moved or copied behind our back."""
-    if level.path != path:
+def refuse_other_path(newest: NewestEvent, path: str) -> None:
+    """Raise Abort if the repository's folder was moved or copied by hand."""
+    if newest.path != path:
         raise error.Abort(
-            f"this repository was {level.path} and is {path} now".encode(),
+            f"this repository was {newest.path} and is {path} now".encode(),
             hint=b"if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt'",
         )
 
 
 def fitting(entry: Entry) -> Entry:
-    """The entry, if one record of the log can hold its event; else without the markers' descriptions; else Abort.
+    """Return the entry, without the markers' descriptions if one record of the log cannot hold its event otherwise.
 
-    Abort also if the outbox could not read it back: a marker may carry any number of notes.
+    Raises Abort if it is too large even so, or if the outbox could not read it back: a marker may carry any number of notes.
     """
     event = entry.event
     if len(to_json(entry)) > RECORD_LIMIT:
@@ -108,7 +118,7 @@ def fitting(entry: Entry) -> Entry:
 
 
 def refuse_large(changes: Changes, *, hint: bytes) -> None:
-    """Raises Abort for changes that no event can hold, before anything is done."""
+    """Raise Abort for changes that no event can hold, before anything is done."""
     if not fits(changes):
         raise _too_large(changes, hint)
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's port to Mercurial: bundles, recovery, first events, and what a kill interrupted."""
+"""The relay's port to Mercurial (`relay.port.MasterPort`): bundles, recovery, first events, and interrupted acts."""
+
+from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 from mercurial import configitems, error
 from mercurial.utils import stringutil
@@ -12,22 +15,25 @@ from pushlog.store import journal
 
 from ...outbox import Outbox
 from ...words.errors import MalformedEvent, Refused
-from ..bundles import OfFolders
+from ..bundles import RepositoryOpener
 from ..settings import Acknowledge, Durability, ExtensionSettings, MachineRole
 from ..text import text
-from . import intents, lifecycle, transactions
-from .intents import Intent
+from . import recovery, transactions
+from .acts import intents, lifecycle, moving
+from .acts.intents import Intent
+
+if TYPE_CHECKING:
+    from .repository import MasterRepository
 
 
-class MasterRepositories(OfFolders):
-    """Repositories below the relay's roots; opened for one job each, with nobody's configuration."""
+class MasterRepositories(RepositoryOpener):
+    """The repositories below the relay's roots; opened for one job each, without their own configuration."""
 
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
         super().__init__(skip_hgrc=True)
-        journal.install()  # a strip that is finished here, where no extension is loaded
-        configitems.loadconfigtable(
-            self._ui, b"pushlog", pushlog.configtable
-        )  # a strip that is finished here concerns it
+        # No extension is loaded here, and a strip that is finished here needs both.
+        journal.install()
+        configitems.loadconfigtable(self._ui, b"pushlog", pushlog.configtable)
         self._settings = ExtensionSettings(
             role=MachineRole.MASTER,
             roots={os.path.realpath(folder): prefix for folder, prefix in roots.items()},
@@ -41,11 +47,11 @@ class MasterRepositories(OfFolders):
         )
 
     def recover(self, folder: str) -> bool:
-        """Rolls back an abandoned transaction; leaves one alone whose process lives, for it holds the lock."""
-        return transactions.recover_abandoned(self.open(folder))
+        """Roll back an abandoned transaction; one whose process lives is left alone, for it holds the lock."""
+        return recovery.recover_abandoned(self.open(folder))
 
     def announce(self, folder: str) -> bool:
-        """Writes the first event, if there is none yet; False if somebody holds the lock.
+        """Write the first event, if there is none yet; False if another process holds the lock.
 
         Raises Refused for a repository that may not have one.
         """
@@ -62,7 +68,7 @@ class MasterRepositories(OfFolders):
         return True
 
     def finish(self, root: str) -> list[str]:
-        """Finishes what intents say, but what somebody holds a lock for; what could not be finished."""
+        """Finish interrupted acts, except where another process holds a lock; describe those that could not be finished."""
         real, problems = os.path.realpath(root), []
         try:
             files = intents.files(real)
@@ -80,15 +86,16 @@ class MasterRepositories(OfFolders):
             try:
                 self._finish(real, intent)
             except Exception as problem:
-                said = text(stringutil.forcebytestr(problem))
-                problems.append(f"{intent.folder}: {intent.kind} not finished: {said}")
+                reason = text(stringutil.forcebytestr(problem))
+                problems.append(f"{intent.folder}: {intents.act_of(intent).decode()} not finished: {reason}")
         return problems
 
     def _finish(self, root: str, intent: Intent) -> None:
         if not os.path.isdir(os.path.join(intent.folder, ".hg")):
-            intents.remove(root, intent.path)  # moved already
+            # It has been moved.
+            intents.remove(root, intent.path)
             return
-        repo = self.open(intent.folder)
+        repo = cast("MasterRepository", self.open(intent.folder))
         transactions.set_up(repo, self._settings)
         try:
             with repo.wlock(wait=False), repo.lock(wait=False):
@@ -100,4 +107,4 @@ class MasterRepositories(OfFolders):
         except error.LockError:
             return
         if intent.to is not None:
-            lifecycle.finish_move(root, intent)
+            moving.finish_move(root, intent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push that sends its own events, where no relay runs: the relay's code under the same lock, and never beyond the patience."""
+"""A push that sends its own events, where no relay runs: the relay's code under the same lock, within a time limit."""
 
 import os
 import shutil
@@ -7,9 +7,10 @@ import threading
 from typing import Any
 
 from ...log import Log
-from ...outbox import Outbox, Store
-from ...relay.sending import Blobs, EventSender
-from ..bundles import OfFolders
+from ...outbox import Outbox
+from ...outbox.folder import Store
+from ...relay.sending import EventSender
+from ..bundles import RepositoryOpener
 from ..settings import ExtensionSettings, root_of
 from . import creation
 
@@ -17,9 +18,10 @@ LOST = b"the replication log lost events %d to %d, which are kept no more: an op
 
 
 def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: float) -> bool:
-    """Whether everything unsent was sent within `patience` seconds; what was not stays in the outbox.
+    """Send everything unsent; whether that was done within `patience` seconds.
 
-    The work is done by a thread with a repository of its own: if the log hangs, the push goes on without it.
+    What was not sent stays in the outbox. A thread with a repository of its own does the work: if the log hangs, the push goes on
+    without it.
     """
     box = Outbox(repo.svfs)
     done: list[bool] = []
@@ -37,34 +39,39 @@ def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: f
 
 
 def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patience: float, done: list[bool]) -> None:
-    """Sends what this repository has, which goes to `done`, then what deleted ones still have; what raises leaves the rest."""
+    """Send what this repository has and report that in `done`; then send what deleted repositories have."""
+    from ...log.blobs import open_blobs
     from ...log.opening import open_log
 
     assert settings.log is not None
     with open_log(settings.log) as log:
-        blobs = _blobs(settings)
         sender = EventSender(
-            log=log, source=settings.source, bundles=OfFolders(skip_hgrc=False), blobs=blobs, timeout=patience
+            log=log,
+            source=settings.source,
+            make_bundle=RepositoryOpener(skip_hgrc=False).make_bundle,
+            store_blob=None if settings.blobs is None else open_blobs(settings.blobs).put,
+            timeout=patience,
         )
         with box.sending(wait=True):
-            if not _forked(ui, log, box):
+            if not _is_forked(ui, log, box):
                 sender.send(folder, box)
                 done.append(True)
         _send_deleted(sender, root_of(settings, folder))
 
 
-def _forked(ui: Any, log: Log, box: Outbox) -> bool:
-    """Whether the log tells another history of this repository; if so, it takes no pushes from now on.
+def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
+    """Whether the log has another history of this repository; if so, it refuses pushes from now on.
 
-    If the log lost records, all that the outbox keeps is to be sent again.
+    If the log lost records, move the marker back, so that all kept events are sent again.
     """
     from ...outbox.forks import fork_behind, fork_between, known_state
     from ...outbox.losses import has_lost, send_again
 
-    level = box.level()
-    assert level is not None
-    state = known_state(log, level.repository)
-    reason = (None if state is None else fork_between(state, box)) or fork_behind(box)
+    newest = box.newest()
+    assert newest is not None
+    state = known_state(log, newest.repository)
+    reason = fork_between(state, box) if state is not None else None
+    reason = reason or fork_behind(box)
     if reason is not None:
         box.set_fork(reason)
     if box.fork() is not None:
@@ -75,12 +82,13 @@ def _forked(ui: Any, log: Log, box: Outbox) -> bool:
 
 
 def _send_deleted(sender: EventSender, root: str) -> None:
-    """The relay's `look_at_deleted`, by the next push where there is no relay."""
+    """Send what deleted repositories have and remove them, as the relay's rounds do."""
     folder = os.path.join(root, creation.NOTES, creation.DELETED)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         gone = os.path.join(folder, name)
         store = os.path.join(gone, ".hg", "store")
-        if not os.path.isdir(store):  # the rest of one whose removal was interrupted
+        # The rest of one whose removal was interrupted.
+        if not os.path.isdir(store):
             shutil.rmtree(gone, ignore_errors=True)
             continue
         box = Outbox(Store(store))
@@ -89,11 +97,3 @@ def _send_deleted(sender: EventSender, root: str) -> None:
                 sender.send(gone, box)
         if alone:
             shutil.rmtree(gone, ignore_errors=True)
-
-
-def _blobs(settings: ExtensionSettings) -> Blobs | None:
-    if settings.blobs is None:
-        return None
-    from ...log.blobs import open_blobs
-
-    return open_blobs(settings.blobs)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories whose names a file system could take for one: `PROJ` beside `proj`, one spelling of `é` beside the other.
+"""Twins: repositories whose names are one name to some file systems, `PROJ` and `proj`, or two spellings of `é`.
 
 A mirror takes one of two twins and refuses the other, wherever it runs. So the second is refused where it is made: on the master,
-by creation, clone, rename, and adoption of a copy. Twins that are there already go on as they are.
+by creation, clone, rename, and adoption of a copy. Twins that exist already go on as they are.
 """
 
 import os
@@ -14,8 +14,8 @@ from ...words.path import twin
 
 
 def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
-    """Raises Abort if a repository other than the one in `folder` has a wire path that is this path's twin."""
-    for other in _repositories(path, roots):
+    """Raise Abort if a repository other than the one in `folder` has a wire path that is this path's twin."""
+    for other in _find_twins(path, roots):
         if other != os.path.realpath(folder):
             raise error.Abort(
                 f"repository path {path}: there is {other}, whose name is the same but for case or Unicode".encode(
@@ -25,16 +25,16 @@ def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
             )
 
 
-def _repositories(path: str, roots: Mapping[str, str]) -> Iterator[str]:
-    """The folders of repositories whose wire paths are twins of this one, or this one itself; looks only where they can be."""
+def _find_twins(path: str, roots: Mapping[str, str]) -> Iterator[str]:
+    """Find the repositories whose wire paths are this path or its twins; searches only where they can be."""
     for root, prefix in roots.items():
         before = [part for part in twin(prefix).split("/") if part]
         parts = twin(path).split("/")
         if parts[: len(before)] == before:
-            yield from _below(root, parts[len(before) :])
+            yield from _find_below(root, parts[len(before) :])
 
 
-def _below(folder: str, parts: list[str]) -> Iterator[str]:
+def _find_below(folder: str, parts: list[str]) -> Iterator[str]:
     if not parts:
         if os.path.isdir(os.path.join(folder, ".hg")):
             yield folder
@@ -45,4 +45,4 @@ def _below(folder: str, parts: list[str]) -> Iterator[str]:
     except OSError:
         return
     for name in names:
-        yield from _below(os.path.join(folder, name), parts[1:])
+        yield from _find_below(os.path.join(folder, name), parts[1:])

@@ -24,9 +24,9 @@ from mercurial.node import bin
 from mercurial.repo import factory
 from mercurial.utils import stringutil
 
-from ... import outbox
 from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import Fingerprint
+from ...outbox.entry import NewestEvent
 from ...words.errors import Diverged, MalformedEvent, Unavailable
 from ...words.event import Tip
 from ...words.shape import read
@@ -51,7 +51,7 @@ _SPOOLED = 16 * 1024 * 1024
 class _State:
     """The master's answer but for its body."""
 
-    level: outbox.NewestEvent
+    level: NewestEvent
     after: Tip
     phases: Mapping[str, tuple[str, ...]]
     bookmarks: Mapping[str, str]
@@ -91,7 +91,7 @@ def take_from(repo: Any, peer: Any, *, now: float, progress: Progress = lambda h
         return _settle(repo, state, body.read(state.markers), body, now)
 
 
-def master_level(ui: Any, url: str, timeout: float = 60.0) -> outbox.NewestEvent:
+def master_level(ui: Any, url: str, timeout: float = 60.0) -> NewestEvent:
     """Which repository the master has at the URL, and how far it is; raises Unavailable."""
     with connected(ui, url, timeout) as peer:
         return _state(peer, b"").level

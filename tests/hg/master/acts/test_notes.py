@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.hg.master import intents
-from hgext.vcsreplicator.hg.master.intents import Intent
+from hgext.vcsreplicator.hg.master.acts import intents
+from hgext.vcsreplicator.hg.master.acts.intents import Intent
 from testing.builders.pushing import Master
 
 pytestmark = pytest.mark.processes
 
-LOOK = "import sys; from hgext.vcsreplicator.hg.master.relaying import Repositories\nprint(Repositories({sys.argv[1]: ''}, 'hg://master').finish(sys.argv[1]))"
+LOOK = """
+import sys
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+print(MasterRepositories({sys.argv[1]: ""}, "hg://master").finish(sys.argv[1]))
+"""
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def master() -> Iterator[Master]:
 
 def test_a_hostile_note_moves_no_repository_out_of_the_roots(master: Master) -> None:
     master.create("one")
-    level = master.outbox("one").level()
+    level = master.outbox("one").newest()
     assert level is not None
     root, elsewhere = str(master.root), master.folder / "elsewhere"
     note = Intent(

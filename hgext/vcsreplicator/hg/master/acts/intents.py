@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Redo notes of acts that are no Mercurial transaction (strip, delete, rename): written before the act, removed after its event.
+
+`ROOT/.vcsreplicator/intents/HASH.json`, one a repository, HASH being that of its wire path. After a kill, the next transaction of
+the repository or the relay's next round finishes the act, whichever comes first. A note names its repository by id: another
+repository at the same path is not concerned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+
+from mercurial import error
+
+from ....outbox.entry import NewestEvent
+from ....words.errors import MalformedEvent
+from ....words.event import NodeSet, Type
+from ....words.shape import from_json, to_json
+from ....words.value import Value
+from .. import creation
+
+# Bytes of the largest note: a strip in a repository with about 1,400,000 heads.
+LIMIT = 64 * 1024 * 1024
+
+
+# What is done, by the type of its event.
+_ACTS = {Type.STRIPPED.value: b"strip", Type.DELETED.value: b"deletion", Type.RENAMED.value: b"rename"}
+
+
+class Intent(Value):
+    """An act under way; `kind` is that of its event, which follows event `seq` of `repository`, at `path` below its root.
+
+    `folder` is where the repository is, `to` where it goes (rename, delete); `to_path` and `to_root` are the wire path and the root
+    there. Of a strip: its `roots`, the heads it adds and removes, all heads after it, the removed changesets, and where the
+    bookmarks on those go.
+    """
+
+    kind: str
+    repository: str
+    seq: int
+    path: str
+    folder: str
+    to: str | None = None
+    to_path: str | None = None
+    to_root: str | None = None
+    roots: tuple[str, ...] = ()
+    heads_added: tuple[str, ...] = ()
+    heads_removed: tuple[str, ...] = ()
+    heads_after: tuple[str, ...] = ()
+    removed: NodeSet | None = None
+    bookmarks: Mapping[str, str] | None = None
+
+    def concerns(self, newest: NewestEvent | None) -> bool:
+        """Whether the repository with this newest event is the one of this note."""
+        return newest is not None and newest.repository == self.repository
+
+
+def write(root: str, intent: Intent) -> None:
+    """Make the note durable; raises Abort for one that could not be read again."""
+    content = to_json(intent)
+    if len(content) > LIMIT:
+        raise error.Abort(b"this repository has too many heads for a %s" % act_of(intent))
+    creation.write_note(root, "intents", file_of(root, intent.path), content)
+
+
+def read(root: str, path: str) -> Intent | None:
+    """Read the note about the repository at a wire path, if there is one; raises Abort if it cannot be read."""
+    file = file_of(root, path)
+    try:
+        return load(file)
+    except FileNotFoundError:
+        return None
+    except MalformedEvent as problem:
+        raise unusable(file, problem) from problem
+
+
+def unusable(file: str, problem: MalformedEvent) -> error.Abort:
+    """Return the refusal of changes while a note cannot be used."""
+    return error.Abort(
+        f"{file}: {problem}".encode(), hint=b"look at what became of this repository, then remove that file"
+    )
+
+
+def act_of(intent: Intent) -> bytes:
+    """Return the name of the act."""
+    return _ACTS.get(intent.kind, intent.kind.encode())
+
+
+def load(file: str) -> Intent:
+    """Read the note in a file; raises FileNotFoundError, MalformedEvent."""
+    with open(file, "rb") as stream:
+        return from_json(Intent, stream.read(LIMIT + 1), limit=LIMIT)
+
+
+def confine(intent: Intent, root: str, roots: Iterable[str]) -> None:
+    """Raise MalformedEvent for a note that names a folder outside the roots.
+
+    Users who may write to one root can write a note there, and must not move folders elsewhere by it.
+    """
+    known = [os.path.realpath(each) for each in roots]
+    if intent.to_root is not None and os.path.realpath(intent.to_root) not in known:
+        raise MalformedEvent(f"Intent.to_root: expected a root of [vcsreplicator-roots], got {intent.to_root!r}")
+    aside = os.path.join(os.path.realpath(root), creation.NOTES, creation.DELETED)
+    allowed = [aside] if intent.kind == Type.DELETED.value else known
+    for member, place, below in (("folder", intent.folder, [os.path.realpath(root)]), ("to", intent.to, allowed)):
+        if place is not None and not any(os.path.realpath(place).startswith(each.rstrip("/") + "/") for each in below):
+            raise MalformedEvent(f"Intent.{member}: expected a folder below {' or '.join(below)}, got {place!r}")
+
+
+def remove(root: str, path: str) -> None:
+    """Remove the note of an act whose event is written."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(file_of(root, path))
+
+
+def files(root: str) -> list[str]:
+    """List the files of all notes below a root."""
+    folder = os.path.join(root, creation.NOTES, "intents")
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    return [os.path.join(folder, name) for name in names if name.endswith(".json")]
+
+
+def file_of(root: str, path: str) -> str:
+    """Return the file of the note about a wire path."""
+    return os.path.join(root, creation.NOTES, "intents", creation.name_of(path) + ".json")

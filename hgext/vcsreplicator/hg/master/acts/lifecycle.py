@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Acts that are no single transaction (strip, delete, rename) finished after a kill, and the adoption of a repository.
+
+Each act is: a note of the intent; the act; its event, in the repository's own outbox with its own sequence; the note is removed.
+Killed anywhere, `finish` does the rest, and finds out itself what is done already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ....outbox import Outbox
+from ....outbox.entry import Needs, NewestEvent, new_id
+from ....words.digest import START
+from ....words.event import Type
+from ... import observe
+from .. import announcing, capture, creation, repository, twins
+from ..announcing import Announcement
+from . import intents, moving, stripping, writing
+
+if TYPE_CHECKING:
+    from ..repository import MasterRepository
+    from .intents import Intent
+
+
+def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None:
+    """Do what is left of an interrupted act but `moving.finish_move`; the caller holds the lock.
+
+    Does nothing where all is done. Without `wait` raises LockError if another process sends the repository's events.
+    """
+    end = Outbox(repo.svfs).end()
+    if end is None or not intent.concerns(end.newest):
+        # Its repository has been moved, this is another.
+        intents.remove(repo.replication_root, intent.path)
+        return
+    if intent.kind == Type.STRIPPED.value:
+        stripping.finish_strip(repo, intent, is_announced=end.newest.seq > intent.seq, wait=wait)
+        intents.remove(repo.replication_root, intent.path)
+    elif end.newest.seq == intent.seq:
+        if intent.kind == Type.DELETED.value:
+            moving.announce_deleted(repo)
+        elif intent.kind == Type.RENAMED.value:
+            moving.announce_renamed(repo, intent)
+
+
+def adopt(repo: MasterRepository) -> NewestEvent:
+    """Take this repository as it is and return its identity: a copy gets its own, any other a new incarnation.
+
+    Unsent events are sent before, where they can follow what the log has.
+    """
+    box = Outbox(repo.svfs)
+    with repo.lock():
+        end = capture.read_end(box)
+        if end is None:
+            writing.announce(repo, Announcement(kind=Type.SYNC), check_first=True)
+        else:
+            is_copy = end.newest.path != repo.replication_path
+            if is_copy:
+                twins.refuse(repo.replication_path, repository.folder_of(repo), repo.replication_roots)
+            with box.sending(wait=True):
+                if is_copy or box.fork() is not None:
+                    # These events are the original's, or cannot follow what the log has: the new event covers their changes.
+                    *_, newest = box.kept()
+                    box.mark_sent(newest.sent())
+                    box.set_fork(None)
+                writing.announce(repo, _announce_copy(repo) if is_copy else _announce_adopted(repo))
+    return writing.read_newest(repo)
+
+
+def _announce_copy(repo: MasterRepository) -> Announcement:
+    path = repo.replication_path
+    generation = creation.next_generation(repo.replication_root, path)
+    return announcing.announce_created(observe.tip(repo), path, generation, "adopted", hgrc=capture.read_hgrc(repo))
+
+
+def _announce_adopted(repo: MasterRepository) -> Announcement:
+    detail: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
+
+    def identify(before: NewestEvent | None) -> NewestEvent:
+        assert before is not None
+        detail["replaces"] = before.incarnation
+        return replace(before, incarnation=new_id(), seq=0, id="", digest=START)
+
+    return Announcement(
+        kind=Type.SYNC, needs=Needs.MASTER, identify=identify, detail=detail, hgrc=capture.read_hgrc(repo)
+    )

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Deletion and rename: the folder moves once the event is written. `lifecycle` finishes what a kill interrupts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mercurial import error
+
+from ....outbox import Outbox
+from ....outbox.entry import NewestEvent
+from ....outbox.folder import Store
+from ....relay.scan import find_repositories
+from ....words.event import Type
+from ...settings import ExtensionSettings, root_of
+from .. import capture, creation, repository, twins
+from ..announcing import Announcement
+from . import intents, writing
+from .intents import Intent
+
+if TYPE_CHECKING:
+    from ..repository import MasterRepository
+
+
+def delete(repo: MasterRepository) -> None:
+    """Announce the end of the repository and move it to the deleted ones, which the relay removes once the log has the event."""
+    root, path, folder = repo.replication_root, repo.replication_path, repository.folder_of(repo)
+    with repo.wlock(), repo.lock():
+        newest = writing.announce_outside(repo)
+        to = os.path.join(creation.make_folder(root, creation.DELETED), newest.repository)
+        _refuse_immovable(folder, to, root)
+        intent = Intent(
+            kind=Type.DELETED.value, repository=newest.repository, seq=newest.seq, path=path, folder=folder, to=to
+        )
+        intents.write(root, intent)
+        announce_deleted(repo)
+    _move(intent)
+    intents.remove(root, path)
+
+
+def rename(repo: MasterRepository, target: str | None, settings: ExtensionSettings) -> str:
+    """Give the repository another path and return it: move its folder to `target`, or accept where the folder is (None)."""
+    root, folder = repo.replication_root, repository.folder_of(repo)
+    end = capture.read_end(Outbox(repo.svfs))
+    if end is None:
+        raise error.Abort(b"this repository has no event yet, there is nothing to rename")
+    old, to = end.newest.path, os.path.realpath(target or folder)
+    path = settings.wire_path(to)
+    if path is None:
+        raise repository.not_configured()
+    if path == old:
+        raise error.Abort(f"this repository is {path} already".encode())
+    to_root = root_of(settings, to)
+    if to != folder:
+        _refuse_taken(to, to_root)
+    twins.refuse(path, folder, settings.roots)
+    if to != folder:
+        _refuse_immovable(folder, to, root)
+    with repo.wlock(), repo.lock():
+        # Read again under the lock: a push may have been under way. A folder that was moved by hand refuses other events.
+        was_moved = old != repo.replication_path
+        newest = writing.read_newest(repo) if was_moved else writing.announce_outside(repo)
+        intent = Intent(
+            kind=Type.RENAMED.value,
+            repository=newest.repository,
+            seq=newest.seq,
+            path=old,
+            folder=folder,
+            to=to,
+            to_path=path,
+            to_root=to_root,
+        )
+        intents.write(root, intent)
+        announce_renamed(repo, intent)
+    _move(intent)
+    intents.remove(root, old)
+    return path
+
+
+def announce_deleted(repo: MasterRepository) -> None:
+    """Write the event of a deletion."""
+    writing.announce(repo, Announcement(kind=Type.DELETED))
+
+
+def announce_renamed(repo: MasterRepository, intent: Intent) -> None:
+    """Write the event of a rename."""
+    assert intent.to_path is not None
+    assert intent.to_root is not None
+    path = intent.to_path
+    generation = creation.next_generation(intent.to_root, path)
+
+    def identify(before: NewestEvent | None) -> NewestEvent:
+        assert before is not None
+        return replace(before, path=path, generation=generation)
+
+    writing.announce(repo, Announcement(kind=Type.RENAMED, identify=identify, detail={"from": intent.path}))
+
+
+def finish_move(root: str, intent: Intent) -> None:
+    """Do the last step of a rename or deletion, without the locks, which a moved repository would keep indefinitely."""
+    # Another process may have moved it.
+    with contextlib.suppress(FileNotFoundError):
+        if intent.concerns(Outbox(Store(os.path.join(intent.folder, ".hg", "store"))).newest()):
+            _move(intent)
+    intents.remove(root, intent.path)
+
+
+def _refuse_taken(to: str, root: str) -> None:
+    """Raise Abort if `to` exists, or is inside a repository, with which it would be moved."""
+    if os.path.lexists(to):
+        raise error.Abort(os.fsencode(f"{to} exists"))
+    above = os.path.dirname(to)
+    while len(above) >= len(root) and above != os.path.dirname(above):
+        if os.path.isdir(os.path.join(above, ".hg")):
+            raise error.Abort(os.fsencode(f"{to} is inside the repository {above}"))
+        above = os.path.dirname(above)
+
+
+def _refuse_immovable(folder: str, to: str, root: str) -> None:
+    """Raise Abort unless `folder` can be moved to `to` in one step.
+
+    Permissions, file systems and mounts decide that together, so an empty folder beside `folder` is moved to beside `to`.
+    """
+    if folder == root:
+        raise error.Abort(os.fsencode(f"cannot move {folder}: it is a root of [vcsreplicator-roots]"))
+    if os.path.ismount(folder):
+        raise error.Abort(os.fsencode(f"cannot move {folder}: a file system is mounted there"))
+    inside = next((found for found in find_repositories(folder) if found != folder), None)
+    if inside is not None:
+        raise error.Abort(os.fsencode(f"cannot move {folder}: the repository {inside} would go with it"))
+    probe = ""
+    try:
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        probe = tempfile.mkdtemp(prefix=".move-", dir=os.path.dirname(folder))
+        moved = os.path.join(os.path.dirname(to), os.path.basename(probe))
+        os.rename(probe, moved)
+        probe = moved
+    except OSError as problem:
+        raise error.Abort(os.fsencode(f"cannot move {folder} to {to}: {problem.strerror}")) from problem
+    finally:
+        if probe:
+            os.rmdir(probe)
+
+
+def _move(intent: Intent) -> None:
+    if intent.to is not None and intent.to != intent.folder and os.path.isdir(intent.folder):
+        os.makedirs(os.path.dirname(intent.to), exist_ok=True)
+        # The relay may have moved it.
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(intent.folder, intent.to)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Strip and censor, which take changesets or content away. `lifecycle` finishes a strip that a kill interrupts.
+
+Before changesets go, the bundles of unsent events are stored beside the outbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mercurial import error, repair, util
+from mercurial.node import bin, hex
+
+from pushlog import stripping as pushlog_stripping
+
+from .... import outbox
+from ....outbox import Outbox
+from ....outbox.bundles import ChangesetsGone
+from ....outbox.entry import Needs
+from ....words.digest import node_set
+from ....words.event import Changes, Type
+from ... import bundles, observe
+from ...text import path as path_text
+from .. import announcing, capture, overlay, refusals, repository
+from ..announcing import Announcement
+from . import intents, writing
+from .intents import Intent
+
+if TYPE_CHECKING:
+    from mercurial.changelog import changelog as Changelog
+    from mercurial.localrepo import localrepository
+    from mercurial.obsolete import obsstore as ObsStore
+    from mercurial.revlog import revlog as Revlog
+    from mercurial.transaction import transaction as Transaction
+    from mercurial.ui import ui as Ui
+
+    from ..repository import MasterRepository
+
+
+def strip(
+    original: Callable[..., Any],
+    ui: Ui,
+    repo: localrepository,
+    nodelist: bytes | list[bytes],
+    *arguments: Any,
+    **keywords: Any,
+) -> Any:
+    """Wrap `repair.strip`: note, strip, announce (`tests/hg/master/lifecycle.t`)."""
+    overlay.refuse(repo.unfiltered())
+    master = repository.replicated(repo)
+    if master is None or repository.is_silenced(master):
+        return original(ui, repo, nodelist, *arguments, **keywords)
+    if isinstance(nodelist, bytes):
+        nodelist = [nodelist]
+    with master.lock():
+        intent, before = _make_intent(master, nodelist), observe.tip(master)
+        refusals.refuse_large(_changes_of(intent), hint=b"strip it in parts")
+        with _no_sender(master):
+            store_bundles(master)
+            intents.write(master.replication_root, intent)
+            try:
+                with repository.silenced(master):
+                    result = original(ui, repo, nodelist, *arguments, **keywords)
+            except BaseException:
+                # A strip that was refused before it changed anything must not be finished later.
+                master.invalidateall()
+                if observe.tip(master) == before and not _find_temporary_bundles(master):
+                    intents.remove(master.replication_root, intent.path)
+                raise
+        master.invalidateall()
+        _announce_stripped(master, intent)
+        intents.remove(master.replication_root, intent.path)
+    return result
+
+
+def censor(
+    original: Callable[..., Any],
+    log: Revlog,
+    tr: Transaction,
+    nodes: bytes | list[bytes],
+    *arguments: Any,
+    **keywords: Any,
+) -> Any:
+    """Wrap `revlog.censorrevision`: announce which revisions of a file are erased, in the transaction that erases them."""
+    if not hasattr(tr, announcing.CAPTURE):
+        return original(log, tr, nodes, *arguments, **keywords)
+    captured = capture.capture_of(tr)
+    nodes = [nodes] if isinstance(nodes, bytes) else list(nodes)
+    name = log.target[1] if log.target else b""
+    for node in nodes:
+        detail = {"file": path_text(name), "node": hex(node).decode()}
+        captured.announcements.append(Announcement(kind=Type.CENSORED, detail=detail))
+    with _no_sender(captured.repo):
+        store_bundles(captured.repo)
+        return original(log, tr, nodes, *arguments, **keywords)
+
+
+def delete_markers(original: Callable[..., Any], obsstore: ObsStore, indices: Any) -> Any:
+    """Wrap `repair.deleteobsmarkers`: refuse, since no event can announce it (`tests/hg/master/strip-refused.t`)."""
+    repo = obsstore.repo
+    if indices and repository.replicated(repo) is not None and not repository.is_silenced(repo):
+        raise error.Abort(b"markers of a replicated repository cannot be deleted", hint=b"mirrors would keep them")
+    return original(obsstore, indices)
+
+
+def store_bundles(repo: localrepository) -> None:
+    """Store the bundles of unsent events, while their changesets are still there.
+
+    A bundle that is stored already stays as it is: its changesets may be gone by now. For changesets that are gone without a
+    stored bundle, mirrors compare with the master.
+    """
+    box = Outbox(repo.svfs)
+    for place in box.unsent():
+        event = place.entry.event.id
+        if place.entry.needs is Needs.BUNDLE and not box.bundles.has(event):
+            with contextlib.suppress(ChangesetsGone):
+                box.bundles.store(event, bundles.make_entry_bundle(repo, place.entry))
+
+
+def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, wait: bool) -> None:
+    """Do what is left of an interrupted strip; the caller holds the lock.
+
+    Without `wait` raises LockError if another process sends the repository's events.
+    """
+    has_node = repo.changelog.index.has_node
+    with _no_sender(repo, wait=wait), repository.silenced(repo):
+        for bundle in _find_temporary_bundles(repo):
+            if not all(has_node(bin(node)) for node in intent.heads_after):
+                with open(bundle, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:
+                    bundles.apply(repo, tr, file, b"strip")
+                repo.invalidateall()
+                has_node = repo.changelog.index.has_node
+            util.tryunlink(bundle)
+        left = [bin(node) for node in intent.roots if has_node(bin(node))]
+        if left:
+            # In a relay no extension is loaded that would change the pushlog.
+            pushlog_stripping.strip(repair.strip, repo.ui, repo, left)
+            repo.invalidateall()
+        if intent.bookmarks and not is_announced:
+            with repo.lock(), repo.transaction(b"strip") as tr:
+                observe.move_bookmarks(repo, tr, intent.bookmarks)
+    if not is_announced:
+        _announce_stripped(repo, intent)
+
+
+@contextlib.contextmanager
+def _no_sender(repo: localrepository, *, wait: bool = True) -> Iterator[None]:
+    """Within, no process sends events of this repository, which would make bundles of changesets that are going."""
+    box = Outbox(repo.svfs)
+    with box.sending(wait=False) as alone:
+        if alone:
+            yield
+            return
+    if not wait:
+        raise error.LockHeld(errno.EAGAIN, repo.svfs.join(outbox.LOCK), b"outbox", None)
+    repo.ui.warn(b"waiting until the events that are being sent are sent\n")
+    with box.sending(wait=True):
+        yield
+
+
+def _make_intent(repo: MasterRepository, nodelist: list[bytes]) -> Intent:
+    newest, changelog = writing.announce_outside(repo), repo.changelog
+    gone = {changelog.rev(node) for node in nodelist}
+    gone.update(changelog.descendants(gone))
+    after = _heads_among(changelog, {rev for rev in changelog if rev not in gone})
+    before = {hex(changelog.node(rev)).decode() for rev in changelog.headrevs()} if len(changelog) else set()
+    return Intent(
+        kind=Type.STRIPPED.value,
+        repository=newest.repository,
+        seq=newest.seq,
+        path=repo.replication_path,
+        folder=repository.folder_of(repo),
+        roots=tuple(hex(node).decode() for node in nodelist),
+        heads_added=tuple(sorted(after - before)),
+        heads_removed=tuple(sorted(before - after)),
+        heads_after=tuple(sorted(after)),
+        removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
+        bookmarks=None if capture.has_own_bookmarks(repo) else observe.bookmarks_after_strip(repo, gone),
+    )
+
+
+def _heads_among(changelog: Changelog, revs: set[int]) -> set[str]:
+    covered = {parent for rev in revs for parent in changelog.parentrevs(rev)}
+    return {hex(changelog.node(rev)).decode() for rev in revs - covered}
+
+
+def _changes_of(intent: Intent) -> Changes:
+    return Changes(
+        added=None, removed=intent.removed, heads_added=intent.heads_added, heads_removed=intent.heads_removed
+    )
+
+
+def _announce_stripped(repo: MasterRepository, intent: Intent) -> None:
+    writing.announce(repo, Announcement(kind=Type.STRIPPED, changes=_changes_of(intent)))
+
+
+def _find_temporary_bundles(repo: localrepository) -> list[bytes]:
+    """Find the bundles of changesets that an interrupted strip took away and was to add again."""
+    return sorted(glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")))

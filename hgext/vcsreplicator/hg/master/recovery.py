@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a kill left behind in a repository is undone or finished before anything else happens there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mercurial import error
+
+from ...outbox import Outbox
+from ...words.errors import MalformedEvent
+from .. import observe
+from ..settings import ExtensionSettings
+from .acts import intents
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+
+    from .repository import MasterRepository
+
+RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
+
+
+def recover_abandoned(repo: localrepository) -> bool:
+    """Roll back an abandoned transaction, before anything is read; whether there was one.
+
+    A transaction whose process lives is left alone, since that process holds the lock. Called when a repository is opened, so that
+    a push begins with what is really there (`tests/hg/master/abandoned.t`).
+    """
+    try:
+        lock = repo.lock(wait=False)
+    except (error.LockError, OSError):
+        return False
+    with lock:
+        return bool(repo.svfs.exists(b"journal") and repo.recover())
+
+
+def recover_before_change(repo: localrepository, transaction: bytes) -> None:
+    """Roll back an abandoned transaction under the lock of a change; `transaction` is the name of the one that is to follow.
+
+    Raises PushRaced or Abort for a push that has seen what is rolled back: it must begin again.
+    """
+    if not repo.svfs.exists(b"journal"):
+        return
+    repo.ui.warn(b"abandoned transaction found; running recover\n")
+    seen = observe.tip(repo)
+    repo.recover()
+    if observe.tip(repo) == seen:
+        return
+    # The command of old clients for phases and markers, which cannot race.
+    if transaction.startswith(b"pushkey"):
+        raise error.Abort(RACED)
+    if transaction.startswith((b"unbundle", b"serve", b"push")):
+        raise error.PushRaced(RACED)
+
+
+def finish_interrupted(repo: MasterRepository, settings: ExtensionSettings) -> None:
+    """Finish the act that a kill interrupted in this repository; the caller holds the lock.
+
+    Raises Abort if the repository is to be moved, which happens once the lock is released.
+    """
+    root, intent = repo.replication_root, intents.read(repo.replication_root, repo.replication_path)
+    if intent is None:
+        return
+    # Most transactions do not need them.
+    from .acts import lifecycle, moving
+
+    try:
+        intents.confine(intent, root, settings.roots)
+    except MalformedEvent as problem:
+        raise intents.unusable(intents.file_of(root, intent.path), problem) from problem
+    if not intent.concerns(Outbox(repo.svfs).newest()):
+        # Its repository has been moved, this is another.
+        intents.remove(root, intent.path)
+        return
+    repo.ui.warn(b"an interrupted %s is being finished\n" % intents.act_of(intent))
+    lifecycle.finish(repo, intent)
+    if intent.to is not None:
+        repo._afterlock(lambda _success: moving.finish_move(root, intent))
+        raise error.Abort(b"this repository was %s" % intent.kind.encode())

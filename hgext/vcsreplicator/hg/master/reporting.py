@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What happens after the commit: the event is handed to the relay, and the pusher gets one line. Nothing here raises."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...outbox import Outbox
+from ...words.event import Type
+from ..settings import Acknowledge
+from . import durability
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+
+    from ...relay.client import RelayLine
+    from .capture import Capture
+
+
+def finish_commit(captured: Capture, line: RelayLine | None) -> None:
+    """Do what is left under the lock; a failure concerns the operator, not the pusher, whose push is committed.
+
+    The relay gets the event as soon as the commit is on disk: it sends while Mercurial writes its caches and releases the locks.
+    """
+    repo = captured.repo
+    captured.committed = time.monotonic()
+    with _logging_errors(repo):
+        durability.after_commit(repo)
+    if line is not None:
+        line.report_commit(captured.written[-1].event.seq)
+    with _logging_errors(repo):
+        Outbox(repo.svfs).prune()
+
+
+def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
+    """Wait, with the locks released, until the log has the event, as long as the settings say; then write the pusher's line.
+
+    Without a relay the event is sent now.
+    """
+    ui, settings = captured.repo.ui, captured.configuration
+    fork = None
+    try:
+        if settings.acknowledge is Acknowledge.OUTBOX:
+            ui.status(b"recorded push in outbox; it will be sent to the replication log\n")
+            return
+        is_sent = _wait_until_sent(captured, line, folder)
+        fork = None if is_sent else Outbox(captured.repo.svfs).fork()
+    except Exception as problem:
+        is_sent = False
+        ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
+    finally:
+        if line is not None:
+            line.close()
+    if is_sent:
+        _report_sent(captured, time.monotonic() - captured.committed)
+    elif fork is not None:
+        ui.warn(b"the push is kept and is not sent: %s\n" % fork.encode())
+    else:
+        ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
+
+
+def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> bool:
+    settings = captured.configuration
+    if line is not None:
+        return line.wait_until_sent(patience=settings.patience)
+    if not settings.log:
+        return False
+    # Loaded only where no relay runs.
+    from . import sending
+
+    return sending.send_now(captured.repo, folder, settings, patience=settings.patience)
+
+
+def _report_sent(captured: Capture, seconds: float) -> None:
+    """Write one line about a push or a creation; a command of ours reports its own event."""
+    kind = captured.written[-1].event.type
+    if kind is Type.CREATED:
+        captured.repo.ui.status(b"(recorded repository creation in replication log in %.3fs)\n" % seconds)
+    elif kind is Type.CHANGED:
+        captured.repo.ui.status(b"recorded push in replication log in %.3fs\n" % seconds)
+
+
+@contextlib.contextmanager
+def _logging_errors(repo: localrepository) -> Iterator[None]:
+    """Within, errors of the disk go to Mercurial's log."""
+    try:
+        yield
+    except OSError as problem:
+        repo.ui.log(b"vcsreplicator", b"after the commit: %s\n", str(problem).encode())

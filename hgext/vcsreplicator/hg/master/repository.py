@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A replicated repository of a master: how to recognize it, silence it, and refuse one that is not replicated."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
+
+from mercurial import error
+
+from ..text import path as path_text
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+
+    class MasterRepository(localrepository):
+        """A repository below a root: `transactions` gives its class these attributes."""
+
+        announces_changes: bool
+        replication_path: str
+        replication_root: str
+        replication_roots: Mapping[str, str]
+
+
+SILENT = "_vcsreplicator_silent"
+NOT_CONFIGURED = (
+    b"repository path not configured for replication",
+    b"add its folder to [vcsreplicator-roots]",
+)
+
+
+def replicated(repo: localrepository) -> MasterRepository | None:
+    """Return the unfiltered repository if its changes are announced."""
+    unfiltered = repo.unfiltered()
+    return cast("MasterRepository", unfiltered) if hasattr(unfiltered, "announces_changes") else None
+
+
+@contextlib.contextmanager
+def silenced(repo: localrepository) -> Iterator[None]:
+    """Within, transactions of this repository write no event: the caller writes one event for all of them."""
+    repo = repo.unfiltered()
+    setattr(repo, SILENT, True)
+    try:
+        yield
+    finally:
+        setattr(repo, SILENT, False)
+
+
+def is_silenced(repo: localrepository) -> bool:
+    """Whether transactions of this repository write no event now."""
+    return bool(getattr(repo.unfiltered(), SILENT, False))
+
+
+def not_configured() -> error.Abort:
+    """Return the refusal of a repository outside the roots."""
+    message, hint = NOT_CONFIGURED
+    return error.Abort(message, hint=hint)
+
+
+def folder_of(repo: localrepository) -> str:
+    """Return the folder of a repository; of a share, that of the repository whose store it has."""
+    return os.path.dirname(path_text(os.path.realpath(repo.sharedpath)))

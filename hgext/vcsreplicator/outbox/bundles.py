@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Bundles of unsent events, stored because the changesets that they are made of are about to go.
+
+`.hg/store/outbox-ID.log` is the bundle of the event ID; `outbox-ID.size.log` beside it is the number of bytes that it unpacks to.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from pushlog.store.appendfile import Folder
+
+from ..words.errors import ReplicationError
+from .folder import create_file, read_file, replace_file
+
+# Bytes that are read at once.
+PIECE = 1 << 20
+
+
+class ChangesetsGone(ReplicationError):
+    """The changesets of an event are not in the repository any more; mirrors must compare with the master."""
+
+
+class Bundle:
+    """A bundle in the making, piece by piece; `unpacked` counts the bytes so far before their compression."""
+
+    def __init__(self, pieces: Iterable[bytes], *, unpacked: int = 0) -> None:
+        self.pieces = pieces
+        self.unpacked = unpacked
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.pieces)
+
+
+class StoredBundles:
+    """The stored bundles in a store folder, by event id."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def has(self, event: str) -> bool:
+        """Whether the bundle of an event is stored."""
+        return os.path.exists(self._folder.join(_bundle_name(event)))
+
+    def store(self, event: str, bundle: Bundle) -> None:
+        """Store the bundle of an event durably; killed on the way, none is stored."""
+        path = self._folder.join(_bundle_name(event))
+        with create_file(self._folder, path + b".new") as file:
+            file.writelines(bundle)
+            file.flush()
+            os.fsync(file.fileno())
+        replace_file(self._folder, _size_name(event), str(bundle.unpacked).encode())
+        os.replace(path + b".new", path)
+
+    @contextlib.contextmanager
+    def opened(self, event: str) -> Iterator[Bundle | None]:
+        """Give the bundle of an event, open within the context; None if none is stored."""
+        try:
+            file: IO[bytes] = open(self._folder.join(_bundle_name(event)), "rb")  # noqa: SIM115
+        except FileNotFoundError:
+            yield None
+            return
+        with file:
+            yield Bundle(iter(lambda: file.read(PIECE), b""), unpacked=self._unpacked(event))
+
+    def remove(self, event: str) -> None:
+        """Remove the bundle of an event, which the log has now."""
+        for name in (_bundle_name(event), _size_name(event)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._folder.join(name))
+
+    def _unpacked(self, event: str) -> int:
+        with contextlib.suppress(ValueError):
+            return int(read_file(self._folder.join(_size_name(event))))
+        return 0
+
+
+def _bundle_name(event: str) -> bytes:
+    return b"outbox-%s.log" % event.encode("ascii")
+
+
+def _size_name(event: str) -> bytes:
+    return b"outbox-%s.size.log" % event.encode("ascii")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The records of an outbox, and how each event follows from the one before it."""
+
+import enum
+import os
+from collections.abc import Mapping
+from typing import Self
+
+from ..words import digest
+from ..words.event import Changes, Event, MasterSettings, Tip, Type
+from ..words.value import Value
+
+
+class Needs(enum.StrEnum):
+    """What a mirror needs besides the event.
+
+    Nothing; a bundle made of the entry's `first` and `markers`; or a comparison with the master.
+    """
+
+    NOTHING = "nothing"
+    BUNDLE = "bundle"
+    MASTER = "master"
+
+
+class Entry(Value):
+    """A record of the outbox: the event, and what its bundle is made of.
+
+    The bundle holds the revisions `first` up to before `event.after.length`, and `markers` (binary, base64).
+    """
+
+    event: Event
+    needs: Needs
+    first: int = 0
+    markers: tuple[str, ...] = ()
+
+
+class NewestEvent(Value):
+    """A repository's identity and its newest event; sequence 0 and an empty id before the first."""
+
+    repository: str
+    incarnation: str
+    path: str
+    generation: int
+    seq: int
+    id: str
+    digest: str
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        """Return what `event` says once it is the newest."""
+        return cls(
+            repository=event.repository,
+            incarnation=event.incarnation,
+            path=event.path,
+            generation=event.generation,
+            seq=event.seq,
+            id=event.id,
+            digest=event.digest,
+        )
+
+
+class OutboxEnd(Value):
+    """The newest event, and the changelog as it left it."""
+
+    newest: NewestEvent
+    after: Tip
+
+
+def new_id() -> str:
+    """Return a unique identifier: 32 hexadecimal digits."""
+    return os.urandom(16).hex()
+
+
+def before_first_event(path: str, generation: int) -> NewestEvent:
+    """Return a new identity, for a repository that has no event yet."""
+    return NewestEvent(
+        repository=new_id(),
+        incarnation=new_id(),
+        path=path,
+        generation=generation,
+        seq=0,
+        id="",
+        digest=digest.START,
+    )
+
+
+def next_event(
+    before: NewestEvent,
+    kind: Type,
+    *,
+    time: float,
+    source: str,
+    changes: Changes,
+    after: Tip,
+    settings: MasterSettings,
+    hgrc: Mapping[str, Mapping[str, str]] | None = None,
+    detail: Mapping[str, str] | None = None,
+) -> Event:
+    """Return the event that follows `before`, with a new id."""
+    return Event(
+        type=kind,
+        repository=before.repository,
+        incarnation=before.incarnation,
+        path=before.path,
+        generation=before.generation,
+        seq=before.seq + 1,
+        id=new_id(),
+        previous=before.id or None,
+        digest=digest.advance(before.digest, kind, changes),
+        time=time,
+        source=source,
+        changes=changes,
+        after=after,
+        settings=settings,
+        hgrc=hgrc,
+        detail=detail,
+    )

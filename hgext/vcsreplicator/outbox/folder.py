@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The store folder of a repository: where its files are, and how the outbox writes those outside transactions."""
+
+import os
+import stat
+from typing import IO
+
+from pushlog.store.appendfile import Folder
+
+
+class Store:
+    """The store of a repository that is not opened with Mercurial; the outbox in it can be read and marked."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.fsencode(folder)
+
+    def join(self, path: bytes) -> bytes:
+        return os.path.join(self._folder, path)
+
+
+def create_file(folder: Folder, path: bytes) -> IO[bytes]:
+    """Create a file with the mode of the store's files, for the caller to close."""
+    file = open(path, "wb")  # noqa: SIM115
+    try:
+        match_mode(folder, file.fileno())
+    except BaseException:
+        # The repository was moved meanwhile.
+        file.close()
+        raise
+    return file
+
+
+def replace_file(folder: Folder, name: bytes, content: bytes) -> None:
+    """Give a file of the store this content in one step; not synced."""
+    path = folder.join(name)
+    temporary = b"%s.%d.tmp" % (path, os.getpid())
+    with create_file(folder, temporary) as file:
+        file.write(content)
+    os.replace(temporary, path)
+
+
+def read_file(path: bytes) -> bytes:
+    """Return the content of a file, nothing if it does not exist."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def match_mode(folder: Folder, descriptor: int) -> None:
+    """Give everyone who may write to the store access to a file of this process, independently of the umask."""
+    now, wanted = os.fstat(descriptor), os.stat(folder.join(b"")).st_mode & 0o666
+    if stat.S_IMODE(now.st_mode) != wanted and now.st_uid == os.geteuid():
+        os.fchmod(descriptor, wanted)

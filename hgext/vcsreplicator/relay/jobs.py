@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the relay does in one repository: roll back an abandoned transaction, announce, send."""
+
+import enum
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import prometheus_client
+import structlog
+
+from ..outbox import Outbox, SentMark
+from ..outbox.entry import Entry
+from ..outbox.folder import Store
+from ..outbox.forks import fork_behind
+from ..words.errors import Unavailable
+from .fork import StateWatch
+from .loss import LossWatch
+from .port import MasterPort
+from .sending import EventSender
+
+logger = structlog.get_logger()
+
+SENT = prometheus_client.Counter("vcsreplicator_relay_sent_events_total", "Events that the log acknowledged")
+FORKS = prometheus_client.Counter(
+    "vcsreplicator_relay_forks_total", "Repositories stopped because the log tells another history"
+)
+SECONDS = prometheus_client.Histogram(
+    "vcsreplicator_relay_send_seconds",
+    "Time to send what a repository had to send",
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+)
+
+
+class Job(enum.StrEnum):
+    """A job in one repository; they run in this order."""
+
+    RECOVER = "recover"
+    ANNOUNCE = "announce"
+    SEND = "send"
+
+
+class RepositoryBusy(Exception):
+    """Another process holds a lock that a job needs: nothing is wrong, and no worker waits for it."""
+
+
+class RepositoryJobs:
+    """The jobs, each given the folder of a repository; `on_sent` is called with folder and sequence of each sent event."""
+
+    def __init__(self, sender: EventSender, port: MasterPort, watch: StateWatch, losses: LossWatch) -> None:
+        self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
+        self._sender, self._port, self._watch, self._losses = sender, port, watch, losses
+
+    def table(self) -> Mapping[Job, Callable[[str], None]]:
+        """Return what does each job. They raise RepositoryBusy, Refused, Unavailable, or anything unexpected."""
+        return {Job.RECOVER: self._recover, Job.ANNOUNCE: self._announce, Job.SEND: self._send}
+
+    def _recover(self, folder: str) -> None:
+        journal = os.path.join(folder, ".hg", "store", "journal")
+        if not os.path.exists(journal):
+            return
+        if self._port.recover(folder):
+            logger.warning("abandoned transaction rolled back", folder=folder)
+        elif os.path.exists(journal):
+            raise RepositoryBusy(
+                "its lock is held, by a running transaction or by a killed process whose parent has not noticed"
+            )
+
+    def _announce(self, folder: str) -> None:
+        if not self._port.announce(folder):
+            raise RepositoryBusy("another process holds its lock")
+        logger.info("repository announced", folder=folder)
+        self._send(folder)
+
+    def _send(self, folder: str) -> None:
+        box = Outbox(Store(os.path.join(folder, ".hg", "store")))
+        with box.sending(wait=False) as alone, SECONDS.time():
+            if not alone:
+                raise RepositoryBusy("another process sends its events, or is about to strip changesets")
+            if self._is_forked(folder, box):
+                return
+            try:
+                count = self._send_events(folder, box)
+            except Unavailable:
+                self._losses.doubt()
+                raise
+            sent = box.sent()
+        SENT.inc(count)
+        if sent is not None:
+            self.on_sent(folder, sent.seq)
+
+    def _is_forked(self, folder: str, box: Outbox) -> bool:
+        """Whether nothing of this outbox may be sent; a new fork is marked, so that pushes are refused."""
+        reason = self._watch.fork(box) or fork_behind(box)
+        if box.fork() is not None:
+            return True
+        if reason is None:
+            return False
+        FORKS.inc()
+        logger.error("fork: nothing is sent, pushes are refused", folder=folder, reason=reason)
+        box.set_fork(reason)
+        return True
+
+    def _send_events(self, folder: str, box: Outbox) -> int:
+        """Send what is unsent, and again what the log lost; return the number of events.
+
+        The caller holds the sending lock.
+        """
+        self._losses.check(folder, box)
+        before = self._losses.newest_places()
+
+        def on_sent(entry: Entry) -> None:
+            self._watch.sent(entry.event)
+            self.on_sent(folder, entry.event.seq)
+
+        def on_appended(partition: int, offset: int) -> None:
+            self._losses.check_appended(partition, offset, before)
+
+        def on_marked(sent: SentMark) -> None:
+            newest = box.newest()
+            if newest is not None:
+                self._losses.confirm(folder, newest.repository, sent)
+
+        sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
+        return sender.send(folder, box)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the relay needs of Mercurial."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ..outbox.bundles import Bundle
+from ..outbox.entry import Entry
+
+
+class MasterPort(Protocol):
+    """The repositories of a master; implemented by `hg.master.relaying`."""
+
+    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
+        """Make the bundle of an entry of the repository in `folder`; raises ChangesetsGone."""
+
+    def recover(self, folder: str) -> bool:
+        """Roll back an abandoned transaction, unless another process holds the lock; whether it did."""
+
+    def announce(self, folder: str) -> bool:
+        """Write the first event of a repository that has none; False if another process holds the lock.
+
+        Raises Refused for a repository that cannot be replicated.
+        """
+
+    def finish(self, root: str) -> list[str]:
+        """Finish the strips, deletions and renames that a kill interrupted; describe those that could not be finished."""
+
+
+def open_master(roots: Mapping[str, str], source: str) -> MasterPort:
+    """Load the port by name: a stage imports no Mercurial. `roots` maps folders to wire prefixes."""
+    border: Any = importlib.import_module("hgext.vcsreplicator.hg.master.relaying")
+    port: MasterPort = border.MasterRepositories(roots, source)
+    return port

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A round over all repositories: the relay finds what there is to do without any push asking for it."""
+
+import os
+import shutil
+from collections.abc import Iterable
+
+import structlog
+
+from ..outbox import Outbox
+from ..outbox.folder import Store
+from .loss import LossWatch
+from .port import MasterPort
+from .scan import find_repositories
+from .work import Work
+
+logger = structlog.get_logger()
+
+# Seconds that `hg init` gets to announce its repository itself.
+ANNOUNCE_AFTER = 10.0
+
+
+def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> int:
+    """Start the jobs that are due in every repository below the roots; return the number of repositories."""
+    count = 0
+    for root in roots:
+        for problem in port.finish(root):
+            logger.error("interrupted act not finished", reason=problem)
+        for folder in find_repositories(root):
+            count += 1
+            _check_repository(folder, work, losses, now)
+        for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
+            _check_deleted(folder, work)
+    return count
+
+
+def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> None:
+    """Start the jobs that are due in one repository; a new one is left to the process that makes it for a while."""
+    store = os.path.join(folder, ".hg", "store")
+    try:
+        names = set(os.listdir(store))
+        if "journal" in names:
+            work.recover(folder)
+        if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
+            if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
+                work.announce(folder)
+        elif not losses.is_confirmed(folder) or "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
+            work.poke(folder)
+    except OSError as error:
+        logger.warning("repository not readable", folder=folder, reason=str(error))
+
+
+def _list_deleted(folder: str) -> list[str]:
+    """Return the repositories in a folder of deleted ones, complete or not."""
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        logger.warning("repository not readable", folder=folder, reason=str(error))
+        return []
+
+
+def _check_deleted(folder: str, work: Work) -> None:
+    """Remove a deleted repository once the log has all of it, or the rest of one whose removal was interrupted."""
+    store = os.path.join(folder, ".hg", "store")
+    try:
+        if os.path.isdir(store) and Outbox(Store(store)).has_unsent():
+            work.poke(folder)
+            return
+    except FileNotFoundError:
+        # Another process removes it.
+        return
+    except OSError as error:
+        logger.warning("repository not readable", folder=folder, reason=str(error))
+        return
+    shutil.rmtree(folder, ignore_errors=True)
