@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
-from hgext.vcsreplicator.outbox import Outbox, SentMark
+from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay.daemon import RelaySettings
 from hgext.vcsreplicator.relay.rounds import find_work

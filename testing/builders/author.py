@@ -20,8 +20,8 @@ from mercurial.repo import factory
 from hgext.vcsreplicator.hg import bundles, observe
 from hgext.vcsreplicator.log import EVENTS, Log, NewRecord
 from hgext.vcsreplicator.log.blobs import BlobStore
-from hgext.vcsreplicator.outbox import Outbox
 from hgext.vcsreplicator.outbox.entry import Entry, Needs
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.digest import START, advance, node_set
 from hgext.vcsreplicator.words.event import Changes, Event, MasterSettings, PhaseMove, PushEntry, Type

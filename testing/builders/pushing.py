@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgext.vcsreplicator.log import EVENTS, Log
-from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay import daemon
 from hgext.vcsreplicator.words import digest, wire

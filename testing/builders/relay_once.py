@@ -11,7 +11,7 @@ import traceback
 
 from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay.scan import find_repositories
 from hgext.vcsreplicator.relay.sending import EventSender
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from hgext.vcsreplicator.log import ACKS, STATE, Log
-from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.words.levels import Ack, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json

@@ -11,7 +11,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import LOST, MISSING
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.status import Follower, Picture
 from testing.builders.cluster import Cluster

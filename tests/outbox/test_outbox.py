@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hgext.vcsreplicator import outbox
 from hgext.vcsreplicator.hg.master import refusals
-from hgext.vcsreplicator.outbox import Outbox, SentMark
+from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, new_id, next_event
+from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
@@ -76,7 +76,7 @@ def test_a_marker_that_is_lost_or_torn_means_everything_again(box, tmp_path):
 
 
 def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
-    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
     made = entries(3)
     for entry in made:
         box.append(Transaction(), [entry])
@@ -91,7 +91,7 @@ def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
 def test_what_the_log_has_comes_newest_first_across_segments(box, monkeypatch):
     made = entries(7)
     box.append(Transaction(), made[:3])
-    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
     for entry in made[3:]:
         box.append(Transaction(), [entry])
     assert list(box.acknowledged()) == []
@@ -186,7 +186,7 @@ def test_what_waits_is_not_read_to_see_an_adoption(box):
 
 
 def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypatch, tmp_path):
-    monkeypatch.setattr(outbox, "SEGMENT_SIZE", 1)
+    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
     for entry in entries(5):
         box.append(Transaction(), [entry])
     assert box.prune() == []

@@ -495,7 +495,7 @@ def test_a_peer_that_talks_nonsense_is_hung_up_on(master, log, said):
 
 def test_segments_are_rotated_and_what_the_log_has_is_removed(master, log):
     master.create("one")
-    (master.folder / "small.py").write_text("from hgext.vcsreplicator import outbox\noutbox.SEGMENT_SIZE = 1500\n")
+    (master.folder / "small.py").write_text("from hgext.vcsreplicator.outbox import file\nfile.SEGMENT_SIZE = 1500\n")
     with (master.folder / "master.hgrc").open("a") as hgrc:
         hgrc.write(f"[extensions]\nsmall = {master.folder}/small.py\n")
     with running_relay(master.settings(), log):

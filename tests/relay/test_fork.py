@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
-from hgext.vcsreplicator.outbox import Outbox
 from hgext.vcsreplicator.outbox.entry import NewestEvent
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.memorylog import MemoryLog

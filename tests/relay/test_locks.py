@@ -9,7 +9,7 @@ from mercurial import ui as uimod
 from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
-from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.file import Outbox
 
 
 def test_a_repository_whose_lock_is_held_is_announced_later(tmp_path: Path) -> None:

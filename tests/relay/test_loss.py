@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator import outbox
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.relay import loss
 from hgext.vcsreplicator.words.levels import RepositoryState
@@ -135,9 +135,9 @@ def ids(log: Log) -> list[str]:
         reader.close()
 
 
-def without_place(box: outbox.Outbox) -> None:
+def without_place(box: outbox_file.Outbox) -> None:
     """The marker as a release before this one wrote it."""
-    path = Path(box._folder.join(outbox.SENT).decode())
+    path = Path(box._folder.join(outbox_file.SENT).decode())
     marker = json.loads(path.read_bytes())
     path.write_text(json.dumps({name: marker[name] for name in ("seq", "id", "segment", "end")}))
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, topics
-from hgext.vcsreplicator.outbox import Outbox
 from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, next_event
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch

@@ -12,7 +12,7 @@ from ..words.event import Event
 from ..words.levels import RepositoryState
 from ..words.shape import from_json
 from ..words.value import Value
-from . import Outbox
+from .file import Outbox
 
 
 class SentEvent(Value):

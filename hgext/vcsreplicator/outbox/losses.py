@@ -14,7 +14,7 @@ from ..words.errors import Expired, Unavailable
 from ..words.levels import RepositoryState
 from ..words.value import Value
 from ..words.wire import ID
-from . import Outbox, SentMark
+from .file import Outbox, SentMark
 
 # Seconds that the log gets to show records that it says it has.
 PATIENCE = 20.0

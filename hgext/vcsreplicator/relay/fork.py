@@ -11,7 +11,7 @@ import structlog
 
 from ..log import STATE, Log, Record
 from ..log.table import ReadStopped, find_beginnings, read_on
-from ..outbox import Outbox
+from ..outbox.file import Outbox
 from ..outbox.forks import SentEvent, fork_between
 from ..words.errors import MalformedEvent, ReplicationError, Unavailable
 from ..words.event import Event

@@ -9,8 +9,8 @@ from dataclasses import replace
 import prometheus_client
 import structlog
 
-from ..outbox import Outbox, SentMark
 from ..outbox.entry import Entry
+from ..outbox.file import Outbox, SentMark
 from ..outbox.folder import Store
 from ..outbox.forks import fork_behind
 from ..words.errors import Unavailable

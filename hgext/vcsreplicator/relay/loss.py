@@ -17,8 +17,8 @@ import prometheus_client
 import structlog
 
 from ..log import EVENTS, Log, partition_of
-from ..outbox import Outbox, SentMark
 from ..outbox.entry import NewestEvent
+from ..outbox.file import Outbox, SentMark
 from ..outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
 from ..words.errors import ReplicationError, Unavailable
 from ..words.levels import RepositoryState

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from ..outbox import Outbox
+from ..outbox.file import Outbox
 from ..outbox.folder import Store
 from .loss import LossWatch
 from .port import MasterPort

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..log import EVENTS, Log, NewRecord
-from ..outbox import Outbox, Place, SentMark
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry, Needs
+from ..outbox.file import Outbox, Place, SentMark
 from ..words import wire
 from ..words.errors import Rejected
 from ..words.wire import Attachment, Where

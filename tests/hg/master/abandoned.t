@@ -1,4 +1,4 @@
-A pusher dies in the middle: nobody sees what it left, and nobody's push suffers for it.
+A pusher dies in the middle of a transaction: readers do not see what it left, and the next push succeeds.
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one -q
@@ -23,7 +23,7 @@ A pusher dies in the middle: nobody sees what it left, and nobody's push suffers
   $ ls ../repos/one/.hg/store | grep 'journal$'
   journal
 
-A reader sees what was there before, and the next push just works. Who comes first rolls back.
+A reader sees what was there before, and the next push succeeds. The first process that opens the repository rolls back.
 
   $ hg id -r tip ssh://user@dummy/$TESTTMP/repos/one
   000000000000

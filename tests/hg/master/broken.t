@@ -9,7 +9,7 @@ A master whose Mercurial cannot load the extension, or cannot set it up, takes n
   $ hgrc() { sed "$1" ../sound.hgrc > ../master.hgrc; }
   $ pushed() { hg push 2>&1 | grep -v '^pushing\|^searching\|^remote: \*\*\*\|^(or\|no suitable' | cut -c 1-150; hg -R ../repos/one log -T '{desc}\n'; }
 
-A name that is misspelt, or a package that is not there, is what `*:required` is for, in any line of [extensions].
+`*:required` guards against a misspelt name or a missing package, in any line of [extensions].
 
   $ hgrc 's/^vcsreplicator =/vcsreplicater =/'
   $ pushed
@@ -20,8 +20,8 @@ A name that is misspelt, or a package that is not there, is what `*:required` is
   remote: abort: failed to import extension "pushlogg": No module named 'pushlogg'
   remote: (loading of this extension was required, see `hg help config.extensions` for details)
 
-Without that line too the extension itself refuses if it is there and Mercurial is another than it needs: too old, a module is
-missing, a function is missing or has other parameters. The message has the name.
+Even without that line the extension refuses if Mercurial is not what it needs: too old, a module is missing, or a function is
+missing or has other parameters. The message names it.
 
   $ cat > ../other.py << EOF
   > import os, sys
@@ -59,7 +59,7 @@ missing, a function is missing or has other parameters. The message has the name
   remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.wireprotov1server.commands.p* (glob)
   remote: (until that is mended no repository is opened)
 
-The pushlog cannot be left out by a mistake while the line that names it is there, not even without `*:required`.
+While a line names the pushlog, it cannot be left out by a mistake, not even without `*:required`.
 
   $ hgrc '/required/d;s|^pushlog =|pushlog = /nowhere/pushlog.py|'
   $ pushed

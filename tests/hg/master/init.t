@@ -1,4 +1,4 @@
-A repository that comes into being below a root is announced, however it came.
+A new repository below a root is announced, however it was made.
 
   $ . "$TESTDIR/master.sh"
   $ hg init source
@@ -48,7 +48,7 @@ to share them.
   plain 2 sync bootstrap=false reason=outside (master) after=1
   plain 3 changed here=cb9a9f314b8b after=1
 
-A format upgrade changes nothing that is told.
+A format upgrade writes no event.
 
   $ hgm -R repos/plain debugupgraderepo --run --optimize re-delta-all -q > /dev/null
   $ ls repos/plain/.hg/store | grep outbox
@@ -60,7 +60,7 @@ A format upgrade changes nothing that is told.
   $ events plain | tail -1
   plain 4 changed there=cb9a9f314b8b after=1
 
-A repository that was there before the extension is announced with its first change.
+A repository older than the extension is announced with its first change.
 
   $ HGRCPATH=$HGRCPATH hg clone -q -U source repos/before
   $ hgm -R repos/before bookmark -r tip here
@@ -69,7 +69,7 @@ A repository that was there before the extension is announced with its first cha
   before 1 created origin=adopted (master) after=1
   before 2 changed here=cb9a9f314b8b after=1
 
-A name that no mirror could take.
+A name that mirrors could not have.
 
   $ hgm init 'repos/~tilde'
   config error: repository path '~tilde': the part '~tilde' begins or ends with a character that is not allowed; rename the repository

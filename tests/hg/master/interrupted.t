@@ -1,4 +1,4 @@
-What a kill interrupted is finished by whoever comes next, and concerns nobody else.
+An act that a kill interrupted is finished by the next process that changes the repository; other repositories are not affected.
 
   $ . "$TESTDIR/master.sh"
   $ cat > $TESTTMP/die.py <<'E'
@@ -27,7 +27,7 @@ A deletion killed before its note was removed: the path is free for another repo
   one 2 deleted after=0
   one 1 created generation=2 origin=init after=0
 
-A second rename killed before its event: it is not taken for the first, which is told.
+A second rename killed before its event: it is not mistaken for the first, whose event is written.
 
   $ hgm -R repos/one replicaterename -q --yes repos/two
   $ dying acts.moving.announce_renamed -R repos/two replicaterename --yes repos/three
@@ -44,7 +44,7 @@ A second rename killed before its event: it is not taken for the first, which is
   three 3 renamed from=two after=0
   three 4 changed x=000000000000 after=0
 
-The one who finishes leaves no lock of its own in what it moved.
+The process that finishes a move leaves no lock in the moved repository.
 
   $ dying acts.moving._move -R repos/three replicaterename --yes repos/four
   [1]
@@ -56,8 +56,8 @@ The one who finishes leaves no lock of its own in what it moved.
   ls: cannot access 'repos/four/.hg/wlock': No such file or directory
   [2]
 
-A strip that the relay carries out, where no extension is loaded, is told to the pushlog too. Who sends the repository's events is
-not waited for: others have their notes behind it.
+A strip that the relay finishes, where no extension is loaded, changes the pushlog too. The relay does not wait for a process that
+sends the repository's events: other notes would wait behind it.
 
   $ hgm init -q repos/cut
   $ hg clone -q ssh://x/$TESTTMP/repos/cut cut
@@ -74,7 +74,7 @@ not waited for: others have their notes behind it.
   pushlog contains all 1 changesets across 2 pushes
   $ hg -R cut push -q
 
-A relay that is killed while it does so, once the first file is named that is going to be cut, leaves no damaged store.
+A relay that is killed while it does so, once the journal names the first file to truncate, leaves no damaged store.
 
   $ echo c > cut/file; hg -R cut commit -q -m c; hg -R cut push -q
   $ dying repository.silenced -R repos/cut strip -q --no-backup 1
@@ -98,7 +98,7 @@ A relay that is killed while it does so, once the first file is named that is go
   0 a
   $ hg -R cut push -q
 
-A bookmark on what is stripped goes to what stays, also when the strip is killed before Mercurial moves it.
+A bookmark on a stripped changeset moves to a kept one, even when the strip is killed before Mercurial moves it.
 
   $ cat > $TESTTMP/die-late.py <<'E'
   > """This process is killed when a strip is about to move bookmarks."""
@@ -134,14 +134,14 @@ A note that cannot be read, and a repository that cannot be opened, hold up no o
   $ echo '{' > repos/.vcsreplicator/intents/00.json
   $ finish
   $TESTTMP/repos/.vcsreplicator/intents/00.json: Intent: not JSON: * (glob)
-  $TESTTMP/repos/a: renamed not finished: repository requires features unknown to this Mercurial: unheard-of
+  $TESTTMP/repos/a: rename not finished: repository requires features unknown to this Mercurial: unheard-of
   $ ls repos
   a
   cut
   four
   zz
 
-Somebody who writes to a repository whose note cannot be read is told where it is.
+A change to a repository whose note cannot be read is refused, and the message names the file.
 
   $ for note in repos/.vcsreplicator/intents/*.json; do echo '{' > $note; done
   $ sed -i /unheard-of/d repos/a/.hg/requires

@@ -1,4 +1,4 @@
-Deleting, renaming, stripping, censoring, and what an operator says.
+Delete, rename, strip, censor, and the operator's commands.
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one
@@ -31,7 +31,7 @@ A strip that has to put a branch back.
   one 2 changed +4 heads+2 push=1 by tester (inline) after=4
   one 3 stripped -2 after=2
 
-hgrc: what is harmless travels, on request and with a synchronization.
+hgrc: harmless settings are replicated, on request and with a synchronization.
 
   $ cat > repos/one/.hg/hgrc <<E
   > [web]

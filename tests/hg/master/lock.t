@@ -1,4 +1,4 @@
-A repository can be closed to every Mercurial that would write past the extension.
+A repository can be closed to every Mercurial that does not load the extension.
 
   $ . "$TESTDIR/master.sh"
   $ cat >> master.hgrc <<E
@@ -12,7 +12,7 @@ A repository can be closed to every Mercurial that would write past the extensio
   (see https://mercurial-scm.org/wiki/MissingRequirement for more information)
   [255]
 
-Over the wire nothing is different, and the lock does not travel.
+Over the wire nothing changes, and clones are not locked.
 
   $ hg clone -q ssh://user@dummy/$TESTTMP/repos/one clone
   $ cd clone
@@ -36,7 +36,7 @@ Over the wire nothing is different, and the lock does not travel.
   > E
   set()
 
-It stays through a format upgrade, and a repository from before gets it when the master opens it.
+A format upgrade keeps it, and an older repository gets it when the master opens it.
 
   $ hgm -R repos/one debugupgraderepo --run --optimize re-delta-all -q > /dev/null
   $ hg -R repos/one tip 2>&1 | grep -c exp-vcsreplicator

@@ -1,4 +1,4 @@
-A bundle or a union laid over a replicated repository is for reading: what is written there would be told of what is beneath.
+A bundle or a union laid over a replicated repository is read-only: a change would become an event of the repository beneath.
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one
@@ -15,7 +15,7 @@ A bundle or a union laid over a replicated repository is for reading: what is wr
   $ cd ../repos/one
   $ ls -A .hg/store > $TESTTMP/before
 
-It is read as ever.
+Reading works as ever.
 
   $ hgm -R ../../b.hg log -T '{rev}:{desc} {phase}\n'
   1:b draft
@@ -28,7 +28,7 @@ It is read as ever.
   searching for changes
   b
 
-Nothing is written through it, and nothing is told.
+Changes are refused, and no event is written.
 
   $ hgm -R ../../b.hg bookmark x
   abort: bundle:../../b.hg shows a repository together with further changesets: it is read-only

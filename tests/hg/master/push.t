@@ -1,4 +1,4 @@
-What changes a repository becomes one event, in the transaction that does it.
+Each change of a repository becomes one event, in the same transaction.
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one
@@ -88,7 +88,7 @@ Markers by the old protocol.
   remote: recorded push in replication log in *s (glob)
   [1]
 
-A push that changes nothing, and reading, tell nothing.
+A push that changes nothing writes no event, nor does reading.
 
   $ hg push -q
   [1]

@@ -1,4 +1,4 @@
-What is refused leaves nothing behind, and says why.
+A refused change leaves nothing behind, and the message says why.
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one
@@ -35,7 +35,7 @@ A hook refuses the push in the last moment before the commit: no changeset, no p
   one 1 created origin=init after=0
   $ hg push -q
 
-On the master itself nobody commits, and nothing is rolled back.
+On the master itself commits and rollbacks are refused.
 
   $ cd ../repos/one
   $ hgm update -q
@@ -55,7 +55,7 @@ On the master itself nobody commits, and nothing is rolled back.
   [255]
   $ cd ..
 
-A repository outside the roots takes no pushes, as nobody would hear of them: neither changesets nor what comes without any.
+A repository outside the roots refuses pushes, which would not be replicated, with changesets or without.
 
   $ hgm init ../outside
   $ hg -R ../clone push ssh://user@dummy/$TESTTMP/outside
@@ -97,7 +97,7 @@ A repository outside the roots takes no pushes, as nobody would hear of them: ne
   (add its folder to [vcsreplicator-roots])
   [255]
 
-Formats whose content no mirror would get.
+Formats whose content mirrors would not get.
 
   $ hgm init trees --config experimental.treemanifest=yes
   abort: this repository uses tree manifests, which is not replicated
@@ -111,7 +111,7 @@ Formats whose content no mirror would get.
   (convert it, or keep it outside [vcsreplicator-roots])
   [255]
 
-A bookmark whose name would tear Mercurial's own files or its clients' lists apart.
+A bookmark whose name would break the lines of Mercurial's own files or its clients' lists.
 
   $ hgm init -q named
   $ for name in 'two
@@ -145,7 +145,7 @@ A fork that the relay finds while a push is under way: there is no push.
   $ events forked
   forked 1 created origin=init after=0
 
-Settings that cannot be right.
+Invalid settings.
 
   $ hgm init x --config vcsreplicator.role=
   config error: config: [vcsreplicator] role: expected master or mirror, got nothing

@@ -13,7 +13,7 @@ A rename is announced only if it can be carried out.
   abort: $TESTTMP/repos/two/inside is inside the repository $TESTTMP/repos/two
   [255]
 
-With one inside of it, which would go with it and tell nobody:
+With a repository inside it, which would be moved without an event:
 
   $ hgm init -q repos/two/inner
   $ hgm -R repos/two replicaterename --yes repos/three
@@ -29,7 +29,7 @@ With one inside of it, which would go with it and tell nobody:
   [255]
   $ rm -r repos/two/caf*
 
-Another file system, to which nothing can be moved in one step: tell, and change nothing.
+To another file system, which cannot be done in one step: refused, and nothing changes.
 
 
   $ echo 'a file' > repos/file
@@ -80,7 +80,7 @@ Between two roots, generations are counted where the repository goes.
   $ ls more/.vcsreplicator/generations | wc -l | tr -d ' '
   1
 
-A repository that is a root itself has no place to be moved aside to.
+A repository that is a root itself cannot be moved aside.
 
   $ hgm init -q alone --config "vcsreplicator-roots.$TESTTMP/alone=alone"
   $ hgm -R alone --config "vcsreplicator-roots.$TESTTMP/alone=alone" replicatedelete --yes

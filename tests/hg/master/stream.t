@@ -1,4 +1,4 @@
-A pushed copy of a whole store would go past every hook and the pushlog: no part of that kind is taken.
+A pushed copy of a whole store would bypass every hook and the pushlog: parts of that kind are refused.
 
   $ . "$TESTDIR/master.sh"
   $ hg init -q source
@@ -16,7 +16,7 @@ A pushed copy of a whole store would go past every hook and the pushlog: no part
   abort: a push cannot bring a copy of a whole store; push changesets instead
   abort: a push cannot bring a copy of a whole store; push changesets instead
 
-So it is on a server that has nothing but the pushlog.
+A server that has only the pushlog refuses them too.
 
   $ hg init recorded
   $ cat >> recorded/.hg/hgrc <<E
@@ -29,7 +29,7 @@ So it is on a server that has nothing but the pushlog.
   abort: a push cannot bring a copy of a whole store; push changesets instead
   $ hg -R recorded log
 
-A clone made of such a copy is taken as before.
+A clone made by such a copy still works.
 
   $ hgm clone -q -U --stream source repos/two
   $ events

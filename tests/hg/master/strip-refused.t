@@ -1,4 +1,4 @@
-A strip that could not begin is not carried out later by somebody else.
+A strip that was refused at its start is not carried out later by another process.
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one
@@ -23,7 +23,7 @@ A strip that could not begin is not carried out later by somebody else.
   1 B
   0 A
 
-A marker whose date does not survive the disk would part master and mirrors; it is refused.
+A marker whose date would change on disk would make master and mirrors differ; it is refused.
 
   $ hgm -R repos/one debugobsolete -d '0 1' aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
   transaction abort!
@@ -35,7 +35,7 @@ A marker whose date does not survive the disk would part master and mirrors; it 
   1 new obsolescence markers
   recorded push in replication log in *s (glob)
 
-What no event tells is refused: hiding changesets in a phase that never travels, and deleting markers.
+Changes that no event can hold are refused: hiding changesets in a phase that is not replicated, and deleting markers.
 
   $ hgm -R repos/one debugobsolete --delete 0
   abort: markers of a replicated repository cannot be deleted

@@ -1,4 +1,4 @@
-Two repositories whose names differ in case alone, or in how Unicode spells them, are one to many a file system: mirrors take only
+Two repositories whose names differ in case alone, or in how Unicode spells them, are one to many file systems: mirrors take only
 one of them. So the master refuses the second where it is made.
 
   $ . "$TESTDIR/master.sh"
@@ -60,13 +60,13 @@ one of them. So the master refuses the second where it is made.
   $ events | grep -v created
   [1]
 
-The folder above may be spelled as one likes, and a repository may change the spelling of its own name.
+Folders above may differ in spelling, and a repository may change the spelling of its own name.
 
   $ hgm init -q repos/Dir/two
   $ hgm -R repos/proj replicaterename --yes repos/Proj
   wrote rename message into replication log: Proj
 
-What was there before goes on.
+Existing twins go on as they are.
 
   $ HGRCPATH=$HGRCPATH hg clone -q -U source repos/OTHER
   $ hgm -R repos/OTHER bookmark -r null here

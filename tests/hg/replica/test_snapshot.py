@@ -20,7 +20,7 @@ from hgext.vcsreplicator.hg.frames import StreamAnswer
 from hgext.vcsreplicator.hg.master import offer
 from hgext.vcsreplicator.hg.replica import replicated, snapshot
 from hgext.vcsreplicator.mirror.comparison import differences
-from hgext.vcsreplicator.outbox import Outbox
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Diverged, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from testing.builders.author import Author

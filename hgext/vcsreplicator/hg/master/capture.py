@@ -23,8 +23,8 @@ from mercurial import bookmarks, config, error
 
 from pushlog.store.appendfile import TornRecord
 
-from ...outbox import Outbox
 from ...outbox.entry import Entry, Needs, NewestEvent, OutboxEnd, next_event
+from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
 from ...words.event import Changes, Event, MasterSettings, Tip, Type
 from .. import observe

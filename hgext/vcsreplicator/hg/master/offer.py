@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mercurial import encoding, error, wireprototypes, wireprotov1server
 from mercurial.node import hex
 
-from ...outbox import Outbox
+from ...outbox.file import Outbox
 from ...words.errors import Diverged, ReplicationError, Unavailable
 from ...words.shape import plain
 from .. import bundles, fingerprint, frames, observe

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mercurial import error
 
-from ...outbox import Outbox
+from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
 from .. import observe
 from ..settings import ExtensionSettings

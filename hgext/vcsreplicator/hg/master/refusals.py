@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from mercurial import error, phases
 from mercurial.utils import stringutil
 
-from ...outbox import RECORD_LIMIT, Outbox
 from ...outbox.entry import Entry, NewestEvent
+from ...outbox.file import RECORD_LIMIT, Outbox
 from ...words.event import Changes, MarkerNode
 from ...words.shape import to_json
 from .. import observe

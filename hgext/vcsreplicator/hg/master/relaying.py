@@ -13,7 +13,7 @@ from mercurial.utils import stringutil
 import pushlog
 from pushlog.store import journal
 
-from ...outbox import Outbox
+from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent, Refused
 from ..bundles import RepositoryOpener
 from ..settings import Acknowledge, Durability, ExtensionSettings, MachineRole

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...outbox import Outbox
+from ...outbox.file import Outbox
 from ...words.event import Type
 from ..settings import Acknowledge
 from . import durability

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from ...log import Log
-from ...outbox import Outbox
+from ...outbox.file import Outbox
 from ...outbox.folder import Store
 from ...relay.sending import EventSender
 from ..bundles import RepositoryOpener

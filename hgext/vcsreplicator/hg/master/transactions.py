@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mercurial import error
 
-from ...outbox import Outbox
+from ...outbox.file import Outbox
 from ...relay.client import RelayLine
 from .. import requirement
 from ..settings import Durability, ExtensionSettings, root_of

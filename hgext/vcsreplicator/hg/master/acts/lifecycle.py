@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....outbox import Outbox
 from ....outbox.entry import Needs, NewestEvent, new_id
+from ....outbox.file import Outbox
 from ....words.digest import START
 from ....words.event import Type
 from ... import observe

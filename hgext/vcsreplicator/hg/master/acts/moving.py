@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from mercurial import error
 
-from ....outbox import Outbox
 from ....outbox.entry import NewestEvent
+from ....outbox.file import Outbox
 from ....outbox.folder import Store
 from ....relay.scan import find_repositories
 from ....words.event import Type

@@ -18,10 +18,9 @@ from mercurial.node import bin, hex
 
 from pushlog import stripping as pushlog_stripping
 
-from .... import outbox
-from ....outbox import Outbox
 from ....outbox.bundles import ChangesetsGone
 from ....outbox.entry import Needs
+from ....outbox.file import LOCK, Outbox
 from ....words.digest import node_set
 from ....words.event import Changes, Type
 from ... import bundles, observe
@@ -157,7 +156,7 @@ def _no_sender(repo: localrepository, *, wait: bool = True) -> Iterator[None]:
             yield
             return
     if not wait:
-        raise error.LockHeld(errno.EAGAIN, repo.svfs.join(outbox.LOCK), b"outbox", None)
+        raise error.LockHeld(errno.EAGAIN, repo.svfs.join(LOCK), b"outbox", None)
     repo.ui.warn(b"waiting until the events that are being sent are sent\n")
     with box.sending(wait=True):
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....outbox import Outbox
+from ....outbox.file import Outbox
 from ..announcing import LIFECYCLE, Announcement
 from ..capture import capture_of
 

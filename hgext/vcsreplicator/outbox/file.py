@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The file of an outbox, and what lies beside it.
+
+`.hg/store/outbox.NNNN.log`   segments of framed records (`pushlog.store.appendfile`), a JSON `Entry` each, oldest segment first
+`.hg/store/outbox.sent`       JSON `SentMark`: the newest event that the log acknowledged, where its record ends, and the place
+                              that the log gave it: if another record stands there, the log has lost records (`losses`)
+`.hg/store/outbox.lock`       held (flock) by the process that sends; one sender at a time, so the log sees events in order
+`.hg/store/outbox-ID.log`     the bundle of an unsent event (`bundles`)
+`.hg/store/outbox.fork`       why this repository refuses pushes: the history in the log is not that of the outbox
+
+The newest record is the repository's identity and its newest event: nothing else says which repository this is. Segments are
+written under the store lock and within a transaction; the marker is only a memory: without it, everything that is still there is
+sent again, and readers drop repeats.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pushlog.store.appendfile import AppendFile, Folder, TornRecord
+
+from ..words.errors import MalformedEvent
+from ..words.event import Tip
+from ..words.shape import from_json, to_json
+from ..words.value import Value
+from .bundles import StoredBundles
+from .entry import Entry, NewestEvent, OutboxEnd
+from .folder import create_file, match_mode, read_file, replace_file
+
+MAGIC = b"OBX1"
+SEGMENT = "outbox.{:04d}.log"
+SENT = b"outbox.sent"
+LOCK = b"outbox.lock"
+FORK = b"outbox.fork"
+# Bytes after which a new segment begins.
+SEGMENT_SIZE = 8 * 1024 * 1024
+# Bytes of a marker, blanks at its end: one that was prepared takes no more room once it is whole.
+SENT_SIZE = 320
+# Bytes of the largest entry that can be read.
+RECORD_LIMIT = 64 * 1024 * 1024
+
+_NEWEST_EVENT_MEMBERS = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
+_SEGMENT_PREFIX, _SEGMENT_SUFFIX = b"outbox.", b".log"
+
+
+class SentMark(Value):
+    """The newest event that the log has, and the byte of the segment where its record ends.
+
+    `partition` and `offset` are its place in the log; None if that is not known (an older release, an adoption).
+    """
+
+    seq: int
+    id: str
+    segment: int
+    end: int
+    partition: int | None = None
+    offset: int | None = None
+
+
+class Place(Value):
+    """An entry with the segment it stands in and the byte where its record ends."""
+
+    entry: Entry
+    segment: int
+    end: int
+
+    def sent(self) -> SentMark:
+        """Return the marker that says that the log has everything up to this entry."""
+        return SentMark(seq=self.entry.event.seq, id=self.entry.event.id, segment=self.segment, end=self.end)
+
+
+class Outbox:
+    """The outbox in a store; methods that take `tr` act inside that transaction, others see what is committed."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self.bundles = StoredBundles(folder)
+
+    def segments(self) -> list[int]:
+        """Return the numbers of the segments on disk, ascending."""
+        names = os.listdir(self._folder.join(b""))
+        numbers = [
+            name[len(_SEGMENT_PREFIX) : -len(_SEGMENT_SUFFIX)]
+            for name in names
+            if name.startswith(_SEGMENT_PREFIX) and name.endswith(_SEGMENT_SUFFIX)
+        ]
+        return sorted(int(number) for number in numbers if len(number) >= 4 and number.isdigit())
+
+    def end(self) -> OutboxEnd | None:
+        """Read what the newest entry says of the repository; None for a repository that never had one.
+
+        Decoded by hand, which spares a push the decoders of all its parts. Raises MalformedEvent, TornRecord.
+        """
+        for number in reversed(self.segments()):
+            record = self._segment(number).last()
+            if record is not None:
+                return _decode_end(record.payload)
+        return None
+
+    def newest(self) -> NewestEvent | None:
+        """Read the repository's identity and its newest event."""
+        end = self.end()
+        return None if end is None else end.newest
+
+    def append(self, tr: Any, entries: Sequence[Entry]) -> bytes:
+        """Append under `tr` and return the segment's name; call it in a finalizer, holding the store lock.
+
+        A full segment is never written to again; `prune` removes those that the log has whole.
+        """
+        segment = self._last_segment(tr)
+        segment.append(tr, [to_json(entry) for entry in entries])
+        return segment.name
+
+    def reserve(self, tr: Any) -> None:
+        """Write to the journal how to undo `append`, so that it can be synced before anything is appended."""
+        segment = self._last_segment(tr)
+        tr.add(segment.name, segment.tail(tr))
+
+    def unsent(self) -> Iterator[Place]:
+        """Read the committed entries behind the marker, oldest first."""
+        sent = self.sent()
+        for number in self.segments():
+            if sent is None or number >= sent.segment:
+                start = sent.end if sent is not None and number == sent.segment else 0
+                for record in self._segment(number).records(start):
+                    yield Place(entry=_decode(record.payload), segment=number, end=record.end)
+
+    def kept(self) -> Iterator[Place]:
+        """Read the committed entries that are still there, sent or not, oldest first."""
+        for number in self.segments():
+            for record in self._segment(number).records():
+                yield Place(entry=_decode(record.payload), segment=number, end=record.end)
+
+    def acknowledged(self) -> Iterator[Entry]:
+        """Read the committed entries up to the marker, newest first; those that are not asked for are not read."""
+        sent = self.sent()
+        for number in reversed(self.segments()):
+            if sent is None or number > sent.segment:
+                continue
+            segment = self._segment(number)
+            before = min(sent.end, segment.tail()) if number == sent.segment else None
+            while (record := segment.last(before=before)) is not None:
+                yield _decode(record.payload)
+                before = record.start
+
+    def has_unsent(self) -> bool:
+        """Whether a committed entry is behind the marker; does not read the entries."""
+        sent, numbers = self.sent(), self.segments()
+        if sent is None:
+            return any(self._segment(number).tail() for number in numbers)
+        # For thousands of repositories: where the size says it all, nothing is opened.
+        if numbers and numbers[-1] == sent.segment:
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(self._folder.join(SEGMENT.format(sent.segment).encode())).st_size == sent.end:
+                    return False
+        return any(
+            self._segment(n).tail() > (sent.end if n == sent.segment else 0) for n in numbers if n >= sent.segment
+        )
+
+    def sent(self) -> SentMark | None:
+        """Read the marker; None if there is none, or none that can be read."""
+        try:
+            with open(self._folder.join(SENT), "rb") as file:
+                return from_json(SentMark, file.read())
+        except (FileNotFoundError, MalformedEvent):
+            return None
+
+    def fits(self, sent: SentMark) -> bool:
+        """Whether the event of a marker stands where the marker says; where damage hides it, the answer is yes.
+
+        The caller holds the sending lock.
+        """
+        segment = self._segment(sent.segment)
+        if segment.tail() < sent.end:
+            return False
+        try:
+            record = segment.last(before=sent.end)
+            return record is not None and _decode(record.payload).event.id == sent.id
+        except TornRecord:
+            with contextlib.suppress(TornRecord):
+                return any(record.end == sent.end for record in segment.records())
+            return True
+
+    def mark_sent(self, sent: SentMark) -> None:
+        """Move the marker; the caller holds the sending lock. If a power cut undoes that, events are sent again."""
+        self.prepare_sent(sent)
+        self.move_sent(sent)
+
+    def prepare_sent(self, sent: SentMark) -> None:
+        """Write the marker that `move_sent` puts in place.
+
+        So a full or read-only disk is noticed before anything is sent: noticed afterwards, the same events would be sent again
+        and again.
+        """
+        with create_file(self._folder, self._folder.join(SENT) + b".new") as file:
+            file.write(to_json(sent).ljust(SENT_SIZE))
+
+    def move_sent(self, sent: SentMark) -> None:
+        """Move the marker to what was prepared, with the place in the log, which is known by now."""
+        prepared = self._folder.join(SENT) + b".new"
+        with open(prepared, "r+b") as file:
+            file.write(to_json(sent).ljust(SENT_SIZE))
+        os.replace(prepared, self._folder.join(SENT))
+
+    def send_again(self) -> int | None:
+        """Move the marker to before the oldest kept event of the present incarnation; return that event's sequence.
+
+        None if there is nothing to send again. Events before the last adoption are not sent again: they may be what the log
+        must never have. The caller holds the sending lock.
+        """
+        newest, before = self.newest(), None
+        for place in self.kept():
+            if newest is not None and place.entry.event.incarnation == newest.incarnation:
+                if before is not None:
+                    self.mark_sent(before.sent())
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._folder.join(SENT))
+                return place.entry.event.seq
+            before = place
+        return None
+
+    def prune(self) -> list[int]:
+        """Remove segments that the log has whole; return their numbers.
+
+        The newest segment stays, since it holds the newest event; so does the one before it, for a log that loses its newest
+        records, and one that Mercurial's undo file names. The caller holds the store lock, outside a transaction.
+        """
+        sent, numbers = self.sent(), self.segments()
+        if sent is None or len(numbers) < 3:
+            return []
+        undo = read_file(self._folder.join(b"undo"))
+        removed = []
+        for number in numbers[:-2]:
+            name = SEGMENT.format(number).encode()
+            if number < sent.segment and name + b"\0" not in undo:
+                os.unlink(self._folder.join(name))
+                removed.append(number)
+        return removed
+
+    @contextlib.contextmanager
+    def sending(self, *, wait: bool) -> Iterator[bool]:
+        """Hold the sending lock; False if another process holds it and `wait` is off."""
+        descriptor = os.open(self._folder.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            match_mode(self._folder, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
+
+    def fork(self) -> str | None:
+        """Read why this repository refuses pushes; None if it takes them."""
+        return read_file(self._folder.join(FORK)).decode("utf-8", "replace") or None
+
+    def set_fork(self, reason: str | None) -> None:
+        """Have this repository refuse pushes for that reason; None has it take pushes again."""
+        if reason is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._folder.join(FORK))
+        else:
+            replace_file(self._folder, FORK, reason.encode())
+
+    def _last_segment(self, tr: Any) -> AppendFile:
+        """Return the segment to append to, a new one if the newest is full."""
+        numbers = self.segments() or [1]
+        segment = self._segment(numbers[-1])
+        return segment if segment.tail(tr) < SEGMENT_SIZE else self._segment(numbers[-1] + 1)
+
+    def _segment(self, number: int) -> AppendFile:
+        return AppendFile(self._folder, SEGMENT.format(number).encode(), MAGIC)
+
+
+def _decode(payload: bytes) -> Entry:
+    return from_json(Entry, payload, limit=RECORD_LIMIT)
+
+
+def _decode_end(payload: bytes) -> OutboxEnd:
+    try:
+        event = json.loads(payload)["event"]
+        newest = NewestEvent(**{name: event[name] for name in _NEWEST_EVENT_MEMBERS})
+        return OutboxEnd(newest=newest, after=Tip(**event["after"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedEvent(f"outbox: its newest entry cannot be read: {error}") from error
