@@ -30,9 +30,9 @@ STEPS = (
     ("the event, appended to the outbox", "hgext.vcsreplicator.hg.master.capture", "Capture.finalize"),
     ("… of it, sync what was touched", "hgext.vcsreplicator.hg.master.durability", "before_outbox"),
     ("… of it, sync the outbox", "hgext.vcsreplicator.hg.master.durability", "after_outbox"),
-    ("after the commit", "hgext.vcsreplicator.hg.master.transactions", "_after_commit"),
+    ("after the commit", "hgext.vcsreplicator.hg.master.reporting", "finish_commit"),
     ("pushlog: commit SQLite", "pushlog.store.storage", "Session._commit"),
-    ("what is left of the wait for the log's word", "hgext.vcsreplicator.hg.master.transactions", "report"),
+    ("what is left of the wait for the log's word", "hgext.vcsreplicator.hg.master.reporting", "report"),
 )
 
 spent: dict[str, float] = {}

@@ -1,4 +1,4 @@
-A master whose Mercurial cannot load the extension, or cannot set it up, takes no push.
+A master whose Mercurial cannot load the extension, or cannot set it up, refuses pushes.
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one
