@@ -131,13 +131,22 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
         yield client
 
 
+def shared_hg(environment: Mapping[str, str] | None = None) -> str:
+    """A warm `hg` for all callers in this process with this umask and environment, to the end of the process."""
+    environment = os.environ if environment is None else environment
+    os.umask(umask := os.umask(0))
+    return _start_once(umask, *(environment.get(name) for name in IMPORTED))
+
+
 @functools.cache
-def shared_hg() -> str:
-    """A warm `hg` for all callers in this process that have its environment, to the end of the process."""
+def _start_once(umask: int, *values: str | None) -> str:
+    """A warm `hg` for these values of what is read while Mercurial is imported; this process has that umask."""
     folder, ending = Path(tempfile.mkdtemp(prefix="warm-hg-")), contextlib.ExitStack()
     ending.callback(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(ending.close)
-    return str(ending.enter_context(warm_hg(folder, os.environ)))
+    others = {name: value for name, value in os.environ.items() if name not in IMPORTED}
+    imported = {name: value for name, value in zip(IMPORTED, values, strict=True) if value is not None}
+    return str(ending.enter_context(warm_hg(folder, {**others, **imported})))
 
 
 def serve(address: str, life: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT, cached
-from testing.warm_hg import warm_hg
+from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -74,10 +74,14 @@ def stage(transcript: Path, folder: Path) -> Path:
     return staged
 
 
-# What a transcript has in it that needs a start of its own for each `hg`: kills, and processes in the background.
-OWN_STARTS = re.compile(r"\bkill|&$|\bserve\b.* -d\b|^  \$ .*\bpython\b.*-m mercurial", re.MULTILINE)
-# Those that are about the start itself; and those of `serving`, whose servers and clients start each other.
+# What a transcript has in it that needs a start of its own for each `hg`: kills, and jobs of the shell. Daemons are never warm.
+OWN_STARTS = re.compile(r"\bkill|&$|^  \$ .*\bpython\b.*-m mercurial", re.MULTILINE)
+# The transcripts of this folder end daemons only.
+ENDS_DAEMONS = TESTS / "hg" / "serving"
+# Those that are about the start itself.
 START_UP = {TESTS / "hg" / "install.t", TESTS / "hg" / "master" / "broken.t"}
+# The same for all transcripts of a process, which share one warm `hg`; the runner shows it if one fails.
+HASH_SEED = str(random.randrange(2**32))
 # The variables that the runner gives its transcripts and Mercurial reads while it is imported.
 IMPORTED = {
     **dict.fromkeys(("LC_ALL", "LANG", "LANGUAGE"), "C"),
@@ -89,16 +93,13 @@ IMPORTED = {
 }
 
 
-@contextmanager
-def chosen_hg(transcript: Path, folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+def choose_hg(transcript: Path, environment: Mapping[str, str]) -> Path:
     """The `hg` for a transcript: warm, unless what it is about needs real starts."""
-    about_starts = transcript in START_UP or transcript.parent.name == "serving"
-    if about_starts or OWN_STARTS.search(transcript.read_text()):
-        yield Path(sys.executable).with_name("hg")
-    else:
-        folder.mkdir()
-        with umask(0o022), warm_hg(folder, {**environment, **IMPORTED}) as hg:
-            yield hg
+    needs_own_starts = transcript.parent != ENDS_DAEMONS and OWN_STARTS.search(transcript.read_text())
+    if transcript in START_UP or needs_own_starts:
+        return Path(sys.executable).with_name("hg")
+    with umask(0o022):
+        return Path(shared_hg({**environment, **IMPORTED}))
 
 
 @contextmanager
@@ -113,15 +114,9 @@ def umask(mask: int) -> Iterator[None]:
 
 def difference(transcript: Path, runner: Path, folder: Path) -> str:
     """What the runner says of a transcript that does not hold, or did not run; empty if it holds."""
-    seed = str(random.randrange(2**32))  # the runner shows it if it fails
-    environment = {**os.environ, "USER": "tester", "PYTHONWARNINGS": "ignore", "PYTHONHASHSEED": seed}
+    environment = {**os.environ, "USER": "tester", "PYTHONWARNINGS": "ignore", "PYTHONHASHSEED": HASH_SEED}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # our other programs
-    with chosen_hg(transcript, folder / "hg", environment) as hg:
-        return difference_with(hg, transcript, runner, folder, environment)
-
-
-def difference_with(hg: Path, transcript: Path, runner: Path, folder: Path, environment: Mapping[str, str]) -> str:
-    """The same with this `hg`, in this environment."""
+    hg = choose_hg(transcript, environment)
     options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "280"]
     # Runners side by side must not take each other's ports, nor those of the services (from 20,000 on).
     options += ["--port", str(random.randrange(10_000, 19_990))]
