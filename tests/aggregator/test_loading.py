@@ -8,11 +8,13 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client import REGISTRY
 
+from hgext.vcsreplicator.aggregator.alarms import measure_silence
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat
-from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
@@ -133,3 +135,9 @@ def test_a_metric_measures_the_silence_of_each_mirror_that_must_give_signs_of_li
     ask(log, Verb.DEACTIVATE, "alpha")
     step(session, clock)
     assert silent_seconds("alpha") is None
+
+
+def test_a_mirror_that_has_just_become_active_gets_time_to_begin() -> None:
+    silence, alpha = Silence(0.0), Mirror(name="alpha", state=MirrorState.ACTIVE, since=1.0)
+    roster = Roster(version=1, mirrors=(alpha,))
+    assert [measure_silence(roster, silence, now) for now in (100.0, 130.0)] == [{"alpha": 0.0}, {"alpha": 30.0}]

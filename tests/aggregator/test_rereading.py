@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Sessi
 from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
@@ -240,3 +241,21 @@ def test_an_invented_level_that_grows_with_the_log_makes_it_read_again_once(monk
                 clock.advance(SETTINGS.beat)
                 session.step(0.0)
     assert read_again == [0]
+
+
+def test_a_fork_that_was_passed_unread_is_recorded_when_its_partition_is_read_again() -> None:
+    clock, log = installation()
+    chain = Chain("x")
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        send(log, chain.take(2))
+        session.step(0.0)
+    fork = replace(chain.events[1], id="f" * 32)
+    send(log, [fork, *chain.take(1)])
+    log.acknowledge(GROUP, EVENTS, log.ends(EVENTS))
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        send(log, chain.take(1))
+        for _ in range(4):
+            session.step(0.0)
+        assert session.core.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
+        [error] = log.records(ERRORS)
+        assert fork.id in from_json(ErrorRecord, error.value or b"").reason

@@ -134,3 +134,21 @@ def test_the_sign_of_life_tells_of_a_successor_that_waits_for_a_repository_witho
     [beat] = [record.value for record in log.records(STATE) if record.key == "aggregator"]
     [text] = from_json(AggregatorBeat, beat or b"").alarms
     assert text.startswith(f"successor waits: x ({successor.repository})")
+
+
+def test_a_successor_waits_a_minute_after_the_last_event_of_a_repository_that_went_without_a_word() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", generation=2)
+    hands.event(*old.take(2))
+    hands.ack(old.ack("alpha", 2))
+    assert hands.commit() == [1, 2]
+    hands.event(*new.take(2))
+    hands.ack(new.ack("alpha", 2))
+    assert hands.commit() == []
+    hands.now += 50.0
+    hands.event(old.next())
+    hands.ack(old.ack("alpha", 3))
+    assert hands.commit() == [3]
+    hands.now += 20.0
+    assert hands.commit() == []
+    hands.now += 41.0
+    assert hands.commit() == [1, 2]
