@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What `status` and `check` make of the log: nothing is called level that is not."""
+"""What `status` and `check` make of the log: nothing is called caught up that is not."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import pytest
 
 from hgext.vcsreplicator import status
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, NewRecord, topics
+from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -66,7 +67,7 @@ class Installation:
         return picture
 
     def found(self, after: float = 0.0, destinations: tuple[str, ...] = ("lines",)) -> list[tuple[int, str]]:
-        found = status.findings(self.picture(after), self.clock.now(), destinations=destinations)
+        found = findings(self.picture(after), self.clock.now(), destinations=destinations)
         return [(finding.level, finding.text) for finding in found]
 
 

@@ -26,7 +26,8 @@ def command(config: Config) -> None:
 
 def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
     """Make the page /status, the same as `vcsreplicator status --json`."""
-    from ..status import Follower, as_data
+    from ..status import Follower
+    from ..status.findings import as_data
 
     lock = threading.Lock()
     followers: list[Follower] = []

@@ -6,7 +6,8 @@ import sys
 import click
 
 from ..config import Config
-from ..status import Follower, findings, look_at_destinations
+from ..status import Follower, look_at_destinations
+from ..status.findings import findings
 from .options import destinations, log_of, with_config
 
 # What monitoring systems call the exit codes 0, 1 and 2.

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config import Config
-from ..status import AGGREGATOR, DESTINATION, Follower, Picture, as_data, findings, look_at_destinations
+from ..status import AGGREGATOR, DESTINATION, Follower, Picture, look_at_destinations
+from ..status.findings import as_data, findings
 from .display import console, table, visible
 from .options import destinations, log_of, with_config, with_json
 
