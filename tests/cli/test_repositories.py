@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which repository an operator means by a path or an id."""
+
+import pytest
+
+from hgext.vcsreplicator.cli.repositories import find_repository
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.levels import RepositoryState
+
+
+def state(repository: str, path: str, generation: int, *, deleted: bool = False) -> RepositoryState:
+    return RepositoryState(
+        repository=repository,
+        incarnation="i",
+        path=path,
+        generation=generation,
+        seq=1,
+        event="e",
+        digest="d",
+        released=1,
+        noticed=1,
+        roster=1,
+        deleted=deleted,
+    )
+
+
+KNOWN = [
+    state("old", "group/one", 1, deleted=True),
+    state("now", "group/one", 2),
+    state("later", "group/one", 3, deleted=True),
+    state("gone", "group/two", 1, deleted=True),
+    state("strange", "now", 9),
+]
+PICTURE = Picture(states={each.repository: each for each in KNOWN})
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("group/one", "now"),
+        ("/group/one/", "now"),
+        ("group/two", "gone"),
+        ("old", "old"),
+        ("now", "now"),
+    ],
+)
+def test_a_path_means_the_repository_that_is_there_and_an_id_comes_before_a_path(named: str, found: str) -> None:
+    assert find_repository(PICTURE, named).repository == found
+
+
+@pytest.mark.parametrize("named", ["group/two", "old", "nowhere"])
+def test_a_deleted_repository_cannot_be_meant_where_a_living_one_is_needed(named: str) -> None:
+    with pytest.raises(Refused, match="neither a path nor an id"):
+        find_repository(PICTURE, named, is_living=True)
