@@ -20,6 +20,7 @@ from hgext.vcsreplicator.mirror.notes import DeletedRepository, Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Source
+from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter
@@ -557,6 +558,58 @@ def test_after_a_restart_everything_detached_is_tried_once_but_a_fork(
     bench.mirror.startup.adopt_all([], {})
     bench.passes(200)
     assert (bench.notes.detached()[0].attempts > 0) is is_tried
+
+
+def test_a_slow_task_that_ends_well_finishes_nothing_of_the_queue_that_was_dropped(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.passes(6)
+    bench.applied(event)
+    [note] = bench.notes.detached()
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    assert (note.reason, following.phase) == (Reason.SLOW, Phase.CATCHING_UP)
+
+
+def test_a_repository_whose_worker_died_twice_is_detached(bench: Bench) -> None:
+    bench.read(Chain("r").next())
+    for before in ([], ["its worker died"]):
+        bench.mirror.take(Answered(worker=bench.pool.given[-1], answer=None))
+        assert [note.note for note in bench.notes.detached()] == before
+        bench.passes(1)
+
+
+def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    bench.notes.request_heal(event.repository, 1.0)
+    with monkeypatch.context() as patched:
+
+        def fail(note: object) -> None:
+            raise Unavailable("the disk is full")
+
+        patched.setattr(bench.notes, "detach", fail)
+        bench.passes(10)
+        assert bench.notes.heal_requests() == [event.repository]
+    bench.passes(10)
+    assert bench.notes.heal_requests() == []
+
+
+def test_a_backup_lacks_nothing_of_a_repository_that_was_renamed_out_of_its_rules(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, backup=True)
+    bench.start({0: 0})
+    narrow = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("path:r",)))
+    bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(narrow,)))))
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    elsewhere = replace(state_of(event), path="other", seq=3)
+    bench.records(bench.record(STATE, event.repository, to_json(elsewhere)))
+    bench.mirror.take(Ends(ends={0: bench.mirror.state.backlog.next(0)}))
+    assert bench.notes.detached() == []
 
 
 @pytest.mark.parametrize("answer", ["master away", "died"])
