@@ -21,7 +21,7 @@ from mercurial.hgweb import hgweb_mod
 from mercurial.node import nullid
 from mercurial.repo import factory
 
-from hgext.vcsreplicator.hg.serving import views
+from hgext.vcsreplicator.hg.serving import views, watermark
 from pushlog.store import database, entry
 from pushlog.store.storage import Pushlog
 
@@ -136,7 +136,7 @@ class Server:
         self._seq += 1
         if self._is_mirror:
             length = len(repo.changelog) - self._behind
-            views.write_watermark(
+            watermark.write_watermark(
                 repo, seq=self._seq, length=length, tip=repo.changelog.node(length - 1).hex(), push_id=50_000
             )
         return f"{(time.perf_counter() - begin) * 1000}"

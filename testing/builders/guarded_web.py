@@ -12,7 +12,7 @@ from hgext.vcsreplicator.hg.serving.web import application
 
 
 def main(root: str, port: str, name: str, password: str) -> None:
-    """Answers 401 to whoever does not know them, and names the others to Mercurial."""
+    """Answer 401 to clients that do not know them, and name the others to Mercurial."""
     answered = application(root)
     expected = "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode("ascii")
 

@@ -10,7 +10,7 @@ import sys
 
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.replica.scan import scan
-from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import ReadEvent, Task
 from hgext.vcsreplicator.words.clock import SystemClock
@@ -23,7 +23,7 @@ def main(file: str) -> None:
     """Apply what the file holds; exit with the trouble, if there is any."""
     with open(file, "rb") as stream:
         settings, frames, released = pickle.load(stream)
-    hands = Hands(settings, OpenRepositories(prepare(), 8), SystemClock())
+    runner = TaskRunner(settings, OpenRepositories(prepare(), 8), SystemClock())
     items = [ReadEvent(frame=decode(frame), partition=0, offset=n, size=len(frame)) for n, frame in enumerate(frames)]
     gone = 0
     for start in range(0, len(items), BATCH):
@@ -40,10 +40,10 @@ def main(file: str) -> None:
             )
             left = [item for item in left if item.event.seq > gone]
             if left:
-                left = left[_perform(hands, settings, left, released) :]
+                left = left[_perform(runner, settings, left, released) :]
 
 
-def _perform(hands: Hands, settings: MirrorSettings, items: list[ReadEvent], released: int) -> int:
+def _perform(runner: TaskRunner, settings: MirrorSettings, items: list[ReadEvent], released: int) -> int:
     event = items[0].event
     folder = next((f.folder for f in _find_repository(settings, event.repository) if not f.is_aside), None)
     task = Task(
@@ -54,7 +54,7 @@ def _perform(hands: Hands, settings: MirrorSettings, items: list[ReadEvent], rel
         incarnation=event.incarnation,
         released=released,
     )
-    outcome = hands.perform(task)
+    outcome = runner.perform(task)
     if outcome.trouble is not None:
         sys.exit(f"{event.path}: {outcome.trouble}")
     return outcome.done

@@ -48,6 +48,8 @@ PAGES = (
     "?cmd=between&pairs={node}-" + NULL,
     "?cmd=changegroup&roots={node}",
     "?cmd=changegroupsubset&bases={node}&heads={node}",
+    "?cmd=changegroupsubset&bases={node}&heads=" + NULL,
+    f"?cmd=changegroupsubset&bases={NULL}&heads={{node}}",
     "?cmd=getbundle&heads={node}",
     "?cmd=getbundle&common={node}",
     "?cmd=batch&cmds=lookup key%3D{node}%3Bheads ",
@@ -173,7 +175,7 @@ class Site:
         self._web = hgweb_mod_inner.hgweb(factory.repository(interface, os.fsencode(place)))
 
     def ask(self, question: str) -> tuple[str, bytes]:
-        """Status and body, less what is different at each asking."""
+        """Return status and body, without what differs from one request to the next."""
         path, _, query = question.partition("?")
         environ: dict[str, Any] = {
             "wsgi.url_scheme": "http",

@@ -9,14 +9,14 @@ from mercurial import ui as uimod
 from mercurial.node import hex
 from mercurial.repo import factory
 
-from hgext.vcsreplicator.hg.serving import views
+from hgext.vcsreplicator.hg.serving import watermark
 
 
 def main(path: str, length: int, seq: int = 1, push: int | None = None) -> None:
     initialization.init()
     repo = factory.repository(uimod.ui.load(), os.fsencode(path)).unfiltered()
     tip = hex(repo.changelog.node(length - 1)).decode()
-    views.write_watermark(repo, seq=seq, length=length, tip=tip, push_id=push)
+    watermark.write_watermark(repo, seq=seq, length=length, tip=tip, push_id=push)
 
 
 if __name__ == "__main__":

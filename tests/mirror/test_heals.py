@@ -20,7 +20,8 @@ from mercurial import error, lock
 
 from hgext.vcsreplicator.hg.replica import place, snapshot
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
-from hgext.vcsreplicator.hg.replica.work import Hands, trouble
+from hgext.vcsreplicator.hg.replica.troubles import trouble_of
+from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of
 from hgext.vcsreplicator.mirror.comparison import Fingerprint
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
@@ -333,7 +334,7 @@ def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
     flip(bench.where(patient) / ".hg/store/data/file.i", 1000)
     monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
     monkeypatch.setenv("HGRCSKIPREPO", "1")
-    hands = Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
+    runner = TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
     task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
 
     def kill(*_: object) -> None:
@@ -342,8 +343,8 @@ def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
     with monkeypatch.context() as patched:
         patched.setattr(place, place_name, kill)
         with pytest.raises(Killed):
-            hands.perform(task)
-    assert hands.perform(task).trouble is None
+            runner.perform(task)
+    assert runner.perform(task).trouble is None
     assert equal(bench, patient)
 
 
@@ -357,7 +358,7 @@ def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
         bench.wait_applied(patient)
     monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
     monkeypatch.setenv("HGRCSKIPREPO", "1")
-    hands = Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
+    runner = TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
     task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
     store = (bench.where(patient) / ".hg/store").stat().st_ino
     asked = snapshot.master_fingerprint
@@ -367,11 +368,11 @@ def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(snapshot, "master_fingerprint", other)
-        found = hands.perform(task).trouble
+        found = runner.perform(task).trouble
     assert found is not None
     assert (found.reason, part in found.note) == (Reason.DIVERGED, True)
     assert (bench.where(patient) / ".hg/store").stat().st_ino == store
-    assert hands.perform(task).trouble is None
+    assert runner.perform(task).trouble is None
     assert (bench.where(patient) / ".hg/store").stat().st_ino != store
 
 
@@ -533,7 +534,7 @@ def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_
     ],
 )
 def test_every_trouble_has_a_reason_and_words(problem: Exception, reason: str) -> None:
-    found = trouble(problem)
+    found = trouble_of(problem)
     assert found.reason.value == reason
     assert found.note
     assert "b'" not in found.note

@@ -16,7 +16,7 @@ import pytest
 from mercurial import bundle2, util
 
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
-from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE, NewRecord
 from hgext.vcsreplicator.log.blobs import FolderBlobs
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
@@ -61,12 +61,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def hands(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Hands:
+def runner(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> TaskRunner:
     hgrc = bench.folder / "worker.hgrc"
     hgrc.write_text(CONFIGURATION)
     monkeypatch.setenv("HGRCPATH", str(hgrc))
     monkeypatch.setenv("HGRCSKIPREPO", "1")
-    return Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
+    return TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
 
 
 def framed(header: Any, body: bytes) -> bytes:
@@ -79,7 +79,7 @@ def opened(frame: bytes) -> tuple[Any, bytes]:
     return json.loads(frame[8 : 8 + length]), frame[8 + length :]
 
 
-def perform(hands: Hands, frame: bytes) -> TaskOutcome | None:
+def perform(runner: TaskRunner, frame: bytes) -> TaskOutcome | None:
     """What a mirror makes of one record: None if it is refused before any work."""
     try:
         decoded = wire.decode(frame)
@@ -89,9 +89,9 @@ def perform(hands: Hands, frame: bytes) -> TaskOutcome | None:
         return None
     item = ReadEvent(frame=decoded, partition=0, offset=1, size=len(frame))
     event = decoded.event
-    folder = hands.settings.local(event.path)
+    folder = runner.settings.local(event.path)
     task = Task(repository=event.repository, path=event.path, folder=folder, items=(item,))
-    return hands.perform(task)
+    return runner.perform(task)
 
 
 def outside(bench: Bench) -> dict[str, str]:
@@ -148,7 +148,7 @@ def change(chance: random.Random, value: Any) -> None:
         )  # fmt: skip
 
 
-def test_ten_thousand_mutated_records_change_nothing_outside_the_root(bench: Bench, hands: Hands) -> None:
+def test_ten_thousand_mutated_records_change_nothing_outside_the_root(bench: Bench, runner: TaskRunner) -> None:
     author = bench.author("repo")
     author.push(count=2)
     author.push(phase=1)
@@ -156,14 +156,14 @@ def test_ten_thousand_mutated_records_change_nothing_outside_the_root(bench: Ben
     author.obsolete(author.tip)
     author.strip(author.push(phase=1).after.node)
     frames = [frame for _, frame in author.frames]
-    perform(hands, frames[0])
-    perform(hands, frames[1])
+    perform(runner, frames[0])
+    perform(runner, frames[1])
     before = outside(bench)
     chance = random.Random(RECORDS)
     worked = 0
     for number in range(RECORDS):
         frame = frames[number % len(frames)] if number % 50 else frames[2]
-        outcome = perform(hands, mutated(chance, frame))
+        outcome = perform(runner, mutated(chance, frame))
         worked += outcome is not None
     assert worked > 100  # not all of them fail at the first check
     assert outside(bench) == before
@@ -174,14 +174,14 @@ def test_ten_thousand_mutated_records_change_nothing_outside_the_root(bench: Ben
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: repr(path)[:24])
-def test_a_path_that_leads_elsewhere_is_never_followed(bench: Bench, hands: Hands, path: str) -> None:
+def test_a_path_that_leads_elsewhere_is_never_followed(bench: Bench, runner: TaskRunner, path: str) -> None:
     elsewhere = bench.root.with_name(bench.root.name + "-elsewhere")  # whose name begins as the root's does
     elsewhere.mkdir()
     (bench.root / "link").symlink_to(elsewhere)
     header, body = opened(bench.author("good").frames[0][1])
     header["event"]["path"] = path
     before = outside(bench)
-    outcome = perform(hands, framed(header, body))
+    outcome = perform(runner, framed(header, body))
     assert outcome is None or outcome.trouble is not None
     assert outside(bench) == before
 
@@ -217,12 +217,12 @@ def hostile(author: Author, body: bytes) -> bytes:
     ],
 )
 def test_a_bundle_that_is_more_than_changesets_and_markers_is_refused(
-    bench: Bench, hands: Hands, body: bytes, why: str
+    bench: Bench, runner: TaskRunner, body: bytes, why: str
 ) -> None:
     author = bench.author("repo")
-    perform(hands, author.frames[0][1])
+    perform(runner, author.frames[0][1])
     author.push()
-    outcome = perform(hands, hostile(author, body))
+    outcome = perform(runner, hostile(author, body))
     assert outcome is not None
     assert outcome.trouble is not None
     assert why in outcome.trouble.note
@@ -231,13 +231,13 @@ def test_a_bundle_that_is_more_than_changesets_and_markers_is_refused(
 
 
 @pytest.mark.parametrize("kind", [Type.CHANGED, Type.HGRC])
-def test_an_event_with_another_digest_is_not_applied(bench: Bench, hands: Hands, kind: Type) -> None:
+def test_an_event_with_another_digest_is_not_applied(bench: Bench, runner: TaskRunner, kind: Type) -> None:
     author = bench.author("repo")
-    perform(hands, author.frames[0][1])
+    perform(runner, author.frames[0][1])
     event = author.push() if kind is Type.CHANGED else author.event(kind, hgrc={"web": {"description": "text"}})
     frame = wire.decode(author.frames[-1][1])
     forged = wire.encode(replace(event, digest="f" * 64), frame.header.attachment, frame.body)
-    outcome = perform(hands, forged)
+    outcome = perform(runner, forged)
     assert outcome is not None
     assert outcome.trouble is not None
     assert outcome.trouble.reason is Reason.DIVERGED
@@ -245,17 +245,17 @@ def test_an_event_with_another_digest_is_not_applied(bench: Bench, hands: Hands,
     assert found.checkpoint is not None
     assert found.checkpoint.seq == 1
     assert (found.checkpoint.length, bench.hg(author, "log", "-T", "x")) == (0, "")
-    outcome = perform(hands, author.frames[-1][1])
+    outcome = perform(runner, author.frames[-1][1])
     assert outcome is not None
     assert outcome.trouble is None
 
 
 @pytest.mark.parametrize("what", ["a bit", "a byte more"])
-def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, hands: Hands, what: str) -> None:
+def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, runner: TaskRunner, what: str) -> None:
     blobs = FolderBlobs(str(bench.folder / "blobs"))
-    hands.settings = replace(hands.settings, blobs=f"file://{bench.folder}/blobs")
+    runner.settings = replace(runner.settings, blobs=f"file://{bench.folder}/blobs")
     author = bench.author("repo")
-    perform(hands, author.frames[0][1])
+    perform(runner, author.frames[0][1])
     event = author.push()
     body = wire.decode(author.frames[-1][1]).body
     attachment = blobs.put([body])
@@ -264,7 +264,7 @@ def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, ha
     bad = bytearray(body)
     bad[len(bad) // 2] ^= 1
     file.write_bytes(bytes(bad) if what == "a bit" else body + b"\0")
-    outcome = perform(hands, wire.encode(event, attachment))
+    outcome = perform(runner, wire.encode(event, attachment))
     assert outcome is not None
     assert outcome.trouble is not None
     assert outcome.trouble.reason is Reason.BLOB_MISSING
@@ -272,7 +272,7 @@ def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, ha
     assert outcome.checkpoint is not None
     assert outcome.checkpoint.seq == 1
     file.write_bytes(body)
-    outcome = perform(hands, wire.encode(event, attachment))
+    outcome = perform(runner, wire.encode(event, attachment))
     assert outcome is not None
     assert outcome.trouble is None
 
@@ -287,7 +287,7 @@ def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, ha
     ids=["previous", "incarnation", "seq"],
 )
 def test_an_event_in_the_middle_of_a_batch_that_does_not_follow_the_one_before_is_not_applied(
-    bench: Bench, hands: Hands, members: dict[str, Any], reason: Reason
+    bench: Bench, runner: TaskRunner, members: dict[str, Any], reason: Reason
 ) -> None:
     author = bench.author("repo")
     for _ in range(3):
@@ -299,7 +299,7 @@ def test_an_event_in_the_middle_of_a_batch_that_does_not_follow_the_one_before_i
     items = tuple(
         ReadEvent(frame=wire.decode(one), partition=0, offset=n, size=len(one)) for n, one in enumerate(frames)
     )
-    outcome = hands.perform(Task(repository=author.repository, path="repo", folder=None, items=items))
+    outcome = runner.perform(Task(repository=author.repository, path="repo", folder=None, items=items))
     assert outcome.done == 3
     assert outcome.trouble is not None
     assert outcome.trouble.reason is reason

@@ -17,9 +17,9 @@ from mercurial import error
 
 from hgext.vcsreplicator.hg.replica import checking, healing, place, releasing, replicated, scan, work
 from hgext.vcsreplicator.hg.replica.checking import check
-from hgext.vcsreplicator.hg.replica.here import Here
+from hgext.vcsreplicator.hg.replica.local import LocalRepository
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
-from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.plan import APPLY
@@ -60,16 +60,16 @@ class Mirror:
         return place.waiting_of(self.settings.folder, repository)
 
     def perform(self, repository: str, folder: str | None, **members: Any) -> TaskOutcome:
-        hands = Hands(self.settings, OpenRepositories(self.ui, 4), SystemClock())
+        runner = TaskRunner(self.settings, OpenRepositories(self.ui, 4), SystemClock())
         given = {"repository": repository, "path": "p", "folder": folder, "incarnation": repository, **members}
-        return hands.perform(Task(**given))
+        return runner.perform(Task(**given))
 
     def release_new(self) -> TaskOutcome:
         return self.perform(NEW, self.waiting(NEW), released=1)
 
     def at(self, folder: str) -> tuple[str, int, int] | None:
         """Repository, sequence and what is served; the locks of it are free."""
-        found = scan.look(folder)
+        found = scan.inspect(folder)
         if found is None or found.checkpoint is None:
             return None
         with locked(OpenRepositories(self.ui, 1).open(folder)):
@@ -165,13 +165,13 @@ def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
 ) -> None:
     applied = []
 
-    def apply(hands: Hands, here: Here, repo: Any, items: Any) -> int:
+    def apply(runner: TaskRunner, repo: Any, checkpoint: Checkpoint, items: Any) -> tuple[int, Checkpoint]:
         applied.append(os.fsdecode(repo.root))
-        return len(items)
+        return len(items), checkpoint
 
     monkeypatch.setattr(work, "plan", lambda *_: APPLY)
     monkeypatch.setattr(work, "_check_unchanged", lambda *_: None)
-    monkeypatch.setattr(Hands, "_apply", apply)
+    monkeypatch.setattr(TaskRunner, "_apply", apply)
     before(monkeypatch, work, "locked", lambda: print(mirror.release_new()))
     event = SimpleNamespace(repository=OLD, path="p", type=Type.CHANGED)
     outcome = mirror.perform(OLD, mirror.url, items=(SimpleNamespace(event=event),))
@@ -238,7 +238,7 @@ def test_a_repair_never_replaces_what_took_its_place_at_the_last_moment(
     monkeypatch.setattr(healing, "copy_beside", copy)
     monkeypatch.setattr(healing, "master_repository", lambda *_: OLD)
     if how == "swap":
-        before(monkeypatch, healing, "_held_if_there", displace)
+        before(monkeypatch, healing, "_hold_if_present", displace)
     else:
         before(monkeypatch, healing, "locked", displace)
     trouble = mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT if how == "swap" else Reason.GAP).trouble
@@ -370,7 +370,7 @@ def test_a_check_says_nothing_of_a_repository_from_what_took_its_place(mirror: M
 def test_a_check_of_what_is_moved_away_at_its_beginning_is_undecided(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before(monkeypatch, checking, "_moment", lambda: print(mirror.release_new()))
+    before(monkeypatch, checking, "_observe_store", lambda: print(mirror.release_new()))
     found = read_through(mirror, OLD, mirror.url)
     assert (found.problem, found.lower, found.is_undecided) == (None, None, True)
     assert mirror.at(mirror.url) == (NEW, 1, 1)
@@ -387,9 +387,9 @@ def test_a_check_finds_a_repository_that_is_gone_and_one_that_was_restored(mirro
 def test_damage_that_took_the_place_of_a_repository_is_not_its_own(mirror: Mirror) -> None:
     assert mirror.release_new().trouble is None
     Path(mirror.url, ".hg/store/replicated.log").write_bytes(b"torn, and long enough for a frame")
-    here = Here(folder=mirror.url)
-    here.look(mirror.settings, OLD, mirror.url)
-    assert (here.folder, here.level) == (mirror.waiting(OLD), mirror.old)
+    local = LocalRepository(folder=mirror.url)
+    local.find(mirror.settings, OLD, mirror.url)
+    assert (local.folder, local.checkpoint) == (mirror.waiting(OLD), mirror.old)
 
 
 KILLED = """

@@ -48,11 +48,11 @@ class Mirror:
         _, frame = self.author.frames[-1]
         item = ReadEvent(frame=decode(frame), partition=0, offset=1, size=len(frame))
         with locked(self.repo):
-            acts.act(self.repo, replicated.read(self.repo) or self.checkpoint, item, 2.0)
+            acts.carry_out(self.repo, replicated.read(self.repo) or self.checkpoint, item, 2.0)
 
     @property
     def shown(self) -> list[str]:
-        length = watermark.fit(self.repo, watermark.read_watermark(self.repo))
+        length = watermark.count_shown(self.repo, watermark.read_watermark(self.repo.vfs))
         return [hex(self.repo.changelog.node(rev)).decode() for rev in range(length)]
 
 

@@ -104,11 +104,11 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
     _setup.check(repo)
     _check_pushlog(repo.ui)
     if settings.role(repo.ui) is settings.MachineRole.MIRROR:
-        from .serving import guards, views
+        from .serving import guards, repository
 
         _setup.run(guards.install_views)
         _setup.check(repo)
-        views.reposetup(ui, repo)
+        repository.reposetup(repo)
         return
     from .master import transactions
 

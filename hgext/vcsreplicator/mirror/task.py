@@ -80,6 +80,10 @@ class FoundRepository:
     is_aside: bool = False
     is_locked: bool | None = None
 
+    def is_of(self, repository: str) -> bool:
+        """Whether it is the repository of this id, as far as it can be read."""
+        return self.checkpoint is not None and self.checkpoint.repository == repository
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:

@@ -14,7 +14,7 @@ from mercurial.node import nullid
 from hgext.vcsreplicator.hg.replica import checking
 from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
-from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import Check, Checked, ReadEvent, Task
 from hgext.vcsreplicator.words.clock import SystemClock
@@ -38,15 +38,15 @@ def files(number: int) -> dict[str, bytes]:
 
 
 class One:
-    """A repository of three pushes on the mirror, two of them applied, with hands that apply and hands that check."""
+    """A repository of three pushes on the mirror, two of them applied, with runner that apply and runner that check."""
 
     def __init__(self, bench: Bench, settings: Any) -> None:
         self.author = bench.author("repo")
         for number in range(3):
             self.author.push(files(number))
         self.folder = bench.home(self.author)
-        self.hands = Hands(settings, OpenRepositories(prepare(), 4), SystemClock())
-        self.repositories = OpenRepositories(self.hands.repositories.ui, 4)  # the check's own, as in its process
+        self.runner = TaskRunner(settings, OpenRepositories(prepare(), 4), SystemClock())
+        self.repositories = OpenRepositories(self.runner.repositories.ui, 4)  # the check's own, as in its process
         for number in range(3):
             self.apply(number)
 
@@ -61,11 +61,11 @@ class One:
             released=number + 1,
             incarnation=self.author.incarnation,
         )
-        assert self.hands.perform(task).trouble is None
+        assert self.runner.perform(task).trouble is None
 
     def abort(self) -> None:
         """A transaction that adds a changeset and is rolled back, as one that does not lead where its event says."""
-        repo = self.hands.repositories.open(str(self.folder))
+        repo = self.runner.repositories.open(str(self.folder))
         with locked(repo):
             tr = repo.transaction(b"aborted")
             commit(repo, files(9))
@@ -74,7 +74,7 @@ class One:
     def check(self) -> Checked:
         return check(
             self.repositories,
-            self.hands.settings,
+            self.runner.settings,
             Check(repository=self.author.repository, folder=str(self.folder), seq=3),
         )
 
@@ -149,7 +149,7 @@ def test_a_repository_that_leaves_while_it_is_read_through_is_not_called_damaged
 
 
 def test_a_transaction_that_lasts_all_the_time_leaves_the_check_undecided(one: One) -> None:
-    repo = one.hands.repositories.open(str(one.folder))
+    repo = one.runner.repositories.open(str(one.folder))
     with locked(repo), repo.transaction(b"long"):
         found = one.check()
     assert (found.problem, found.is_undecided) == (None, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The file of levels: found from its end, cut when it has grown, and never without what a release may still ask for."""
+"""The file of checkpoints: read from its end, cut when it has grown, and never without what a release may still need."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from hgext.vcsreplicator.hg.replica import replicated
 from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
-from hgext.vcsreplicator.hg.replica.work import Hands
+from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import Check, ReadEvent, Task, TaskOutcome
 from hgext.vcsreplicator.words.clock import SystemClock
@@ -20,17 +20,17 @@ pytestmark = pytest.mark.processes
 
 
 class OneRepository:
-    """A repository and the hands that apply its events one at a time, in this process."""
+    """A repository and the runner that applies its events one at a time, in this process."""
 
-    def __init__(self, bench: Bench, hands: Hands, author: Author) -> None:
-        self.bench, self.hands, self.author, self.next = bench, hands, author, 0
+    def __init__(self, bench: Bench, runner: TaskRunner, author: Author) -> None:
+        self.bench, self.runner, self.author, self.next = bench, runner, author, 0
 
     def apply(self, *, released: int) -> TaskOutcome:
         """The author's next event, and the release of an earlier one."""
         frame = self.author.frames[self.next][1]
         item = ReadEvent(frame=decode(frame), partition=0, offset=self.next, size=len(frame))
         self.next += 1
-        outcome = self.hands.perform(
+        outcome = self.runner.perform(
             Task(
                 repository=self.author.repository,
                 path=self.author.path,
@@ -59,10 +59,10 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneRepository:
         author = bench.author("repo")
         for _ in range(40):
             author.push()
-        return OneRepository(bench, Hands(bench.settings(), OpenRepositories(prepare(), 4), SystemClock()), author)
+        return OneRepository(bench, TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock()), author)
 
 
-def test_levels_before_the_release_are_cut_away(one: OneRepository) -> None:
+def test_checkpoints_before_the_release_are_cut_off(one: OneRepository) -> None:
     sizes = []
     for number in range(40):
         outcome = one.apply(released=number)
@@ -73,7 +73,7 @@ def test_levels_before_the_release_are_cut_away(one: OneRepository) -> None:
     assert outcome.checkpoint.seq == 40
 
 
-def test_levels_that_wait_for_their_release_stay(one: OneRepository) -> None:
+def test_checkpoints_that_wait_for_their_release_stay(one: OneRepository) -> None:
     for _ in range(30):
         one.apply(released=3)
     assert one.file.stat().st_size > 8000
@@ -83,11 +83,11 @@ def test_levels_that_wait_for_their_release_stay(one: OneRepository) -> None:
     assert watermark.startswith("1 17 16 ")
 
 
-def test_reading_through_tells_a_level_that_is_lower_than_it_was(one: OneRepository) -> None:
+def test_reading_through_reports_a_checkpoint_that_is_lower_than_it_was(one: OneRepository) -> None:
     for _ in range(3):
         outcome = one.apply(released=0)
     folder = str(one.bench.where(one.author))
     for seq, lower in ((3, None), (4, outcome.checkpoint)):
         wanted = Check(repository=one.author.repository, folder=folder, seq=seq)
-        checked = check(one.hands.repositories, one.hands.settings, wanted)
+        checked = check(one.runner.repositories, one.runner.settings, wanted)
         assert (checked.problem, checked.lower) == (None, lower)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A snapshot brings a repository to exactly one sequence of the master, whatever breaks off, and is only taken of what it fits."""
+"""A snapshot brings a repository to exactly one sequence of the master, after any interruption, or refuses to begin."""
 
 import contextlib
 import io

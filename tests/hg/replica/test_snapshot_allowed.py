@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who may copy a repository with its hidden changesets, by the address that the web server saw."""
+"""Which clients may copy a repository with its hidden changesets, by the address that the web server saw."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ def asked(allowed: bytes, environment: dict[bytes, bytes], headers: dict[bytes, 
     offer.check_allowed(ui, SimpleNamespace(name=b"http-v1", _req=request))
 
 
-def test_a_network_counts_behind_a_server_that_tells_the_address_alone():
+def test_a_network_counts_behind_a_server_that_gives_the_address_alone():
     asked(b"10.1.0.0/16", {b"REMOTE_ADDR": b"10.1.2.3"})
 
 
@@ -36,7 +36,7 @@ def test_a_host_name_is_not_an_address():
 
 
 @pytest.mark.parametrize("environment", [{}, {b"REMOTE_ADDR": b""}, {b"REMOTE_ADDR": b"unix:"}])
-def test_a_server_that_tells_no_address_lets_nobody_in_by_network(environment: dict[bytes, bytes]) -> None:
+def test_a_server_that_gives_no_address_lets_no_client_in_by_network(environment: dict[bytes, bytes]) -> None:
     with pytest.raises(Unavailable):
         asked(b"0.0.0.0/0, ::/0", environment)
 

@@ -1,4 +1,4 @@
-Whatever a client asks, a mirror answers as if it held nothing but what is released.
+A mirror answers every request as if it held nothing but what is released.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
@@ -50,7 +50,7 @@ Three more come to one mirror, with users, names, files, tags and branches of th
   $ nodes=$(hg -R client log -r 3 -T '{node} ')
   $ files=$(hg -R client manifest --debug -r 4 | grep -v ' file$' | head -2 | cut -c 1-40)
   $ "$PYTHON" "$TESTDIR/answers.py" mirror released $nodes $files 3 latebranch latetag latemark
-  737 questions
+  757 questions
 
 Before the first release it answers as an empty one.
 
@@ -58,4 +58,4 @@ Before the first release it answers as an empty one.
   $ release empty 0 1 0
   $ release mirror 0 1 0; rm mirror/.hg/replicated-bookmarks
   $ "$PYTHON" "$TESTDIR/answers.py" mirror empty $nodes 3 latebranch latetag
-  540 questions
+  554 questions

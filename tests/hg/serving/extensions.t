@@ -1,4 +1,4 @@
-What Mercurial's extensions answer from files of their own, or take, a mirror neither answers nor takes.
+A mirror refuses the commands with which Mercurial's extensions read files of their own, and their uploads.
 
   $ cat >> "$HGRCPATH" << EOF
   > [web]

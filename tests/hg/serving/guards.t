@@ -1,4 +1,4 @@
-Ways into a mirror that go past a view: commands of old clients, and bundles that were made before, which hold whatever the disk held.
+Ways into a mirror that go past a view: commands of old clients, and bundles that were made before, which hold all that the disk held.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]

@@ -1,4 +1,4 @@
-All heads of what is shown are looked up once for many requests. A server that runs tells what is so now, whatever came since.
+All heads of what is shown are looked up once for many requests. A running server gives the present answer after every change.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
@@ -34,7 +34,7 @@ All heads of what is shown are looked up once for many requests. A server that r
   $ HGRCPATH="$HGRCPATH:$TESTTMP/role.hgrc" hg serve -R repo -p $HGPORT -d --pid-file hg.pid -E errors.log
   $ cat hg.pid >> $DAEMON_PIDS
 
-The command `heads` tells the same more than once, and `branchmap` the same in its order.
+The command `heads` gives the same answer twice, and `branchmap` the same heads in its order.
 
   $ cat > heads.py << EOF
   > from mercurial import initialization, ui
@@ -63,11 +63,21 @@ What is applied is not among them before its release.
 One that becomes obsolete is no head any more; that needs no release, and what is not released stays away.
 
   $ release repo 4
-  $ hg -R repo debugobsolete --quiet $(hg -R repo log -r 1 -T '{node}')
+  $ hidden=$(hg -R repo log -r 1 -T '{node}')
+  $ hg -R repo debugobsolete --quiet $hidden
   $ heads
   3 2
   3 2
   3 2
+
+It was released, so a client that asks for it reads that it is hidden; one that is not released is unknown.
+
+  $ late=$(hg -R repo log -r 4 -T '{node}')
+  $ get() { "$PYTHON" "$RUNTESTDIR/get-with-headers.py" localhost:$HGPORT "$@" | tail -1; }
+  $ get "?cmd=lookup&key=$hidden"
+  0 filtered revision 'f7e8fe12304007a1434b1d3318cef8e3e271402d' (not in 'replicatedserved' subset)
+  $ get "?cmd=lookup&key=$late"
+  0 unknown revision 'e75400f5bd3ff3ac61a6523639da86ae1ea4a998'
 
 A secret one, too.
 
@@ -118,13 +128,13 @@ While releases come, each answer is that of one release, and none goes back.
   > from mercurial.hgweb import hgweb_mod
   > from mercurial.node import hex
   > from mercurial.repo import factory
-  > from hgext.vcsreplicator.hg.serving import views as visibility
+  > from hgext.vcsreplicator.hg.serving import watermark
   > initialization.init()
   > interface = ui.ui.load()
   > repo = factory.repository(interface, b'many').unfiltered()
   > nodes = [hex(repo.changelog.node(number)) for number in range(len(repo.changelog))]
   > def release(length):
-  >     visibility.write_watermark(repo, seq=length, length=length, tip=nodes[length - 1].decode(), push_id=None)
+  >     watermark.write_watermark(repo, seq=length, length=length, tip=nodes[length - 1].decode(), push_id=None)
   > release(2)
   > web = hgweb_mod.hgweb(b'many', baseui=interface)
   > lengths = {b' '.join(reversed(nodes[1:length])) + b'\n': length for length in range(2, len(nodes) + 1)}

@@ -1,4 +1,4 @@
-What happens between two looks of a server at its disk.
+Events that are applied while a mirror answers a client.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
@@ -21,6 +21,8 @@ What happens between two looks of a server at its disk.
   > apply = $TESTTMP/apply.py
   > [vcsreplicator]
   > role = mirror
+  > [experimental]
+  > stream-v3 = yes
   > EOF
 
 An event is applied after a stream clone was offered: the clone waits for its release, and has it.
@@ -28,12 +30,12 @@ An event is applied after a stream clone was offered: the clone waits for its re
   $ cat > apply.py << EOF
   > import os, subprocess
   > from mercurial import extensions, streamclone
-  > from hgext.vcsreplicator.hg.serving import guards
+  > from hgext.vcsreplicator.hg.serving import copies
   > def offered(orig, repo):
   >     answer = orig(repo)
   >     if answer and os.path.exists('apply.now'):
   >         with open('apply.now') as patience:
-  >             guards.STREAM_PATIENCE = float(patience.read() or 0)
+  >             copies.STREAM_PATIENCE = float(patience.read() or 0)
   >         os.rename('apply.now', 'applied')
   >         clean = {**os.environ, 'HGRCPATH': os.devnull}
   >         subprocess.run(['hg', '-R', 'repo', 'pull', '--quiet', 'master'], check=True, env=clean)
@@ -50,7 +52,7 @@ An event is applied after a stream clone was offered: the clone waits for its re
   2
   $ wait
 
-If none comes it is refused, and the reason is told.
+Without a release it is refused, and the client reads why.
 
   $ hg -R master commit --quiet --config ui.allowemptycommit=yes -m more -d '3 0'; hg -R master phase --public tip
   $ : > apply.now
@@ -61,7 +63,7 @@ If none comes it is refused, and the reason is told.
   $ hg -R repo tip -T '{rev}\n'
   3
 
-Clients of the old kind are told that the repository cannot be locked.
+Old clients read that the repository cannot be locked.
 
   $ release repo 4
   $ hg -R master commit --quiet --config ui.allowemptycommit=yes -m 'even more' -d '4 0'; hg -R master phase --public tip
@@ -77,16 +79,16 @@ Clients of the old kind are told that the repository cannot be locked.
   b'2\n'
   $ cat errors.log
 
-A mirror's worker keeps the caches of the view warm, whatever its own configuration; what is not released is not in them.
+A mirror's worker keeps the caches of the view warm, with any configuration of its own; what is not released is not in them.
 
   $ cat > warm.py << EOF
   > from mercurial import initialization, ui
   > from mercurial.repo import factory
-  > from hgext.vcsreplicator.hg.serving import views as visibility
+  > from hgext.vcsreplicator.hg.serving import views
   > initialization.init()
   > repo = factory.repository(ui.ui.load(), b'repo')
-  > visibility.warm(repo)
-  > print(repo.filtered(visibility.VIEW).branchmap().branchtip(b'default').hex()[:12])
+  > views.warm(repo)
+  > print(repo.filtered(views.VIEW).branchmap().branchtip(b'default').hex()[:12])
   > EOF
   $ "$PYTHON" warm.py
   66e02310782a
@@ -113,3 +115,14 @@ Where changesets are hidden, so are those of the view in which the pushlog looks
   $ ls repo/.hg/cache | grep hidden
   branch2-replicatedserved.hidden
   tags2-replicatedserved.hidden
+
+The newer form of streams is guarded in the same way.
+
+  $ release repo 5
+  $ hg -R master commit --quiet --config ui.allowemptycommit=yes -m newest -d '5 0'; hg -R master phase --public tip
+  $ : > apply.now
+  $ hg clone --quiet --stream --config experimental.stream-v3=yes http://localhost:$HGPORT/ refused-v3
+  remote: abort: this mirror holds changesets that are not released yet; please retry, or without --stream
+  abort: pull failed on remote
+  [100]
+  $ cat errors.log

@@ -38,7 +38,7 @@ Five changesets on two branches, and bookmarks, arrive on a mirror. Nothing is r
   > role = mirror
   > EOF
 
-Without a watermark a mirror shows nothing, whichever way one comes.
+Without a watermark a mirror shows nothing, by any way in.
 
   $ unreleased=$(hg log -R repo -r 3 -T '{node}')
   $ hg clone --quiet repo by-path; revisions by-path
@@ -193,7 +193,7 @@ The fourth is released, then the fifth. The bookmark moves with the fifth.
   4 change 4
 
 Many releases within a second: the web server misses none, and the answer's tag changes with each, so no browser keeps an old page. The
-file's time goes on by two seconds at each, whatever the clock says.
+file's time goes on by two seconds at each, independently of the clock.
 
   $ touch -d @2000000000 repo/.hg/replicated-watermark
   $ for i in 1 2 3 4 5; do
@@ -232,7 +232,7 @@ Drafts of the unreleased part are not named to clients of a non-publishing mirro
   
   5a253250457ef5a730fec67016b798b4d5ba80d1	1 (no-eol)
 
-Nobody pushes to a mirror.
+A mirror refuses pushes.
 
   $ cd by-path
   $ hg pull --quiet; hg update --quiet tip; echo mine > file; hg commit -m mine

@@ -1,4 +1,4 @@
-Who may copy a repository with its hidden changesets: nobody, unless the configuration says so.
+Which clients may copy a repository with its hidden changesets: none, unless the configuration allows it.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
@@ -38,9 +38,9 @@ By default:
   [1]
   $ stop
 
-A network may be named, or everybody. A client behind a proxy could be anybody: its address, which is the proxy's, does not count.
+A network may be named, or every client. The address of a client behind a proxy is the proxy's, so it does not count.
 
-  $ serve '10.0.0.0/8, somebody'
+  $ serve '10.0.0.0/8, stranger'
   $ get '?cmd=replication-state&firstpush=' | grep -o '{"error[^}]*}'
   {"error": "Unavailable", "message": "a client at $LOCALIP may not copy this repository: add it to [vcsreplicator] snapshot-allow there"}
   $ stop
@@ -54,7 +54,7 @@ A network may be named, or everybody. A client behind a proxy could be anybody: 
   $ get '?cmd=replication-state&firstpush=' --requestheader 'X-Forwarded-For=192.0.2.7' | grep -o '"path": "[^"]*"'
   "path": "one"
 
-What is not an argument is told as such.
+A malformed argument is named.
 
   $ get '?cmd=replication-state&firstpush=one' | grep -o '{"error[^}]*}'
   {"error": "Unavailable", "message": "not an argument: invalid literal for int() with base 10: b'one'"}
@@ -62,7 +62,7 @@ What is not an argument is told as such.
   {"error": "Diverged", "message": "the master's changeset number 7 is not 0"}
   $ stop
 
-Over SSH it is the user that counts.
+Over SSH the user counts.
 
   $ cat > ask.py << EOF
   > import sys
@@ -84,8 +84,8 @@ Over SSH it is the user that counts.
   $ printf '[vcsreplicator]\nsnapshot-allow = replica\n' > repos/one/.hg/hgrc
   $ USER=replica "$PYTHON" ask.py ssh://user@dummy/repos/one
   one
-  $ USER=somebody "$PYTHON" ask.py ssh://user@dummy/repos/one
-  user somebody may not copy this repository: add it to [vcsreplicator] snapshot-allow there
-  $ USER=replica REMOTE_USER=somebody "$PYTHON" ask.py ssh://user@dummy/repos/one
-  user somebody may not copy this repository: add it to [vcsreplicator] snapshot-allow there
+  $ USER=stranger "$PYTHON" ask.py ssh://user@dummy/repos/one
+  user stranger may not copy this repository: add it to [vcsreplicator] snapshot-allow there
+  $ USER=replica REMOTE_USER=stranger "$PYTHON" ask.py ssh://user@dummy/repos/one
+  user stranger may not copy this repository: add it to [vcsreplicator] snapshot-allow there
   $ cat errors.log

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A folder of repositories over HTTP: new ones are there at once, and a mirror's workshop is nobody's business."""
+"""A folder of repositories over HTTP: new ones are served at once, and a mirror's own folder never is."""
 
 import subprocess
 import sys

@@ -77,22 +77,22 @@ A release of what the store does not have is refused, and the former one stays.
   > from mercurial import initialization, ui
   > from mercurial.repo import factory
   > from hgext.vcsreplicator.words.errors import Diverged
-  > from hgext.vcsreplicator.hg.serving import views as visibility
+  > from hgext.vcsreplicator.hg.serving import watermark
   > initialization.init()
   > repo = factory.repository(ui.ui.load(), b'repo')
   > for length, tip in ((2, '0' * 40), (9, '1' * 40)):
   >     try:
-  >         visibility.write_watermark(repo, seq=8, length=length, tip=tip, push_id=1)
+  >         watermark.write_watermark(repo, seq=8, length=length, tip=tip, push_id=1)
   >     except Diverged as error:
   >         print(error)
-  > visibility.lower_watermark(repo, 1)
-  > print(visibility.read_watermark(repo))
-  > visibility.lower_watermark(repo, 2)
-  > print(visibility.read_watermark(repo).length)
+  > watermark.lower_watermark(repo, 1)
+  > print(watermark.read_watermark(repo.vfs))
+  > watermark.lower_watermark(repo, 2)
+  > print(watermark.read_watermark(repo.vfs).length)
   > EOF
   $ "$PYTHON" wrong.py
-  $TESTTMP/repo: event 8 left 2 changesets up to 0000000000000000000000000000000000000000, not so here
-  $TESTTMP/repo: event 8 left 9 changesets up to 1111111111111111111111111111111111111111, not so here
+  $TESTTMP/repo: event 8 left 2 changesets up to 0000000000000000000000000000000000000000, which are not here
+  $TESTTMP/repo: event 8 left 9 changesets up to 1111111111111111111111111111111111111111, which are not here
   Watermark(seq=7, length=1, tip='90a8f74e9175e66a3234662bcd3974bb6f5c79ff', push_id=12)
   1
 

@@ -1,4 +1,4 @@
-Nobody writes into a mirror's repository but the mirror: not by a path, not by hand.
+Only the mirror's service writes into its repositories: not a client by a path, not an operator by hand.
 
   $ cat >> "$HGRCPATH" << EOF
   > [extensions]
@@ -28,7 +28,7 @@ Nobody writes into a mirror's repository but the mirror: not by a path, not by h
   $ held
   gone 0;steady 0;public 2;public 1;public 0;
 
-By a path, in whatever way a client says it.
+By a path, in every way that a client can ask.
 
   $ hg -R client push repo -B mine
   pushing to repo
@@ -96,7 +96,7 @@ The same before anything was released.
   [255]
   $ mv kept repo/.hg/replicated-watermark; rm repo/.hg/store/replicated.log
 
-What asks and writes nothing works: a clone of it too, and what is no copy of a master's repository.
+What writes nothing works. So does writing into a clone, which is no mirrored repository.
 
   $ hg -R repo incoming client -q -T '{desc}\n'
   mine

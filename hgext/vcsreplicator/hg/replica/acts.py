@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Events that are no Mercurial transaction on the master: configuration, strip, censor, rename, delete, outside changes.
 
-Each first does its work so that doing it again is harmless, then writes the level. Killed in between, the event is read again and
-finds its work done. What an event says of URL and visibility (path, deletion, configuration) is written into the level, and acts
-at its release (`releasing`).
+Each first does its work so that doing it again is harmless, then writes the checkpoint. Killed in between, the event is read again
+and finds its work done. What an event says of URL and visibility (path, deletion, configuration) is written into the checkpoint,
+and acts at its release (`releasing`).
 """
 
 import glob
 import os
+import re
 from dataclasses import replace
-from typing import Any
 
 from mercurial import error, repair
+from mercurial.localrepo import localrepository
 
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
@@ -24,15 +25,17 @@ from ..text import text
 from . import replicated
 from .apply import successor
 
+_NODE = re.compile("[0-9a-f]{40}")
 
-def act(repo: Any, level: Checkpoint, item: ReadEvent, now: float) -> Checkpoint:
-    """Carries out the event on an open, locked repository, and writes the level. Raises Diverged if it leads elsewhere."""
+
+def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, now: float) -> Checkpoint:
+    """Carry out the event on an open, locked repository, and write the checkpoint; raises Diverged if it leads elsewhere."""
     event = item.event
-    if advance(level.digest, event.type, event.changes) != event.digest:
+    if advance(checkpoint.digest, event.type, event.changes) != event.digest:
         raise Diverged(f"event {event.seq} of {event.path}: its digest does not follow from the one before")
     before = observe.bookmarks(repo, map(text, repo._bookmarks)) if event.type is Type.STRIPPED else {}
     if event.type is Type.STRIPPED:
-        _strip(repo, level, event)
+        _strip(repo, checkpoint, event)
     elif event.type is Type.CENSORED:
         _censor(repo, event)
     tip = observe.tip(repo)
@@ -41,25 +44,26 @@ def act(repo: Any, level: Checkpoint, item: ReadEvent, now: float) -> Checkpoint
             f"event {event.seq} of {event.path}: expected {event.after.length} changesets up to {event.after.node}, "
             f"found {tip.length} up to {tip.node}"
         )
-    reached = successor(level, item, tip.length, tip.node, now)
     after = observe.bookmarks(repo, before)
     reached = replace(
-        reached, hgrc=event.hgrc, moved={name: node for name, node in before.items() if after[name] != node}
+        successor(checkpoint, item, tip.length, tip.node, now),
+        hgrc=event.hgrc,
+        moved={name: node for name, node in before.items() if after[name] != node},
+        deleted=checkpoint.deleted or event.type is Type.DELETED,
     )
-    if event.type is Type.DELETED:
-        reached = replace(reached, deleted=True)
     replicated.record(repo, reached)
     return reached
 
 
-def _strip(repo: Any, level: Checkpoint, event: Event) -> None:
-    """Removes what is no ancestor of the heads that the event leaves; nothing is shown meanwhile that will go.
+def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
+    """Remove what is no ancestor of the heads that the event leaves; nothing that will go is shown meanwhile.
 
-    Mercurial removes all changesets from the first one on, and adds again what shall stay, from a file. A kill in between leaves
-    that file; the level, lowered before, says up to where the changelog is certain. Bookmarks on what goes are moved before, with
-    the level: Mercurial would do it last, in a transaction that a kill prevents. What was shown and stays is shown afterwards.
+    Mercurial removes all changesets from the first one on, and adds those that stay again, from a file. A kill in between leaves
+    that file; the checkpoint, lowered before, says up to where the changelog is certain. Bookmarks on what goes are moved before,
+    with the checkpoint: Mercurial would do it last, in a transaction that a kill prevents. What was shown and stays is shown
+    again afterwards.
     """
-    _add_again(repo)
+    _restore_interrupted(repo)
     changelog = repo.changelog
     changes = event.changes
     heads = {changelog.node(rev).hex() for rev in changelog.headrevs()}
@@ -75,13 +79,13 @@ def _strip(repo: Any, level: Checkpoint, event: Event) -> None:
             f"event {event.seq} of {event.path}: it strips {changes.removed}, here that is {node_set(nodes)}"
         )
     first = gone[0]
-    shown = watermark.fit(repo, watermark.read_watermark(repo))
+    shown = watermark.count_shown(repo, watermark.read_watermark(repo.vfs))
     staying = [changelog.node(rev) for rev in range(first, shown) if rev in keep]
     moves = observe.bookmarks_after_strip(repo, set(gone))
     with repo.transaction(b"replicated") as tr:
         if moves:
             observe.move_bookmarks(repo, tr, moves)
-        lowered = replace(level, length=first, tip=changelog.node(first - 1).hex(), stripping=True)
+        lowered = replace(checkpoint, length=first, tip=changelog.node(first - 1).hex(), stripping=True)
         replicated.append(repo, tr, [lowered])
     watermark.lower_watermark(repo, first)
     repair.strip(repo.ui, repo, nodes, backup=False)
@@ -90,8 +94,8 @@ def _strip(repo: Any, level: Checkpoint, event: Event) -> None:
         watermark.raise_watermark(repo, first + len(staying))
 
 
-def _add_again(repo: Any) -> None:
-    """What an interrupted strip took away only for a moment."""
+def _restore_interrupted(repo: localrepository) -> None:
+    """Add the changesets again that an interrupted strip removed only for a moment."""
     for name in glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")):
         with open(name, "rb") as file, repo.transaction(b"strip") as tr:
             bundles.apply(repo, tr, file, b"strip")
@@ -99,26 +103,19 @@ def _add_again(repo: Any) -> None:
         repo.invalidateall()
 
 
-def _node(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        return b""
-
-
-def _censor(repo: Any, event: Event) -> None:
-    """Erases one revision of one file."""
+def _censor(repo: localrepository, event: Event) -> None:
+    """Erase one revision of one file; raises MalformedEvent for a name or a node that is none."""
     detail = event.detail or {}
-    file, node = os.fsencode(detail.get("file", "")), _node(detail.get("node", ""))
-    if not file or len(node) != 20 or {b"..", b"", b".hg"} & set(file.split(b"/")):
+    file, digits = os.fsencode(detail.get("file", "")), detail.get("node", "")
+    if {b"..", b"", b".hg"} & set(file.split(b"/")) or not _NODE.fullmatch(digits):
         raise MalformedEvent(f"event {event.seq} of {event.path}: censored names no file or no node")
-    log = repo.file(file)
+    node, history = bytes.fromhex(digits), repo.file(file)
     try:
-        rev = log.rev(node)
+        rev = history.rev(node)
     except error.LookupError as problem:
         raise Diverged(f"event {event.seq} of {event.path}: the censored file is not here") from problem
-    if log.iscensored(rev):
+    if history.iscensored(rev):
         return
     with repo.transaction(b"censor") as tr:
-        log.censorrevision(tr, [node], tombstone=b"")
+        history.censorrevision(tr, [node], tombstone=b"")
     repo.invalidateall()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events applied to a mirror's repository: in one Mercurial transaction with the level they lead to.
+"""Events applied to a mirror's repository: in one Mercurial transaction with the checkpoint they lead to.
 
 Rules of this file, for a kill or an error at any line:
 
-1. The level is read under the lock, so of two processes with one event the second finds it applied.
+1. The checkpoint is read under the lock, so of two processes with one event the second finds it applied.
 2. What the transaction did is observed as on the master, event by event; unless that gives the event's digest and the changelog
    it names, nothing is kept.
 3. A bundle brings changesets and markers and nothing else, and no more bytes than `UNPACKED_LIMIT` allows: its other parts could
@@ -16,6 +16,8 @@ from dataclasses import replace
 from typing import IO, Any
 
 from mercurial import bundle2, error, exchange
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction
 
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
@@ -26,34 +28,37 @@ from ...words.wire import BUNDLE_LIMIT, UNPACKED_LIMIT
 from .. import observe, text
 from . import replicated
 
+# Packed bytes that are unpacked at a time.
 SIP = 1024
-"""Packed bytes that are unpacked at a time."""
-
 PARTS = frozenset({b"changegroup", b"obsmarkers"})
 
 
 def apply_events(
-    repo: Any, level: Checkpoint, items: Sequence[ReadEvent], bundles: Sequence[IO[bytes] | None], now: float
+    repo: localrepository,
+    checkpoint: Checkpoint,
+    items: Sequence[ReadEvent],
+    bundles: Sequence[IO[bytes] | None],
+    now: float,
 ) -> Checkpoint:
-    """Applies consecutive events to `repo`, which is at `level`, in one transaction; returns the level reached.
+    """Apply consecutive events to `repo`, which is at `checkpoint`, in one transaction; returns the checkpoint reached.
 
     The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a bundle that is none.
     """
-    levels = []
+    reached = []
     with repo.transaction(b"replicated") as tr:
         for item, bundle in zip(items, bundles, strict=True):
-            level = _apply(repo, tr, level, item, bundle, now)
-            levels.append(level)
-        replicated.append(repo, tr, levels)
-    return level
+            checkpoint = _apply_event(repo, tr, checkpoint, item, bundle, now)
+            reached.append(checkpoint)
+        replicated.append(repo, tr, reached)
+    return checkpoint
 
 
-def successor(level: Checkpoint, item: ReadEvent, length: int, tip: str, now: float) -> Checkpoint:
-    """The level after an event that left the changelog like this."""
+def successor(checkpoint: Checkpoint, item: ReadEvent, length: int, tip: str, now: float) -> Checkpoint:
+    """Make the checkpoint after an event that left the changelog like this."""
     event = item.event
     push = event.changes.push
     return replace(
-        level,
+        checkpoint,
         path=event.path,
         generation=event.generation,
         seq=event.seq,
@@ -61,7 +66,7 @@ def successor(level: Checkpoint, item: ReadEvent, length: int, tip: str, now: fl
         digest=event.digest,
         length=length,
         tip=tip,
-        push=level.push if push is None else push.id,
+        push=checkpoint.push if push is None else push.id,
         time=now,
         partition=item.partition,
         offset=item.offset,
@@ -71,23 +76,31 @@ def successor(level: Checkpoint, item: ReadEvent, length: int, tip: str, now: fl
     )
 
 
-def _apply(repo: Any, tr: Any, level: Checkpoint, item: ReadEvent, bundle: IO[bytes] | None, now: float) -> Checkpoint:
+def _apply_event(
+    repo: localrepository,
+    tr: transaction,
+    checkpoint: Checkpoint,
+    item: ReadEvent,
+    bundle: IO[bytes] | None,
+    now: float,
+) -> Checkpoint:
     event = item.event
-    since, moved = observe.mark(repo, tr), observe.bookmarks(repo, (each.name for each in event.changes.bookmarks))
+    since = observe.mark(repo, tr)
+    moved = observe.bookmarks(repo, (each.name for each in event.changes.bookmarks))
     if bundle is not None:
-        with _told_as_malformed():
+        with _raising_malformed():
             unbundle(repo, tr, bundle, UNPACKED_LIMIT if item.inline else BUNDLE_LIMIT)
-    _move(repo, tr, event)
+    _move_phases_and_bookmarks(repo, tr, event)
     _record_push(repo, tr, event, since.length)
     observed = observe.observe(repo, tr, since=since, push=event.changes.push)
     tip = observe.tip(repo)
-    if advance(level.digest, event.type, observed) != event.digest or tip != event.after:
+    if advance(checkpoint.digest, event.type, observed) != event.digest or tip != event.after:
         raise Diverged(f"event {event.seq} of {event.path}: {_difference(event, observed, tip)}")
-    return replace(successor(level, item, tip.length, tip.node, now), moved=moved)
+    return replace(successor(checkpoint, item, tip.length, tip.node, now), moved=moved)
 
 
-def _move(repo: Any, tr: Any, event: Event) -> None:
-    """Phases and bookmarks, which are absolute and name nodes that must be here by now."""
+def _move_phases_and_bookmarks(repo: localrepository, tr: transaction, event: Event) -> None:
+    """Set phases and bookmarks, which are absolute and name nodes that must be here by now."""
     changes = event.changes
     try:
         observe.move_phases(repo, tr, changes.phases)
@@ -97,7 +110,7 @@ def _move(repo: Any, tr: Any, event: Event) -> None:
         repo._bookmarks.applychanges(repo, tr, observe.bookmark_values(changes.bookmarks))
 
 
-def _record_push(repo: Any, tr: Any, event: Event, first: int) -> None:
+def _record_push(repo: localrepository, tr: transaction, event: Event, first: int) -> None:
     push = event.changes.push
     if push is None:
         return
@@ -108,12 +121,13 @@ def _record_push(repo: Any, tr: Any, event: Event, first: int) -> None:
     api.record_replicated(repo, tr, push.id, push.user.encode("utf-8", "surrogateescape"), push.date, nodes)
 
 
-def unbundle(repo: Any, tr: Any, bundle: Any, limit: int) -> None:
-    """Adds the changesets and markers of a bundle within `tr`; MalformedEvent for other parts, or more bytes than `limit`."""
+def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -> None:
+    """Add the changesets and markers of a bundle within `tr`; raises MalformedEvent for other parts, or more bytes than `limit`."""
     unbundler = exchange.readbundle(repo.ui, bundle, None)
     if not isinstance(unbundler, bundle2.unbundle20):
         raise MalformedEvent("bundle: expected a bundle of version 2")
-    _ = unbundler.params  # reading them chooses the engine, whose reader `iterparts` puts in place
+    # Reading them chooses the engine, whose reader `iterparts` puts in place.
+    _ = unbundler.params
     unbundler._compengine = _BoundedEngine(unbundler._compengine, limit)
     tr.hookargs[b"source"] = b"replicated"
     operation = bundle2.bundleoperation(repo, lambda: tr, source=b"replicated")
@@ -125,8 +139,8 @@ def unbundle(repo: Any, tr: Any, bundle: Any, limit: int) -> None:
 
 
 @contextlib.contextmanager
-def _told_as_malformed() -> Iterator[None]:
-    """What Mercurial raises for a damaged bundle, as one error of ours; what the disk or the locks say passes."""
+def _raising_malformed() -> Iterator[None]:
+    """Raise MalformedEvent for what Mercurial raises for a damaged bundle; errors of the disk and the locks pass."""
     try:
         yield
     except (error.LockError, OSError, MemoryError, MalformedEvent, Diverged):
@@ -136,33 +150,33 @@ def _told_as_malformed() -> Iterator[None]:
 
 
 class BundleTooLarge(MalformedEvent):
-    """What a bundle holds cannot be taken from it: the master is asked for the changesets."""
+    """A bundle whose content cannot be taken from it: the mirror asks the master for the changesets."""
 
 
 class _BoundedEngine:
-    """Mercurial's engine for a kind of compression, whose reader gives up behind `limit` unpacked bytes."""
+    """Mercurial's engine for a kind of compression, whose reader stops after `limit` unpacked bytes."""
 
     def __init__(self, engine: Any, limit: int) -> None:
         self._engine, self._limit = engine, limit
 
-    def decompressorreader(self, file: Any) -> "Limited":
-        """The reader of what is packed in `file`."""
+    def decompressorreader(self, file: IO[bytes]) -> "_LimitedFile":
+        """Open what is packed in `file`."""
         is_packed = self._engine.name() != b"none"
-        return Limited(self._engine.decompressorreader(_Sips(file) if is_packed else file), self._limit)
+        return _LimitedFile(self._engine.decompressorreader(_SlowFile(file) if is_packed else file), self._limit)
 
 
-class _Sips:
-    """A file that gives little at a time: Mercurial unpacks all it got at once, and zeros shrink to a thirty-thousandth."""
+class _SlowFile:
+    """A file that is read little by little: Mercurial unpacks all of it at once, and zeros shrink to a thirty-thousandth."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def read(self, size: int) -> bytes:
-        return self._file.read(min(size, SIP))  # type: ignore[no-any-return]
+        return self._file.read(min(size, SIP))
 
 
-class Limited:
-    """A file of at most `limit` bytes; raises TooLarge, having read nothing, when asked for more. All reads are exact."""
+class _LimitedFile:
+    """A file of at most `limit` bytes; raises BundleTooLarge, before it reads, when more is asked for. All reads are exact."""
 
     def __init__(self, file: Any, limit: int) -> None:
         self._file = file
@@ -177,11 +191,11 @@ class Limited:
 
 
 def _difference(event: Event, observed: Changes, tip: Any) -> str:
-    """In words, the first thing that is not as the event says."""
+    """Say in words what is first not as the event says."""
     if tip != event.after:
         return f"expected {event.after.length} changesets up to {event.after.node}, found {tip.length} up to {tip.node}"
     expected = event.changes
     for name in ("added", "heads_added", "heads_removed", "phases", "bookmarks", "markers_sha256"):
         if getattr(expected, name) != getattr(observed, name):
             return f"{name}: expected {str(getattr(expected, name))[:300]}, found {str(getattr(observed, name))[:300]}"
-    return "the changes are as told, and lead to another digest"
+    return "the changes are those of the event, but lead to another digest"

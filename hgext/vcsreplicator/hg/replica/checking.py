@@ -3,45 +3,48 @@
 
 import os
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mercurial import verify
+from mercurial.localrepo import localrepository
 
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import Check, Checked
 from ..text import text
 from . import replicated
-from .here import Halted, Here
+from .local import Halted, LocalRepository
 from .memory import OUT_OF_MEMORY
 from .repository import OpenRepositories
 
 
 def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Check) -> Checked:
-    """What is wrong with the repository, wherever it is by now; undecided, and nothing else, if it changed while it was read."""
-    here = Here(folder=wanted.folder)
+    """Find out what is wrong with the repository, wherever it is by now; undecided if it changed while it was read."""
+    local = LocalRepository(folder=wanted.folder)
     try:
-        here.look(settings, wanted.repository)
-        if here.folder is None:  # or it was moved from where was not looked yet to where was
-            here.folder = wanted.folder
-            here.look(settings, wanted.repository)
+        local.find(settings, wanted.repository)
+        if local.folder is None:
+            # It may have been moved meanwhile, from a folder that was searched later to one that was searched before.
+            local.folder = wanted.folder
+            local.find(settings, wanted.repository)
     except Halted as damaged:
         return Checked(repository=wanted.repository, problem=str(damaged))
-    if here.folder is None:
+    if local.folder is None:
         return Checked(repository=wanted.repository, problem="it is not here any more")
-    return _check(repositories, replace(wanted, folder=here.folder))
+    return _check_in_place(repositories, replace(wanted, folder=local.folder))
 
 
-def _check(repositories: OpenRepositories, wanted: Check) -> Checked:
+def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
     lower = problem = None
     is_spent = is_other = False
-    before = _moment(wanted.folder)
+    before = _observe_store(wanted.folder)
     try:
         repo = repositories.open(wanted.folder)
         repo.invalidateall()
-        level = replicated.read(repo)
-        is_other = level is not None and level.repository != wanted.repository
-        lower = level if level is not None and level.seq < wanted.seq else None
-        problem = _problem(repo)
+        checkpoint = replicated.read(repo)
+        if checkpoint is not None:
+            is_other = checkpoint.repository != wanted.repository
+            lower = checkpoint if checkpoint.seq < wanted.seq else None
+        problem = _verify(repo)
     except MemoryError:
         problem, is_spent = OUT_OF_MEMORY, True
     except Exception as unreadable:
@@ -50,41 +53,41 @@ def _check(repositories: OpenRepositories, wanted: Check) -> Checked:
         repositories.close(wanted.folder)
     if is_spent:
         return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
-    after = _moment(wanted.folder)
+    after = _observe_store(wanted.folder)
     if after != before or after.is_changing or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
     return Checked(repository=wanted.repository, problem=problem, lower=lower)
 
 
-class _Moment(NamedTuple):
-    """What differs after each change of a store, one that was rolled back too: it takes a lock, which is a file in its folder."""
+class _StoreState(NamedTuple):
+    """What differs after each change of a store, even one that was rolled back: a change takes a lock, a file in its folder."""
 
     store: tuple[int, int, int] | None
     is_changing: bool
 
 
-def _moment(folder: str) -> _Moment:
+def _observe_store(folder: str) -> _StoreState:
     path = os.path.join(folder, ".hg", "store")
     is_changing = os.path.lexists(os.path.join(path, "journal"))
     try:
         found = os.stat(path)
     except OSError:
-        return _Moment(store=None, is_changing=is_changing)
-    return _Moment(store=(found.st_dev, found.st_ino, found.st_mtime_ns), is_changing=is_changing)
+        return _StoreState(store=None, is_changing=is_changing)
+    return _StoreState(store=(found.st_dev, found.st_ino, found.st_mtime_ns), is_changing=is_changing)
 
 
-def _problem(repo: Any) -> str | None:
+def _verify(repo: localrepository) -> str | None:
     verifier = _Verifier(repo)
     verifier.verify()
     return f"{verifier.errors} errors in the store, the first: {verifier.first}" if verifier.errors else None
 
 
-class _Verifier(verify.verifier):  # type: ignore[misc]
-    """Mercurial's, which remembers the first error instead of printing all."""
+class _Verifier(verify.verifier):
+    """Mercurial's verifier, which keeps the first error instead of printing all."""
 
     first = ""
 
-    def _err(self, linkrev: Any, msg: bytes, filename: bytes | None = None) -> None:
+    def _err(self, linkrev: int | None, msg: bytes, filename: bytes | None = None) -> None:
         if linkrev is not None:
             self.badrevs.add(linkrev)
         self.errors += 1

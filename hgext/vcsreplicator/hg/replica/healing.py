@@ -1,47 +1,92 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A repository repaired from the master: brought up to date where it stands, or copied beside, compared, and swapped in one step.
 
-Where it stands, when the repository is sound and only lacks something. Beside, when it is damaged or says something else than the
-master: the old one stays in service until the new one is whole, and is kept aside afterwards. A kill leaves a half-made copy,
-with which the next attempt goes on; a kill around the exchange may leave the old one there, with which none does.
+Where it stands, when the repository is sound and only lacks something. Beside, when it is damaged or differs from the master: the
+old one stays in service until the new one is whole, and is kept aside afterwards. A kill leaves a half-made copy, with which the
+next attempt goes on; a kill around the exchange may leave the old one there, with which no attempt goes on.
 """
 
 import contextlib
 import os
 import urllib.parse
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 from mercurial import vfs
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import differences
 from ...mirror.settings import MirrorSettings
+from ...mirror.task import Task
+from ...words.clock import Clock
 from ...words.errors import Diverged, Unavailable
+from ...words.levels import Reason
 from .. import fingerprint
 from ..serving import watermark
 from . import place, replicated, scan, snapshot
+from .local import Halted, LocalRepository
+from .releasing import refuse_conflict
 from .repository import OpenRepositories, locked
 
+# How often a copy follows a master that changes while it is compared.
 COMPARE_ATTEMPTS = 3
+# What is repaired where it stands, if it is there and sound.
+IN_PLACE = frozenset({Reason.GAP, Reason.BLOB_MISSING, Reason.EXPIRED, Reason.BOOTSTRAP})
+# A file beside a copy, from before its exchange on: what is there after a kill may be the old repository, damaged.
 _EXCHANGED = "exchanged"
-"""A file beside a copy, from before its exchange on: what is there after a kill may be the old repository, damaged."""
+
+
+def heal(
+    local: LocalRepository, repositories: OpenRepositories, settings: MirrorSettings, task: Task, clock: Clock
+) -> None:
+    """Repair the repository of the task from the master, where it stands or beside."""
+    url = url_of(settings, task.path)
+    with contextlib.suppress(Halted):
+        local.find(settings, task.repository, settings.local(task.path))
+    if task.heal in IN_PLACE and local.folder is not None and local.checkpoint is not None:
+        repo = repositories.open(local.folder)
+        local.checkpoint = bring_up(repo, url, task.repository, settings, clock.now())
+        return
+    made, checkpoint = copy_beside(repositories, url, task.repository, settings, clock.now)
+    refuse_conflict(settings, task.repository, checkpoint.path, checkpoint.generation)
+    local.folder = _choose_folder(local, settings, task)
+    swap(repositories, made, local.folder, settings, task.repository)
+    local.find(settings, task.repository)
+
+
+def _choose_folder(local: LocalRepository, settings: MirrorSettings, task: Task) -> str:
+    """Choose where a copy belongs: the repository may have been moved meanwhile. What is damaged in its folder counts as it."""
+    waiting = place.waiting_of(settings.folder, task.repository)
+    folders = [*filter(None, (local.folder, task.folder)), waiting, settings.local(task.path)]
+    ours = (folder for folder in folders if _is_of(task.repository, folder))
+    return next(ours, None) or next(filter(_is_damaged, folders), waiting)
+
+
+def _is_of(repository: str, folder: str) -> bool:
+    found = scan.inspect(folder)
+    return found is not None and found.is_of(repository)
+
+
+def _is_damaged(folder: str) -> bool:
+    """Whether a repository is there that does not say which one it is."""
+    found = scan.inspect(folder)
+    return os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.checkpoint is None)
 
 
 def url_of(settings: MirrorSettings, path: str) -> str:
-    """Where the master serves the repository of a wire path; raises Unavailable if this mirror knows no master."""
+    """Name the URL of a wire path on the master; raises Unavailable if this mirror knows no master."""
     if settings.master is None:
         raise Unavailable(f"mirror.{settings.name}.master is not set: there is nothing to heal from")
     return settings.master.rstrip("/") + "/" + urllib.parse.quote(path.encode("utf-8", "surrogateescape"))
 
 
-def bring_up(repo: Any, url: str, repository: str, settings: MirrorSettings, now: float) -> Checkpoint:
-    """Brings a sound repository to the master's level where it stands; raises Diverged if only a new copy helps."""
+def bring_up(repo: localrepository, url: str, repository: str, settings: MirrorSettings, now: float) -> Checkpoint:
+    """Bring a sound repository to the master's level where it stands; raises Diverged if only a new copy helps."""
     _expect(repository, master_repository(repo.ui, url, settings), url)
     with locked(repo):
-        level = replicated.read(repo)
-        if level is None or level.repository != repository:
+        checkpoint = replicated.read(repo)
+        if checkpoint is None or checkpoint.repository != repository:
             raise place.Busy(f"{os.fsdecode(repo.root)}: the repository left at the same moment")
         return snapshot.take(repo, url, now=now, timeout=settings.master_timeout)
 
@@ -49,16 +94,19 @@ def bring_up(repo: Any, url: str, repository: str, settings: MirrorSettings, now
 def copy_beside(
     repositories: OpenRepositories, url: str, repository: str, settings: MirrorSettings, clock: Callable[[], float]
 ) -> tuple[str, Checkpoint]:
-    """A whole and compared copy in the staging folder, and its level; goes on with what an earlier attempt left there."""
+    """Make a whole and compared copy in the staging folder; goes on with what an earlier attempt left there.
+
+    Returns its folder and its checkpoint.
+    """
     made = place.staging_of(settings.folder, repository)
     _keep_aside(repositories, made, settings, repository)
-    repo = _begun(repositories, made)
+    repo = _open_begun(repositories, made)
     _expect(repository, master_repository(repo.ui, url, settings), url)
     try:
         with locked(repo):
-            level = snapshot.take(repo, url, now=clock(), timeout=settings.master_timeout)
-        _expect(repository, level.repository, url)
-        return made, _compared(repo, url, level, settings, clock)
+            checkpoint = snapshot.take(repo, url, now=clock(), timeout=settings.master_timeout)
+        _expect(repository, checkpoint.repository, url)
+        return made, _compare(repo, url, checkpoint, settings, clock)
     except Unavailable:
         raise
     except Exception:
@@ -69,43 +117,45 @@ def copy_beside(
 
 
 def swap(repositories: OpenRepositories, made: str, folder: str, settings: MirrorSettings, repository: str) -> None:
-    """Puts the copy in place. What it replaces is kept aside; what that one served goes on being served, if it is still true.
+    """Put the copy in place. What it replaces is kept aside; what that one served is still served, if it is still true.
 
-    Raises place.Busy if another repository is in the folder by now: the copy took its time, and others went on.
+    Raises place.Busy if another repository is in the folder by now: others moved while the copy was made.
     """
-    with _held_if_there(folder) as held:
-        found = scan.look(folder)
+    with _hold_if_present(folder) as held:
+        found = scan.inspect(folder)
         former = None if found is None else found.checkpoint
         if former is not None and former.repository != repository:
             raise place.Busy(f"{folder}: another repository moved there meanwhile")
         repo = repositories.open(made)
         if former is not None:
-            level = replicated.read(repo)
-            assert level is not None
-            if with_former(level, former) != level:
+            checkpoint = replicated.read(repo)
+            assert checkpoint is not None
+            successor = with_former(checkpoint, former)
+            if successor != checkpoint:
                 with locked(repo):
-                    replicated.record(repo, with_former(level, former))
-            _serve_on(repo, folder, former.incarnation == level.incarnation)
+                    replicated.record(repo, successor)
+            if former.incarnation == checkpoint.incarnation:
+                _keep_serving(repo, folder)
         _keep_hgrc(repo, folder)
         repositories.close(made)
         repositories.close(folder)
         with open(os.path.join(made, _EXCHANGED), "wb"):
-            place.exchange(made, _base(settings, folder), folder, held)
+            place.exchange(made, _enclosing_folder(settings, folder), folder, held)
     _keep_aside(repositories, made, settings, repository)
 
 
-def _held_if_there(folder: str) -> contextlib.AbstractContextManager[place.LockedPlace | None]:
+def _hold_if_present(folder: str) -> contextlib.AbstractContextManager[place.LockedPlace | None]:
     is_there = os.path.lexists(os.path.join(folder, ".hg"))
     return place.hold(folder) if is_there else contextlib.nullcontext()
 
 
-def master_repository(ui: Any, url: str, settings: MirrorSettings) -> str:
-    """The id of the repository that the master has at the URL now."""
+def master_repository(ui: Ui, url: str, settings: MirrorSettings) -> str:
+    """Ask for the id of the repository that the master has at the URL now."""
     return snapshot.master_level(ui, url, settings.master_timeout).repository
 
 
 def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSettings, repository: str) -> None:
-    """Keeps what an exchange left where copies are made; no-op before one."""
+    """Keep what an exchange left where copies are made; does nothing before one."""
     if not os.path.lexists(os.path.join(made, _EXCHANGED)):
         return
     repositories.close(made)
@@ -115,51 +165,52 @@ def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSetti
     place.empty(made)
 
 
-def _begun(repositories: OpenRepositories, made: str) -> Any:
-    """The copy that an earlier attempt began, or an empty one."""
+def _open_begun(repositories: OpenRepositories, made: str) -> localrepository:
+    """Open the copy that an earlier attempt began, or an empty one."""
     try:
         repo = repositories.open(made)
         with locked(repo):
             return repo
-    except Exception:  # whatever is wrong with it: it is only a beginning
+    except Exception:
+        # It is only a beginning: a damaged one is not worth a diagnosis.
         repositories.close(made)
         place.empty(made)
         return repositories.create(made)
 
 
-def _compared(
-    repo: Any, url: str, level: Checkpoint, settings: MirrorSettings, clock: Callable[[], float]
+def _compare(
+    repo: localrepository, url: str, checkpoint: Checkpoint, settings: MirrorSettings, clock: Callable[[], float]
 ) -> Checkpoint:
-    """The level of a copy that equals the master; raises Diverged if it does not. A master that is never still is believed."""
+    """Compare the copy with the master, and return its checkpoint; raises Diverged if they differ.
+
+    A master that changes all the time is trusted without a comparison.
+    """
     for _ in range(COMPARE_ATTEMPTS):
         there = snapshot.master_fingerprint(repo.ui, url, settings.master_timeout)
-        if there.seq == level.seq:
+        if there.seq == checkpoint.seq:
             here = fingerprint.fingerprint(repo, lambda: replicated.read(repo))
             differs = differences(here, there)
             if differs:
                 raise Diverged(f"a new copy differs from the master in {', '.join(differs)}")
             break
         with locked(repo):
-            level = snapshot.take(repo, url, now=clock(), timeout=settings.master_timeout)
-    return level
+            checkpoint = snapshot.take(repo, url, now=clock(), timeout=settings.master_timeout)
+    return checkpoint
 
 
-def _serve_on(repo: Any, folder: str, same: bool) -> None:
-    """What the repository in `folder` shows is shown by its copy too."""
-    former = SimpleNamespace(vfs=vfs.vfs(os.fsencode(os.path.join(folder, ".hg"))))
+def _keep_serving(repo: localrepository, folder: str) -> None:
+    """Have the copy show what the repository in `folder` shows."""
+    former = vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))
     shown = watermark.read_watermark(former)
-    if shown is None or not same:
-        return
-    changelog = repo.changelog
-    if shown.length <= len(changelog) and changelog.node(shown.length - 1).hex() == shown.tip:
+    if shown is not None and shown.fits(repo):
         bookmarks = watermark.read_bookmarks(former)
         watermark.write_watermark(
             repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push_id, bookmarks=bookmarks
         )
 
 
-def _keep_hgrc(repo: Any, folder: str) -> None:
-    """The configuration of what is shown stays until the release of what the copy brought."""
+def _keep_hgrc(repo: localrepository, folder: str) -> None:
+    """Keep the configuration of what is shown until the release of what the copy brought."""
     try:
         with open(os.path.join(folder, ".hg", "hgrc"), "rb") as file:
             repo.vfs.write(b"hgrc", file.read())
@@ -167,8 +218,8 @@ def _keep_hgrc(repo: Any, folder: str) -> None:
         repo.vfs.tryunlink(b"hgrc")
 
 
-def _base(settings: MirrorSettings, folder: str) -> str:
-    """The folder that a repository must not leave: the mirror's own while it has no URL."""
+def _enclosing_folder(settings: MirrorSettings, folder: str) -> str:
+    """Name the folder that a repository must not leave: the mirror's own while it has no URL."""
     own = settings.folder.rstrip("/") + "/"
     return settings.folder if folder.startswith(own) else settings.root
 

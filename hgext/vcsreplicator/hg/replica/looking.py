@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository as it is on a mirror and on its master, looked at without a lock on either side."""
+"""A repository as it is on a mirror and on its master, read without a lock on either side."""
 
 import os
 
@@ -14,9 +14,9 @@ from ..fingerprint import fingerprint
 from . import healing, replicated, scan, snapshot
 
 
-def _folder(task: Look, settings: MirrorSettings) -> str | None:
-    """Where the repository stands; what is damaged at its path counts as it. A rename or a creation may not be released yet."""
-    at_path = scan.look(task.folder)
+def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
+    """Find the repository, or what is damaged at its path. A rename or a creation may not be released yet."""
+    at_path = scan.inspect(task.folder)
     if at_path is not None and (at_path.checkpoint is None or at_path.checkpoint.repository == task.repository):
         return task.folder
     found = scan.find(settings.root, settings.folder, task.repository)
@@ -24,13 +24,13 @@ def _folder(task: Look, settings: MirrorSettings) -> str | None:
 
 
 def look(task: Look, settings: MirrorSettings) -> Looked:
-    """Both sides now, the master first: a mirror that keeps up is then at the master's sequence or beyond. Raises nothing."""
+    """Read both sides, the master first, so that a caught-up mirror is at its sequence or beyond; raises nothing."""
     ui = uimod.ui.load()
     try:
         there = snapshot.master_fingerprint(ui, healing.url_of(settings, task.path), settings.master_timeout)
     except ReplicationError as problem:
         return Looked(here=None, there=None, problem=str(problem))
-    folder = _folder(task, settings)
+    folder = _find_folder(task, settings)
     if folder is None:
         return Looked(here=None, there=there)
     try:

@@ -6,7 +6,7 @@ is being made is in `staging`, what is whole and not released yet, or in the way
 replaced is in `aside`, there with its folder called `hg`: no web server takes it for a repository.
 
 Repositories make room for each other, so a folder can hold another one at any moment. Rule of this file: a `.hg` is moved by
-the process that holds its lock (`hold`) and has looked, since it has it, which repository that is. The lock goes with the `.hg`.
+the process that holds its lock (`hold`) and has read, since it holds it, which repository that is. The lock goes with the `.hg`.
 """
 
 import contextlib
@@ -15,48 +15,48 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 from mercurial import error, lock, vfs
 
 from ...words.errors import Rejected
 
 _OWN = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
+# How often a folder is made that another worker removes.
 _ATTEMPTS = 20
-_EXCHANGE = 2
-_AT_FDCWD = -100
+# RENAME_EXCHANGE and AT_FDCWD of renameat2(2).
+_EXCHANGE, _AT_FDCWD = 2, -100
 
 
 class Busy(Exception):
-    """Another process moved something into a folder, or out of it, a moment ago: look again."""
+    """Another process moved something into a folder, or out of it, a moment ago: read it again."""
 
 
 class LockedPlace:
     """A `.hg` whose working-copy lock this process has: no worker writes into it, and no other process moves it."""
 
-    def __init__(self, folder: str, wlock: Any) -> None:
+    def __init__(self, folder: str, wlock: lock.lock | None) -> None:
         self.folder = folder
         self._name = ".hg"
         self._wlock = wlock
 
     def carry(self, target: str, name: str = ".hg") -> None:
-        """Moves it into the existing folder `target`; killed behind that, it has the lock of a dead process, which is none.
+        """Move it into the existing folder `target`; after a kill it keeps the lock of a dead process, which counts as none.
 
-        Raises Busy if another one is there by now, error.LockHeld if somebody writes into the store.
+        Raises Busy if another one is there by now, error.LockHeld if another process writes into the store.
         """
         old, new = os.path.join(self.folder, self._name), os.path.join(target, name)
-        with self._store_locked(old) as store:
-            with _told_as_busy(target):
+        with self._lock_store(old) as store:
+            with _raising_busy(target):
                 os.rename(old, new)
-            self._went(target, name, store)
+            self._note_move(target, name, store)
 
     def exchange(self, made: str) -> None:
-        """Puts the `.hg` in `made` in its place, in one step; it is in `made` then."""
-        with self._store_locked(os.path.join(self.folder, self._name)) as store:
+        """Put the `.hg` in `made` in its place, in one step; afterwards it is in `made` itself."""
+        with self._lock_store(os.path.join(self.folder, self._name)) as store:
             _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
-            self._went(made, ".hg", store)
+            self._note_move(made, ".hg", store)
 
-    def _went(self, folder: str, name: str, store: Any) -> None:
+    def _note_move(self, folder: str, name: str, store: lock.lock | None) -> None:
         self.folder, self._name = folder, name
         place = os.path.join(folder, name)
         if self._wlock is not None:
@@ -66,9 +66,10 @@ class LockedPlace:
 
     @staticmethod
     @contextlib.contextmanager
-    def _store_locked(old: str) -> Iterator[Any]:
+    def _lock_store(old: str) -> Iterator[lock.lock | None]:
         store = os.path.join(old, "store")
-        if not os.path.isdir(store):  # damaged: nobody can write there
+        if not os.path.isdir(store):
+            # Damaged: no process can write there.
             yield None
             return
         with lock.lock(_vfs(store), b"lock", timeout=0, desc=os.fsencode(old)) as held:
@@ -77,12 +78,13 @@ class LockedPlace:
 
 @contextlib.contextmanager
 def hold(folder: str) -> Iterator[LockedPlace]:
-    """The repository in the folder, which nobody else moves or writes into meanwhile; look which one it is.
+    """Lock the repository in the folder against other processes; the caller then reads which one it is.
 
     Does not wait: raises error.LockHeld, or Busy if there is none.
     """
     place = os.path.join(folder, ".hg")
-    if os.path.lexists(place) and not os.path.isdir(place):  # damaged
+    if os.path.lexists(place) and not os.path.isdir(place):
+        # Damaged.
         yield LockedPlace(folder, None)
         return
     try:
@@ -96,8 +98,8 @@ def hold(folder: str) -> Iterator[LockedPlace]:
 
 
 @contextlib.contextmanager
-def _told_as_busy(target: str) -> Iterator[None]:
-    """A folder that is taken, or was removed as an empty one, while something is moved there."""
+def _raising_busy(target: str) -> Iterator[None]:
+    """Raise Busy for a folder that was taken, or removed as an empty one, while something is moved there."""
     try:
         yield
     except OSError as problem:
@@ -106,12 +108,12 @@ def _told_as_busy(target: str) -> Iterator[None]:
         raise
 
 
-def _vfs(folder: str) -> Any:
+def _vfs(folder: str) -> vfs.vfs:
     return vfs.vfs(os.fsencode(folder))
 
 
 def check_inside(root: str, folder: str) -> str:
-    """The folder itself if creating it stays inside the root, links resolved; raises Rejected."""
+    """Return the folder if creating it stays inside the root, links resolved; raises Rejected."""
     real = os.path.realpath(root)
     target = os.path.realpath(folder)
     if not target.startswith(real.rstrip("/") + "/"):
@@ -119,8 +121,8 @@ def check_inside(root: str, folder: str) -> str:
     return folder
 
 
-def in_the_way(root: str, folder: str) -> str | None:
-    """What stands at the folder, or above it up to the root, and is no folder; None if nothing does."""
+def find_obstacle(root: str, folder: str) -> str | None:
+    """Find what stands at the folder, or above it up to the root, and is no folder; None without such a thing."""
     while folder.startswith(root.rstrip("/") + "/"):
         if os.path.lexists(folder) and not os.path.isdir(folder):
             return folder
@@ -129,24 +131,24 @@ def in_the_way(root: str, folder: str) -> str | None:
 
 
 def staging_of(state: str, repository: str) -> str:
-    """Where a repository is made."""
+    """Name the folder in which a repository is made."""
     return os.path.join(state, STAGING, repository)
 
 
 def waiting_of(state: str, repository: str) -> str:
-    """Where a repository stands while it has no URL."""
+    """Name the folder in which a repository stands while it has no URL."""
     return os.path.join(state, WAITING, repository)
 
 
 def empty(place: str) -> str:
-    """The place itself, free for a new repository: what a killed process left there is removed."""
+    """Make the place free for a new repository, and return it; removes what a killed process left there."""
     shutil.rmtree(place, ignore_errors=True)
     _make(os.path.dirname(place))
     return place
 
 
 def install(made: str, root: str, folder: str) -> None:
-    """Moves the repository made in `made` to `folder`, where there is none; afterwards it is there whole, or not at all."""
+    """Move the repository made in `made` to `folder`, where there is none; afterwards it is there whole, or not at all."""
     check_inside(root, folder)
     _make(folder)
     os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
@@ -154,21 +156,21 @@ def install(made: str, root: str, folder: str) -> None:
 
 
 def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> None:
-    """Puts the repository made in `made` in the place of the one `held` in `folder`, in one step; the old one is then in `made`.
+    """Put the repository made in `made` in the place of the one `held` in `folder`, in one step; the old one is then in `made`.
 
-    Without one it is moved there; raises Busy if another is there by now.
+    Moves it there if none is held; raises Busy if one is there by now.
     """
     check_inside(root, folder)
     if held is not None:
         held.exchange(made)
         return
     _make(folder)
-    with _told_as_busy(folder):
+    with _raising_busy(folder):
         os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
 
 
 def move(state: str, root: str, held: LockedPlace, new: str) -> None:
-    """Moves the repository to another folder inside the root."""
+    """Move the repository to another folder inside the root."""
     check_inside(root, new)
     old = held.folder
     _make(new)
@@ -177,7 +179,7 @@ def move(state: str, root: str, held: LockedPlace, new: str) -> None:
 
 
 def hide(state: str, root: str, held: LockedPlace, repository: str) -> str:
-    """Takes the repository's URL for the moment; where it waits for another."""
+    """Take the repository's URL away for the moment, and return where it waits for another."""
     waiting, old = waiting_of(state, repository), held.folder
     _make(waiting)
     held.carry(waiting)
@@ -186,11 +188,11 @@ def hide(state: str, root: str, held: LockedPlace, repository: str) -> str:
 
 
 def set_aside(state: str, root: str, held: LockedPlace, name: str) -> str:
-    """Takes the repository away from where it is served, and returns where it is kept."""
-    place, old = os.path.join(state, ASIDE, name), held.folder
-    count = 0
-    while os.path.lexists(kept := place if not count else f"{place}.{count}"):
+    """Take the repository away from where it is served, and return where it is kept."""
+    old, kept, count = held.folder, os.path.join(state, ASIDE, name), 0
+    while os.path.lexists(kept):
         count += 1
+        kept = os.path.join(state, ASIDE, f"{name}.{count}")
     os.makedirs(kept)
     held.carry(kept, "hg")
     prune(state, root, old)
@@ -205,7 +207,7 @@ def _exchange(new: str, old: str) -> None:
 
 
 def prune(state: str, root: str, folder: str) -> None:
-    """Removes the folder and those above it, up to the root, as far as they are empty; the mirror's own folders stay."""
+    """Remove the folder and those above it, up to the root, as far as they are empty; the mirror's own folders stay."""
     own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
     with contextlib.suppress(OSError):
         while os.path.realpath(folder) not in own:
@@ -214,7 +216,7 @@ def prune(state: str, root: str, folder: str) -> None:
 
 
 def _make(folder: str) -> None:
-    """Makes the folder and those above it, though another worker may remove them as empty ones; raises Busy if it always does."""
+    """Make the folder and those above it, though another worker may remove them as empty; raises Busy if it always does."""
     for _ in range(_ATTEMPTS):
         try:
             os.makedirs(folder, exist_ok=True)
@@ -224,13 +226,9 @@ def _make(folder: str) -> None:
     raise Busy(f"{folder}: another worker removes it again and again, as an empty folder")
 
 
-def remove_old(state: str, before: float) -> list[str]:
-    """Removes for good what was set aside before that time; returns the names."""
-    folder = os.path.join(state, ASIDE)
-    removed = []
+def remove_old(state: str, before: float) -> None:
+    """Remove for good what was set aside before that time."""
     with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(folder):
+        for entry in os.scandir(os.path.join(state, ASIDE)):
             if entry.stat(follow_symlinks=False).st_mtime < before:
                 shutil.rmtree(entry.path, ignore_errors=True)
-                removed.append(entry.name)
-    return removed

@@ -6,11 +6,12 @@ a deleted one aside, and writes the watermark, in this order. Killed between two
 former release, so all of it is done again, and what is done already is found so.
 
 What stands in the way of a repository that is released waits without a URL for its own release, which moves it on. Two workers
-may release at one path at the same moment: each writes and moves only what it holds (`place.hold`), having looked what it is.
+may release at one path at the same moment: each writes and moves only what it holds (`place.hold`) and has read since.
 """
 
 import os
-from typing import Any
+
+from mercurial.localrepo import localrepository
 
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.plan import Claim, claim
@@ -19,23 +20,30 @@ from ...words.levels import Reason
 from ..allowed import put
 from ..serving import watermark
 from . import place, replicated, scan
-from .here import Halted, Here
+from .local import Halted, LocalRepository
 from .repository import OpenRepositories
 
 
 def release(
-    here: Here, repositories: OpenRepositories, settings: MirrorSettings, *, released: int, keep: bool, now: float
+    local: LocalRepository,
+    repositories: OpenRepositories,
+    settings: MirrorSettings,
+    *,
+    released: int,
+    keep: bool,
+    now: float,
 ) -> None:
-    """Shows what is applied and released, if that is more than is shown; with `keep` a deletion takes nothing away."""
-    level = here.level
-    if level is None or here.folder is None or min(released, level.seq) <= here.serving:
+    """Show what is applied and released, if that is more than is shown; with `keep` a deletion takes nothing away."""
+    newest = local.checkpoint
+    if newest is None or local.folder is None or min(released, newest.seq) <= local.serving:
         return
-    with here.held() as held:
-        _show(here, held, repositories, settings, released=released, keep=keep, now=now)
+    with local.hold() as held:
+        _show(local, newest, held, repositories, settings, released=released, keep=keep, now=now)
 
 
 def _show(
-    here: Here,
+    local: LocalRepository,
+    newest: Checkpoint,
     held: place.LockedPlace,
     repositories: OpenRepositories,
     settings: MirrorSettings,
@@ -44,37 +52,39 @@ def _show(
     keep: bool,
     now: float,
 ) -> None:
-    level = here.level
-    assert level is not None
     repo = repositories.open(held.folder)
     repo.invalidate()
     found = replicated.find(repo, released)
-    if found is not None and found[0].seq > here.serving and _can_show(repo, level, found[0]):
+    if found is not None and found[0].seq > local.serving and _can_show(repo, newest, found[0]):
         shown, moved = found
-        hgrc = replicated.hgrc_since(repo, here.serving, released)
+        hgrc = replicated.hgrc_since(repo, local.serving, released)
         if hgrc is not None:
             put(repo, hgrc)
         if shown.deleted and not keep:
-            _take_away(here, held, repositories, settings, shown)
+            _take_away(local, held, repositories, settings, shown)
             return
         if not shown.deleted or not os.path.lexists(os.path.join(settings.local(shown.path), ".hg")):
-            go_home(here, held, repositories, settings, shown)
+            _move_to_path(local, held, repositories, settings, shown)
         repo = repositories.open(held.folder)
         watermark.write_watermark(
             repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push, moved=moved
         )
-        here.serving, here.served_at = shown.seq, now
-    if here.serving < min(released, level.seq):
-        can = (each.seq for each in replicated.after(repo, released) if _can_show(repo, level, each))
-        here.floor = next(can, level.seq + 1)
+        local.serving, local.served_at = shown.seq, now
+    if local.serving < min(released, newest.seq):
+        later = (each.seq for each in replicated.after(repo, released) if _can_show(repo, newest, each))
+        local.floor = next(later, newest.seq + 1)
 
 
-def go_home(
-    here: Here, held: place.LockedPlace, repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint
+def _move_to_path(
+    local: LocalRepository,
+    held: place.LockedPlace,
+    repositories: OpenRepositories,
+    settings: MirrorSettings,
+    shown: Checkpoint,
 ) -> None:
-    """Moves the repository to the path of what is released; raises Halted if an operator must say who lives there.
+    """Move the repository to the path of what is released; raises Halted if an operator must say which belongs there.
 
-    If a newer repository lives there by now, this one has no URL: it is late, and what is released since leads elsewhere.
+    If a newer repository has the path by now, this one has no URL: it is late, and what is released since leads elsewhere.
     """
     target = settings.local(shown.path)
     if held.folder == target:
@@ -87,15 +97,15 @@ def go_home(
         place.move(settings.folder, settings.root, held, target)
     elif held.folder != place.waiting_of(settings.folder, shown.repository):
         place.hide(settings.folder, settings.root, held, shown.repository)
-    here.folder = held.folder
+    local.folder = held.folder
 
 
 def refuse_conflict(settings: MirrorSettings, repository: str, path: str, generation: int) -> None:
-    """Raises Halted if something is there for good that this repository can never displace."""
+    """Raise Halted if something stands at the path for good that this repository can never displace."""
     target = settings.local(path)
-    if (file := place.in_the_way(settings.root, target)) is not None:
+    if (file := place.find_obstacle(settings.root, target)) is not None:
         raise Halted(Reason.REFUSED, f"path {path!r} cannot be made: {file} is no folder")
-    found = scan.look(target)
+    found = scan.inspect(target)
     occupant = found.checkpoint if found else None
     if occupant is None or occupant.repository == repository:
         return
@@ -104,7 +114,7 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
 
 
 def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Whether the folder is free now for the repository that is released there.
+    """Free the folder for the repository that is released there; False if that one has to wait.
 
     What is in the way keeps its lock until it is elsewhere: its own worker either has finished before, or finds it moved.
     """
@@ -114,10 +124,11 @@ def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: 
         return False
     repositories.close(target)
     with place.hold(target) as held:
-        found = scan.look(target)
+        found = scan.inspect(target)
         if not _may_displace(settings, shown, target):
             return False
-        if found is None or found.checkpoint is None:  # damaged, or never replicated: kept, but not here
+        if found is None or found.checkpoint is None:
+            # Damaged, or never replicated: kept, but not here.
             place.set_aside(settings.folder, settings.root, held, f"{shown.repository}-before")
         else:
             place.hide(settings.folder, settings.root, held, found.checkpoint.repository)
@@ -125,8 +136,8 @@ def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: 
 
 
 def _may_displace(settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Whether what is in the folder makes room for what is released there, rather than the other way; raises Halted if neither."""
-    found = scan.look(target)
+    """Whether what is in the folder makes room for what is released there; raises Halted if neither may ever displace the other."""
+    found = scan.inspect(target)
     if found is None or (occupant := found.checkpoint) is None:
         return True
     decision = claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target))
@@ -146,19 +157,23 @@ def _taken(path: str, occupant: Checkpoint) -> Halted:
 
 
 def _take_away(
-    here: Here, held: place.LockedPlace, repositories: OpenRepositories, settings: MirrorSettings, level: Checkpoint
+    local: LocalRepository,
+    held: place.LockedPlace,
+    repositories: OpenRepositories,
+    settings: MirrorSettings,
+    shown: Checkpoint,
 ) -> None:
     repositories.close(held.folder)
-    place.set_aside(settings.folder, settings.root, held, f"{level.repository}-deleted")
-    here.gone, here.level, here.folder = level, None, None
+    place.set_aside(settings.folder, settings.root, held, f"{shown.repository}-deleted")
+    local.gone, local.checkpoint, local.folder = shown, None, None
 
 
-def _can_show(repo: Any, newest: Checkpoint, level: Checkpoint) -> bool:
-    """Whether the changelog still begins as the level says: what it would show may be stripped since."""
-    return (level.seq == newest.seq and not newest.stripping) or fits(repo, level)
+def _can_show(repo: localrepository, newest: Checkpoint, checkpoint: Checkpoint) -> bool:
+    """Whether the checkpoint can be shown: its changesets may have been stripped since."""
+    return (checkpoint.seq == newest.seq and not newest.stripping) or is_prefix(repo, checkpoint)
 
 
-def fits(repo: Any, level: Checkpoint) -> bool:
-    """Whether the changelog still begins as the level says."""
+def is_prefix(repo: localrepository, checkpoint: Checkpoint) -> bool:
+    """Whether the changelog still begins as the checkpoint says."""
     changelog = repo.changelog
-    return len(changelog) >= level.length and changelog.node(level.length - 1).hex() == level.tip
+    return len(changelog) >= checkpoint.length and changelog.node(checkpoint.length - 1).hex() == checkpoint.tip

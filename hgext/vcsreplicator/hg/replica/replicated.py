@@ -1,78 +1,92 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The levels of a mirrored repository, in `.hg/store/replicated.log`: one record an event, written in the event's transaction.
+"""The checkpoints of a mirrored repository, in `.hg/store/replicated.log`: one record per event, written in its transaction.
 
-The last record is how far the mirror is. Earlier ones say what a release of an earlier event shows; those before the newest
-release are of no use and are cut away from time to time.
+The last record says how far the mirror is. Earlier ones say what a release of an earlier event shows; those before the newest
+release are of no use and are cut off from time to time.
 """
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction
 
 from pushlog.store.appendfile import AppendFile
 
 from ...mirror.checkpoint import FILE, MAGIC, Checkpoint, checkpoint_of
 from ...words.shape import to_json
 
+# From this size on the file is cut.
 TRIM_BYTES = 1 << 20
 
 
-def read(repo: Any, tr: Any = None) -> Checkpoint | None:
-    """The level of the repository, None if it never was a mirror's; raises appendfile.TornRecord or MalformedEvent if damaged."""
-    last = AppendFile(repo.svfs, FILE, MAGIC).last(tr)
+def read(repo: localrepository) -> Checkpoint | None:
+    """Read the last checkpoint; None if the repository never was a mirror's.
+
+    Raises appendfile.TornRecord or MalformedEvent if it is damaged.
+    """
+    last = AppendFile(repo.svfs, FILE, MAGIC).last()
     return None if last is None else checkpoint_of(last.payload)
 
 
-def find(repo: Any, seq: int) -> tuple[Checkpoint, Mapping[str, str | None]] | None:
-    """The newest kept level that is not above `seq`, and the bookmarks that were moved since, as they were at it.
+def find(repo: localrepository, seq: int) -> tuple[Checkpoint, Mapping[str, str | None]] | None:
+    """Find the newest kept checkpoint that is not above `seq`, and the bookmarks that were moved since, as they were at it.
 
-    The level that a strip lowers before it begins shows less than was applied: it is no answer.
+    The checkpoint that a strip lowers before it begins shows less than was applied: it is no answer.
     """
-    file = AppendFile(repo.svfs, FILE, MAGIC)
-    record, moved = file.last(), {}
-    while record is not None:
-        level = checkpoint_of(record.payload)
-        if level.seq <= seq and not level.stripping:
-            return level, moved
-        moved = {**moved, **level.moved}
-        record = file.last(before=record.start) if record.start else None
+    moved: dict[str, str | None] = {}
+    for checkpoint in _read_backwards(repo):
+        if checkpoint.seq <= seq and not checkpoint.stripping:
+            return checkpoint, moved
+        moved.update(checkpoint.moved)
     return None
 
 
-def hgrc_since(repo: Any, seq: int, released: int) -> Mapping[str, Mapping[str, str]] | None:
-    """The newest configuration that an event after `seq` and up to `released` brought; None if none did."""
-    return next((level.hgrc for level in _back_to(repo, seq) if level.seq <= released and level.hgrc is not None), None)
+def hgrc_since(repo: localrepository, seq: int, released: int) -> Mapping[str, Mapping[str, str]] | None:
+    """Find the newest configuration that an event after `seq` and up to `released` brought; None if none did."""
+    brought = (each.hgrc for each in _read_back_to(repo, seq) if each.seq <= released)
+    return next((hgrc for hgrc in brought if hgrc is not None), None)
 
 
-def after(repo: Any, seq: int) -> list[Checkpoint]:
-    """The kept levels above `seq` of which a release can be shown, the lowest first."""
-    return [level for level in _back_to(repo, seq) if not level.stripping][::-1]
+def after(repo: localrepository, seq: int) -> list[Checkpoint]:
+    """List the kept checkpoints above `seq` of which a release can be shown, the lowest first."""
+    return [checkpoint for checkpoint in _read_back_to(repo, seq) if not checkpoint.stripping][::-1]
 
 
-def _back_to(repo: Any, seq: int) -> Iterator[Checkpoint]:
-    """The kept levels above `seq`, the newest first."""
+def _read_back_to(repo: localrepository, seq: int) -> Iterator[Checkpoint]:
+    """Read the kept checkpoints above `seq`, the newest first."""
+    return itertools.takewhile(lambda checkpoint: checkpoint.seq > seq, _read_backwards(repo))
+
+
+def _read_backwards(repo: localrepository) -> Iterator[Checkpoint]:
+    """Read the kept checkpoints, the newest first, one when it is asked for."""
     file = AppendFile(repo.svfs, FILE, MAGIC)
     record = file.last()
-    while record is not None and (level := checkpoint_of(record.payload)).seq > seq:
-        yield level
+    while record is not None:
+        yield checkpoint_of(record.payload)
         record = file.last(before=record.start) if record.start else None
 
 
-def append(repo: Any, tr: Any, levels: Sequence[Checkpoint]) -> None:
-    """Makes these the newest levels once `tr` commits."""
-    payloads = [to_json(level) for level in levels]
-    tr.addfinalize(b"replicated", lambda tr: AppendFile(repo.svfs, FILE, MAGIC).append(tr, payloads))
+def append(repo: localrepository, tr: transaction, checkpoints: Sequence[Checkpoint]) -> None:
+    """Make these the newest checkpoints once `tr` commits."""
+    payloads = [to_json(checkpoint) for checkpoint in checkpoints]
+
+    def write(tr: transaction) -> None:
+        AppendFile(repo.svfs, FILE, MAGIC).append(tr, payloads)
+
+    tr.addfinalize(b"replicated", write)
 
 
-def record(repo: Any, level: Checkpoint) -> None:
-    """Makes this the newest level, for work that needs no transaction of its own; the caller holds the lock."""
+def record(repo: localrepository, checkpoint: Checkpoint) -> None:
+    """Make this the newest checkpoint, for work that needs no transaction of its own; the caller holds the lock."""
     with repo.transaction(b"replicated") as tr:
-        append(repo, tr, [level])
+        append(repo, tr, [checkpoint])
 
 
-def trim(repo: Any, released: int) -> None:
-    """Cuts away levels before `released` once the file is large; the caller holds the lock, no transaction is open.
+def trim(repo: localrepository, released: int) -> None:
+    """Cut off the checkpoints before `released` once the file is large; the caller holds the lock, no transaction is open.
 
     The new file takes the name of the old one in one step: a crash leaves either.
     """

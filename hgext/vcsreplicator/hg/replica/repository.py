@@ -4,7 +4,7 @@
 Rules of this file:
 
 1. Mercurial is made ready once (`prepare`), with the configuration that HGRCPATH names and nothing else: a repository's hgrc is
-   code of somebody else, and what it loads would stay loaded for the next repository.
+   other people's code, and what it loads would stay loaded for the next repository.
 2. An open repository is used again only while its folder is still the same one on disk; a folder can be swapped at any time.
 3. Evicting collects garbage at once: closed repositories hang in reference cycles.
 """
@@ -19,7 +19,9 @@ from typing import Any
 
 from mercurial import error, extensions, initialization
 from mercurial import ui as uimod
+from mercurial.localrepo import localrepository
 from mercurial.repo import factory
+from mercurial.ui import ui as Ui
 
 from pushlog.store import journal
 
@@ -28,25 +30,26 @@ from .. import requirement
 from ..serving import views
 
 
-class _Nothing(io.BytesIO):
-    """A file that keeps nothing: what Mercurial prints on the way is not for anybody."""
+class _DiscardedOutput(io.BytesIO):
+    """A file that keeps nothing: no one reads what Mercurial prints on the way."""
 
-    def write(self, text: Any) -> int:
+    def write(self, text: Any, /) -> int:
         return len(text)
 
 
-def prepare() -> Any:
-    """The ui of this process; raises BadConfig unless HGRCSKIPREPO and HGRCPATH shield it from others' configuration."""
+def prepare() -> Ui:
+    """Make the ui of this process; raises BadConfig unless HGRCSKIPREPO and HGRCPATH shield it from others' configuration."""
     if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
     initialization.init()
     journal.install()
     ui = uimod.ui.load()
-    ui.fout = ui.ferr = _Nothing()
+    ui.fout = ui.ferr = _DiscardedOutput()
     extensions.loadall(ui)
     extensions.populateui(ui)
     requirement.understand()
-    views.register_views()  # to warm their caches; nothing is served from here, so there are no guards
+    # To warm their caches; nothing is served from here, so there are no guards.
+    views.register_views()
     ui.setconfig(b"vcsreplicator", b"role", b"mirror", b"mirror")
     return ui
 
@@ -57,13 +60,13 @@ _Identity = tuple[int, ...]
 class OpenRepositories:
     """At most `size` repositories kept open, the least recently used one closed first."""
 
-    def __init__(self, ui: Any, size: int) -> None:
+    def __init__(self, ui: Ui, size: int) -> None:
         self.ui = ui
         self._size = size
-        self._open: OrderedDict[str, tuple[_Identity, Any]] = OrderedDict()
+        self._open: OrderedDict[str, tuple[_Identity, localrepository]] = OrderedDict()
 
-    def open(self, folder: str) -> Any:
-        """The unfiltered repository in `folder`; raises Mercurial's RepoError without one."""
+    def open(self, folder: str) -> localrepository:
+        """Open the unfiltered repository in `folder`; raises Mercurial's RepoError without one."""
         identity = _identity(folder)
         known = self._open.get(folder)
         if known is not None and known[0] == identity:
@@ -77,13 +80,13 @@ class OpenRepositories:
             gc.collect()
         return repository
 
-    def create(self, folder: str) -> Any:
-        """A new, empty repository in `folder`, which must not exist."""
+    def create(self, folder: str) -> localrepository:
+        """Make an empty repository in `folder`, which must not exist."""
         factory.repository(self.ui, os.fsencode(folder), create=True).close()
         return self.open(folder)
 
     def close(self, folder: str) -> None:
-        """Forgets the repository of a folder that was moved, or that failed."""
+        """Forget the repository of a folder that was moved, or that failed."""
         known = self._open.pop(folder, None)
         if known is not None:
             with contextlib.suppress(Exception):
@@ -91,8 +94,8 @@ class OpenRepositories:
 
 
 @contextlib.contextmanager
-def locked(repo: Any) -> Iterator[None]:
-    """Both locks of a repository, at once or error.LockHeld; a transaction that a killed process left behind is rolled back."""
+def locked(repo: localrepository) -> Iterator[None]:
+    """Take both locks of a repository without waiting, or raise error.LockHeld; roll back a killed process's transaction."""
     with repo.wlock(wait=False), repo.lock(wait=False):
         if repo.svfs.exists(b"journal"):
             repo.recover()
@@ -102,7 +105,7 @@ def locked(repo: Any) -> Iterator[None]:
 
 
 def _identity(folder: str) -> _Identity:
-    """What changes when a folder becomes another repository, or is read otherwise."""
+    """Read what changes when a folder becomes another repository, or must be read in another way."""
     try:
         store = os.stat(os.path.join(folder, ".hg", "store"))
         requires = os.stat(os.path.join(folder, ".hg", "requires"))

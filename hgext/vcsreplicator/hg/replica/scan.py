@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The repositories below a mirror's root and how far each is, read without opening them: 10,000 take about a second."""
+"""The repositories below a mirror's root with the checkpoint of each, read without opening them: 10,000 take about a second."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
 
 
 class _Store:
-    """As much of Mercurial's vfs as reading an append file needs."""
+    """The part of Mercurial's vfs that reading an append file needs."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.fsencode(folder)
@@ -29,9 +29,9 @@ class _Store:
 
 
 def scan(root: str, state: str) -> Iterator[FoundRepository]:
-    """Every repository of this mirror below `root`, in no order; what never was a mirror's repository is not told."""
-    yield from _deleted(state)
-    yield from _waiting(state)
+    """Find every repository of this mirror, in no order; leaves out what never was a mirror's repository."""
+    yield from _find_deleted(state)
+    yield from _find_waiting(state)
     left = [root]
     while left:
         folder = left.pop()
@@ -39,8 +39,8 @@ def scan(root: str, state: str) -> Iterator[FoundRepository]:
             entries = list(os.scandir(folder))
         except OSError:
             continue
-        left.extend(_below(entries, state))
-        if any(entry.name == ".hg" for entry in entries) and (found := look(folder)) is not None:
+        left.extend(_list_subfolders(entries, state))
+        if any(entry.name == ".hg" for entry in entries) and (found := inspect(folder)) is not None:
             yield found
 
 
@@ -53,41 +53,42 @@ def is_locked(folder: str) -> bool:
     return False
 
 
-def _deleted(state: str) -> Iterator[FoundRepository]:
-    """What was deleted and is still kept."""
+def _find_deleted(state: str) -> Iterator[FoundRepository]:
+    """Find what was deleted and is still kept."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, ASIDE)):
-            found = look(entry.path, "hg")
+            found = inspect(entry.path, "hg")
             if found is not None and found.checkpoint is not None and found.checkpoint.deleted:
                 yield replace(found, is_aside=True)
 
 
-def _waiting(state: str) -> Iterator[FoundRepository]:
-    """What has no URL yet, or for the moment."""
+def _find_waiting(state: str) -> Iterator[FoundRepository]:
+    """Find what has no URL yet, or has none at the moment."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, WAITING)):
-            if (found := look(entry.path)) is not None:
+            if (found := inspect(entry.path)) is not None:
                 yield found
 
 
 def find(root: str, state: str, repository: str) -> FoundRepository | None:
-    """The repository of this id, wherever it stands; the whole root is looked through."""
-    every = (found for found in scan(root, state) if not found.is_aside and found.checkpoint is not None)
-    return next((found for found in every if found.checkpoint and found.checkpoint.repository == repository), None)
+    """Search the whole root for the repository of this id."""
+    return next((found for found in scan(root, state) if found.is_of(repository) and not found.is_aside), None)
 
 
-def look(folder: str, name: str = ".hg") -> FoundRepository | None:
-    """What is in one folder; None if it is no repository of a mirror."""
+def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
+    """Read what is in one folder; None if it is no repository of a mirror."""
     try:
         last = AppendFile(_Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
-        level = None if last is None else checkpoint_of(last.payload)
+        checkpoint = None if last is None else checkpoint_of(last.payload)
     except (TornRecord, MalformedEvent, OSError) as problem:
         return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))
-    return None if level is None else FoundRepository(folder=folder, checkpoint=level, serving=serving(folder))
+    if checkpoint is None:
+        return None
+    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=_read_serving(folder))
 
 
-def serving(folder: str) -> int:
-    """The sequence that the watermark of a repository names, 0 without one."""
+def _read_serving(folder: str) -> int:
+    """Read the sequence that the watermark of a repository names; 0 without one."""
     try:
         with open(os.path.join(folder, ".hg", "replicated-watermark"), "rb") as file:
             found = _WATERMARK.match(file.read(64))
@@ -96,7 +97,7 @@ def serving(folder: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-def _below(entries: list[os.DirEntry[str]], state: str) -> Iterator[str]:
+def _list_subfolders(entries: list[os.DirEntry[str]], state: str) -> Iterator[str]:
     for entry in entries:
         if entry.name != ".hg" and entry.path != state and entry.is_dir(follow_symlinks=False):
             yield entry.path

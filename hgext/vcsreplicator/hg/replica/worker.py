@@ -3,7 +3,7 @@
 
     python -m hgext.vcsreplicator.hg.replica.worker DESCRIPTOR
 
-The first message are the mirror's settings, answered when the worker is ready. A supervisor that is killed closes the pipe: the
+The first message holds the mirror's settings, answered when the worker is ready. A supervisor that is killed closes the pipe: the
 worker finishes the task it has, so no transaction is left in the middle, and ends.
 """
 
@@ -13,9 +13,9 @@ import signal
 import sys
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any
 
 from mercurial import error
+from mercurial.localrepo import localrepository
 
 from ...mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
 from ...words.clock import SystemClock
@@ -27,11 +27,11 @@ from .looking import look
 from .repository import OpenRepositories, prepare
 from .scan import is_locked, scan
 from .snapshot import MASTER_AUTH
-from .work import Hands
+from .work import TaskRunner
 
 
 def warm(repositories: OpenRepositories, wanted: Warm) -> Warm:
-    """Does what is asked as far as it works: a cache that is missing is made by its first reader."""
+    """Warm the caches, and lock the repository, as far as possible: a missing cache is made by its first reader."""
     with contextlib.suppress(Exception):
         repo = repositories.open(wanted.folder)
         repo.invalidate()
@@ -41,16 +41,16 @@ def warm(repositories: OpenRepositories, wanted: Warm) -> Warm:
     return wanted
 
 
-def _relock(repo: Any, repository: str) -> None:
-    """Has the lock on the disk be as the setting says; where the repository is at work its next event does it."""
+def _relock(repo: localrepository, repository: str) -> None:
+    """Lock or unlock the repository on the disk as the setting says; one that is in use is left to its next event."""
     with contextlib.suppress(error.LockError), repo.wlock(wait=False), repo.lock(wait=False):
-        level = replicated.read(repo)
-        if level is not None and level.repository == repository:
+        checkpoint = replicated.read(repo)
+        if checkpoint is not None and checkpoint.repository == repository:
             requirement.keep(repo)
 
 
 def main() -> None:
-    """Serves the pipe whose descriptor is the first argument."""
+    """Serve the pipe whose descriptor is the first argument."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     pipe: Connection = Connection(int(sys.argv[1]))
@@ -64,7 +64,7 @@ def main() -> None:
     if settings.master_auth is not None:
         ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
     ui.setconfig(*requirement.MIRROR_LOCK, b"yes" if settings.lock else b"no", b"mirror")
-    hands = Hands(settings, OpenRepositories(ui, settings.open_repositories), SystemClock())
+    runner = TaskRunner(settings, OpenRepositories(ui, settings.open_repositories), SystemClock())
     answer: object = READY
     while True:
         try:
@@ -74,18 +74,18 @@ def main() -> None:
             return
         match task:
             case Task():
-                answer = hands.perform(task)
+                answer = runner.perform(task)
             case Scan():
                 answer = tuple(replace(f, is_locked=is_locked(f.folder)) for f in scan(settings.root, settings.folder))
             case Look():
                 answer = look(task, settings)
             case Check():
-                answer = check(hands.repositories, settings, task)
+                answer = check(runner.repositories, settings, task)
             case Sweep():
                 place.remove_old(settings.folder, task.before)
                 answer = task
             case Warm():
-                answer = warm(hands.repositories, task)
+                answer = warm(runner.repositories, task)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from mercurial import repoview
+from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 from mercurial.utils import cborutil
+from mercurial.vfs import abstractvfs
 
 from ...words.errors import Diverged
 from ...words.event import NULL_NODE
@@ -29,7 +30,8 @@ WATERMARK = b"replicated-watermark"
 BOOKMARKS = b"replicated-bookmarks"
 DATA = b"replicated-data"
 
-_LINE = re.compile(rb"1 (\d{1,18}) (\d{1,10}) ([0-9a-f]{40}) (\d{1,18}|-)\n")
+# The content of the file.
+_FORMAT = re.compile(rb"1 (\d{1,18}) (\d{1,10}) ([0-9a-f]{40}) (\d{1,18}|-)\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +43,27 @@ class Watermark:
     tip: str
     push_id: int | None
 
+    def fits(self, repo: localrepository) -> bool:
+        """Whether the changelog begins as it did when the watermark was written."""
+        changelog = repo.unfiltered().changelog
+        return self.length <= len(changelog) and hex(changelog.node(self.length - 1)).decode() == self.tip
 
-def read_watermark(repo: Any) -> Watermark | None:
-    """The watermark of a repository; None if there is none or it cannot be read, which on a mirror means: show nothing."""
+
+def read_watermark(vfs: abstractvfs) -> Watermark | None:
+    """Read the watermark of a repository; None, without one that can be read, makes a mirror show nothing."""
     try:
-        found = _LINE.fullmatch(repo.vfs.read(WATERMARK))
+        found = _FORMAT.fullmatch(vfs.read(WATERMARK))
     except OSError:
         return None
     if found is None:
         return None
     seq, length, tip, push = found.groups()
-    return Watermark(
-        seq=int(seq), length=int(length), tip=tip.decode("ascii"), push_id=None if push == b"-" else int(push)
-    )
+    push_id = None if push == b"-" else int(push)
+    return Watermark(seq=int(seq), length=int(length), tip=tip.decode("ascii"), push_id=push_id)
 
 
 def write_watermark(
-    repo: Any,
+    repo: localrepository,
     *,
     seq: int,
     length: int,
@@ -66,61 +72,63 @@ def write_watermark(
     moved: Mapping[str, str | None] = MappingProxyType({}),
     bookmarks: bytes | None = None,
 ) -> None:
-    """Show the repository up to event `seq` from the next request on; `length`, `tip` and `push_id` are the mirror's own after it.
+    """Show the repository up to event `seq` from the next request on.
 
-    Its bookmarks are those that are here now but for `moved`, which were so at the event; or the lines `bookmarks`.
-    Called by whoever holds the repository's events, one process at a time; a repeat is harmless, and so is a kill anywhere: the
-    watermark itself is one rename, what is written before it shows nothing more, what comes after it lags behind. Before a
-    strip, write a lower watermark first. Raises Diverged if the changelog does not have `tip` as its changeset number `length`,
-    OSError if the files cannot be written; then the former release stays.
+    `length`, `tip` and `push_id` are the mirror's own after that event. The bookmarks of the release are those of now, except for
+    `moved`, which names where they were at the event; or the lines `bookmarks`.
+
+    One process at a time may call this, the one that applies the repository's events. A repeat is harmless, and so is a kill
+    anywhere: the watermark itself is one rename, what is written before it shows nothing more, what comes after it lags behind.
+    Before a strip, write a lower watermark first. Raises Diverged if the changelog does not have `tip` as its changeset number
+    `length`, OSError if the files cannot be written; then the former release stays.
     """
     repo = repo.unfiltered()
     changelog = repo.changelog
     if length > len(changelog) or hex(changelog.node(length - 1)).decode() != tip:
-        raise Diverged(f"{os.fsdecode(repo.root)}: event {seq} left {length} changesets up to {tip}, not so here")
+        raise Diverged(
+            f"{os.fsdecode(repo.root)}: event {seq} left {length} changesets up to {tip}, which are not here"
+        )
     push = b"-" if push_id is None else b"%d" % push_id
     _write_bookmarks(repo, length, moved, bookmarks)
     _replace(repo, WATERMARK, b"1 %d %d %s %s\n" % (seq, length, tip.encode(), push))
     _replace(repo, DATA, b"".join(_compatible(_heads(repo, length), push_id)))
 
 
-def fit(repo: Any, watermark: Watermark | None) -> int:
-    """How many changesets it shows: none without one, and none if the changelog is not what it was made for."""
-    changelog = repo.unfiltered().changelog
-    if watermark is None or watermark.length > len(changelog):
-        return 0
-    return watermark.length if hex(changelog.node(watermark.length - 1)).decode() == watermark.tip else 0
+def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
+    """Count the changesets that it shows: none without one, and none if the changelog is not what it was made for."""
+    return 0 if watermark is None or not watermark.fits(repo) else watermark.length
 
 
-def lower_watermark(repo: Any, length: int) -> None:
-    """Show at most the first `length` changesets, before a strip removes what comes after them; if fewer are shown no-op."""
-    former = read_watermark(repo)
-    if former is not None and fit(repo, former) > length:
-        _move(repo, former, length)
+def lower_watermark(repo: localrepository, length: int) -> None:
+    """Show at most the first `length` changesets, before a strip removes the rest; does nothing if fewer are shown."""
+    former = read_watermark(repo.vfs)
+    if former is not None and count_shown(repo, former) > length:
+        _move_to(repo, former, length)
 
 
-def raise_watermark(repo: Any, length: int) -> None:
-    """Show the first `length` changesets, after a strip: they were shown before it and are here again."""
-    former = read_watermark(repo)
-    if former is not None and fit(repo, former) == former.length < length:
-        _move(repo, former, length)
+def raise_watermark(repo: localrepository, length: int) -> None:
+    """Show the first `length` changesets again, after a strip that removed them for a moment."""
+    former = read_watermark(repo.vfs)
+    if former is not None and count_shown(repo, former) == former.length < length:
+        _move_to(repo, former, length)
 
 
-def _move(repo: Any, former: Watermark, length: int) -> None:
+def _move_to(repo: localrepository, former: Watermark, length: int) -> None:
     tip = hex(repo.unfiltered().changelog.node(length - 1)).decode() if length else NULL_NODE
-    shown = read_bookmarks(repo)  # those here now may be of events that are not released
+    # Not those of now, which may be of events that are not released.
+    shown = read_bookmarks(repo.vfs)
     write_watermark(repo, seq=former.seq, length=length, tip=tip, push_id=former.push_id, bookmarks=shown)
 
 
-def read_bookmarks(repo: Any) -> bytes:
-    """The bookmarks of the release, a line each: node, blank, name in UTF-8."""
-    return bytes(repo.vfs.tryread(BOOKMARKS))
+def read_bookmarks(vfs: abstractvfs) -> bytes:
+    """Read the bookmarks of the release, a line each: node, blank, name in UTF-8."""
+    return vfs.tryread(BOOKMARKS)
 
 
-def _write_bookmarks(repo: Any, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
-    """The bookmarks of the release; one on a changeset that is not released stays where it was shown before."""
+def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
+    """Write the bookmarks of the release; one on a changeset that is not released stays where it was shown before."""
     present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
-    now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo)
+    now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo.vfs)
     if moved:
         now = _moved_back(now, moved)
     if length < len(repo.changelog):
@@ -130,6 +138,7 @@ def _write_bookmarks(repo: Any, length: int, moved: Mapping[str, str | None], gi
 
 
 def _moved_back(now: bytes, moved: Mapping[str, str | None]) -> bytes:
+    """Put the bookmarks back to where they were at an earlier event; None means that there was none."""
     marks = {line[41:]: line[:40] for line in now.splitlines()}
     for name, node in moved.items():
         mark = name.encode("utf-8", "surrogateescape")
@@ -140,7 +149,7 @@ def _moved_back(now: bytes, moved: Mapping[str, str | None]) -> bytes:
     return b"".join(b"%s %s\n" % (marks[mark], mark) for mark in sorted(marks))
 
 
-def _released_bookmarks(repo: Any, length: int, now: bytes, former: bytes) -> Iterator[bytes]:
+def _released_bookmarks(repo: localrepository, length: int, now: bytes, former: bytes) -> Iterator[bytes]:
     before = {line[41:]: line for line in former.splitlines(keepends=True)}
     revision = repo.changelog.index.get_rev
     for line in now.splitlines(keepends=True):
@@ -151,15 +160,15 @@ def _released_bookmarks(repo: Any, length: int, now: bytes, former: bytes) -> It
             yield before[line[41:]]
 
 
-def _heads(repo: Any, length: int) -> list[bytes]:
-    """The heads of the released changesets that clients see, newest first; the null node for an empty repository."""
+def _heads(repo: localrepository, length: int) -> list[bytes]:
+    """List the heads of the released changesets that clients see, newest first; the null node in an empty repository."""
     changelog = repo.changelog
     hidden = repoview.filterrevs(repo, b"served") | frozenset(range(length, len(changelog)))
     return [changelog.node(number) for number in reversed(changelog.index.headrevs(hidden))]
 
 
 def _compatible(heads: list[bytes], push_id: int | None) -> Iterator[bytes]:
-    """`cborutil` takes one step per byte string, which 50,000 heads feel; its output is the same."""
+    """Encode the compatible form as `cborutil` does, but at once: that takes one step per head, and there may be 50,000."""
     yield b"\xa2\x45heads"
     yield cborutil.encodelength(cborutil.MAJOR_TYPE_ARRAY, len(heads))
     yield b"\x54" + b"\x54".join(heads) if heads else b""
@@ -167,8 +176,8 @@ def _compatible(heads: list[bytes], push_id: int | None) -> Iterator[bytes]:
     yield from cborutil.streamencode(push_id)
 
 
-def _replace(repo: Any, name: bytes, content: bytes) -> None:
-    """Readers see the old file or the new one, and tell them apart by whole seconds."""
+def _replace(repo: localrepository, name: bytes, content: bytes) -> None:
+    """Replace a file: readers see the old or the new one, with times at least 2 s apart."""
     final = repo.vfs.join(name)
     temporary = final + b".new"
     with open(temporary, "wb") as file:

@@ -6,10 +6,11 @@ happens when it is needed: a path that is a repository on disk and that hgweb do
 """
 
 import gc
+import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -23,32 +24,51 @@ logger = structlog.get_logger()
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
+class _RepositoryFolder(hgwebdir_mod.hgwebdir):
+    """A folder of repositories but for a mirror's own folder in it, where repositories are made and put aside."""
+
+    known: frozenset[bytes]
+
+    def refresh(self) -> None:
+        """Scan the folder if it is due; hgweb calls this at each request."""
+        before = self.lastrefresh
+        super().refresh()
+        if self.lastrefresh != before:
+            self.repos = [(name, place) for name, place in self.repos if not _is_own_folder(name)]
+            self.known = frozenset(name for name, _ in self.repos)
+
+
+def _is_own_folder(virtual: bytes) -> bool:
+    """Whether the path leads into the mirror's own folder: no wire path has a part that begins with `~`."""
+    return any(part.startswith(b"~") for part in virtual.split(b"/"))
+
+
 def application(root: str) -> Application:
-    """The WSGI application for every repository below `root`.
+    """Make the WSGI application for every repository below `root`.
 
     Configuration comes from HGRCPATH alone; a repository's own hgrc is read by Mercurial as usual unless HGRCSKIPREPO is set.
-    Demand import must be off: threads that import lazily at once answer 500. What the process holds by now is not looked at for
-    garbage any more.
+    Demand import is switched off: threads that import lazily at the same time answer 500. The garbage collector no longer
+    examines what the process holds by now.
     """
     demandimport.disable()
     folder = os.fsencode(os.path.realpath(root))
-    hgweb = _Repositories({b"/": os.path.join(folder, b"**")})
-    # hgweb looks for garbage after each request: 16 ms through modules that never are.
+    hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
+    # hgweb collects garbage after each request, which takes 16 ms with all the modules in it.
     gc.collect()
     gc.freeze()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if _has_changed(hgweb, folder, environ.get("PATH_INFO", "")):
             hgweb.lastrefresh = 0
-        return _answered(hgweb, environ, start_response)
+        return _answer_or_refuse(hgweb, environ, start_response)
 
     return answer
 
 
-def _answered(hgweb: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """hgweb's answer, or 400 for what it cannot read: malformed arguments leave it as exceptions of many kinds.
+def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Have hgweb answer, or answer 400 to malformed arguments, for which hgweb raises exceptions of many kinds.
 
-    A storage that cannot be read is no mistake of the client's.
+    A storage that cannot be read is not the client's mistake.
     """
     try:
         body = iter(hgweb(environ, start_response))
@@ -56,43 +76,20 @@ def _answered(hgweb: Any, environ: dict[str, Any], start_response: Any) -> Itera
     except (ValueError, KeyError, RecursionError, error.Abort) as problem:
         if isinstance(problem, error.StorageError):
             raise
-        kind = type(problem).__name__
-        logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=_place(problem))
+        kind, line = type(problem).__name__, _raising_line(problem)
+        logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
         start_response("400 Bad Request", [("Content-Type", "text/plain; charset=utf-8")], sys.exc_info())
         return [b"Bad Request\n"]
-    return _continued(first, body)
+    return itertools.chain([first], body)
 
 
-def _continued(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
-
-
-def _place(problem: BaseException) -> str:
-    """Where it was raised: FILE:LINE, for whoever must tell a client's mistake from one of ours."""
+def _raising_line(problem: BaseException) -> str:
+    """Name the line that raised it, as FILE:LINE, by which an operator can tell a client's mistake from one of ours."""
     last = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}"
 
 
-class _Repositories(hgwebdir_mod.hgwebdir):  # type: ignore[misc]
-    """A folder of repositories but for a mirror's own folder in it, where repositories are made and put aside."""
-
-    known: frozenset[bytes]
-
-    def refresh(self) -> None:
-        before = self.lastrefresh
-        super().refresh()  # at each request; mostly it does nothing
-        if self.lastrefresh != before:
-            self.repos = [(name, place) for name, place in self.repos if not _is_ours(name)]
-            self.known = frozenset(name for name, _ in self.repos)
-
-
-def _is_ours(virtual: bytes) -> bool:
-    """No wire path has a part that begins with `~`."""
-    return any(part.startswith(b"~") for part in virtual.split(b"/"))
-
-
-def _has_changed(hgweb: Any, folder: bytes, where: str) -> bool:
+def _has_changed(hgweb: _RepositoryFolder, folder: bytes, where: str) -> bool:
     """Whether the request's path leads into a repository that the last scan did not see, or that is gone since."""
     virtual = b""
     # WSGI hands paths over as Latin-1 text.

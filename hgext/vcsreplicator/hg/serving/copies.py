@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a client copies from disk as it lies there: stream clones, clone bundles and pull bundles.
+
+Nothing can be hidden in a file, so a mirror gives files away only while the disk holds nothing that is not released.
+"""
+
+import errno
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mercurial import bundle2, error, streamclone, wireprotov1server
+from mercurial.exchanges import bundle_cache
+from mercurial.localrepo import localrepository
+from mercurial.wireprototypes import baseprotocolhandler
+
+from pushlog import seams
+
+from .views import everything_is_released, is_mirror
+
+# Seconds that a stream clone waits for a release.
+STREAM_PATIENCE = 10.0
+_UNRELEASED = b"this mirror holds changesets that are not released yet; please retry"
+# The attribute of a repository object that answers a client with a stream.
+_STREAMING = "_vcsreplicator_streaming"
+
+
+def install() -> None:
+    """Wrap every function that gives files away; raises MissingSeam for one that cannot be guarded."""
+    seams.wrap(streamclone, "allowservergeneration", _offer_stream)
+    seams.wrap(bundle2, "addpartbundlestream2", _answer_stream)
+    seams.wrap(streamclone, "generatev1", _generate_legacy_stream)
+    for name in ("generatev2", "generatev3"):
+        seams.wrap(streamclone, name, _generate_stream)
+    seams.wrap(bundle_cache, "get_manifest_lines", _read_manifest)
+    seams.wrap(wireprotov1server, "find_pullbundle", _find_pull_bundle)
+    seams.wrap(wireprotov1server, "commands.get_cached_bundle_inline", _send_inline_bundle)
+
+
+def _offer_stream(orig: Callable[..., bool], repo: localrepository) -> bool:
+    """Offer a stream clone while everything is released; `_generate_stream` decides again."""
+    is_answering = getattr(repo.unfiltered(), _STREAMING, False)
+    return (is_answering or everything_is_released(repo)) and orig(repo)
+
+
+def _answer_stream(
+    orig: Callable[..., Any], bundler: bundle2.bundle20, repo: localrepository, *args: Any, **kwargs: Any
+) -> Any:
+    """Answer a client that was offered a stream, though events may have been applied since the offer."""
+    setattr(repo.unfiltered(), _STREAMING, True)
+    try:
+        return orig(bundler, repo, *args, **kwargs)
+    finally:
+        setattr(repo.unfiltered(), _STREAMING, False)
+
+
+def _generate_stream(orig: Callable[..., Any], repo: localrepository, *args: Any, **kwargs: Any) -> Any:
+    """List the files of a stream clone under the lock, once everything is released; raises Abort after STREAM_PATIENCE."""
+    if not is_mirror(repo.ui):
+        return orig(repo, *args, **kwargs)
+    end = time.monotonic() + STREAM_PATIENCE
+    while True:
+        with repo.lock():
+            if everything_is_released(repo):
+                return orig(repo, *args, **kwargs)
+        if time.monotonic() > end:
+            raise error.Abort(_UNRELEASED + b", or without --stream")
+        time.sleep(0.02)
+
+
+def _generate_legacy_stream(orig: Callable[..., Any], repo: localrepository, *args: Any, **kwargs: Any) -> Any:
+    """Refuse in the one temporary way that old clients understand: the repository cannot be locked."""
+    try:
+        return _generate_stream(orig, repo, *args, **kwargs)
+    except error.Abort as refusal:
+        raise error.LockError(errno.EAGAIN, str(refusal), repo.root, b"not released") from refusal
+
+
+def _read_manifest(orig: Callable[..., list[bytes]], repo: localrepository) -> list[bytes]:
+    """Name clone bundles only while everything is released: they were made from all that the disk held."""
+    return orig(repo) if everything_is_released(repo) else []
+
+
+def _find_pull_bundle(orig: Callable[..., Any], repo: localrepository, *args: Any, **kwargs: Any) -> Any:
+    return orig(repo, *args, **kwargs) if everything_is_released(repo) else None
+
+
+def _send_inline_bundle(
+    orig: Callable[..., Any], repo: localrepository, proto: baseprotocolhandler, path: bytes
+) -> Any:
+    if not everything_is_released(repo):
+        raise error.Abort(_UNRELEASED)
+    return orig(repo, proto, path)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What clients ask of a mirror in vain: to write, and what extensions answer from files beside the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mercurial import error, exchange, wireprototypes, wireprotov1server
+from mercurial.localrepo import localrepository
+from mercurial.wireprototypes import baseprotocolhandler
+
+from pushlog import seams
+
+from .views import READ_ONLY, is_mirror
+
+if TYPE_CHECKING:
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
+    from mercurial.hgweb.request import parsedrequest
+
+# Pushes: they refuse for themselves, so that clients of any age read why.
+_PUSHES = (b"pushkey", b"unbundle")
+# Commands of Mercurial's extensions that answer from files beside the history: largefiles, remotefilelog, fastannotate.
+_UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getfiles x_rfl_getflogheads".split())
+
+
+def install() -> None:
+    """Wrap pushes and every command of the wire protocol; raises MissingSeam for one that cannot be guarded."""
+    seams.wrap(exchange, "unbundle", _refuse_push)
+    seams.wrap(wireprotov1server, "commands.pushkey", _refuse_pushkey)
+    seams.wrap(wireprotov1server, "dispatch", _dispatch)
+    seams.wrap(wireprotov1server, "commands.batch", _dispatch_batch)
+
+
+def install_web() -> None:
+    """Have hgweb ask about each operation; it loads hgweb."""
+    from mercurial.hgweb import common
+
+    common.permhooks.append(_refuse_upload)
+
+
+def _refuse_push(
+    orig: Callable[..., Any], repo: localrepository, cg: Any, heads: Any, source: bytes, url: bytes
+) -> Any:
+    if is_mirror(repo.ui) and source in (b"serve", b"push"):
+        refusal = error.Abort(READ_ONLY)
+        # Mercurial then answers so that the client can read it.
+        refusal.duringunbundle2 = True
+        raise refusal
+    return orig(repo, cg, heads, source, url)
+
+
+def _refuse_pushkey(orig: Callable[..., Any], repo: localrepository, proto: baseprotocolhandler, *args: bytes) -> Any:
+    if is_mirror(repo.ui):
+        return wireprototypes.bytesresponse(b"0\n%s\n" % READ_ONLY)
+    return orig(repo, proto, *args)
+
+
+def _dispatch(
+    orig: Callable[..., Any],
+    repo: localrepository,
+    proto: baseprotocolhandler,
+    command: bytes,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Answer a command of the wire protocol, or refuse it; those inside a `batch` do not come here."""
+    refusal = _reason_to_refuse(repo, command)
+    return wireprototypes.ooberror(refusal) if refusal else orig(repo, proto, command, *args, **kwargs)
+
+
+def _dispatch_batch(
+    orig: Callable[..., Any], repo: localrepository, proto: baseprotocolhandler, commands: bytes, others: Any
+) -> Any:
+    reasons = (_reason_to_refuse(repo, command.partition(b" ")[0]) for command in commands.split(b";"))
+    refusal = next(filter(None, reasons), None)
+    return wireprototypes.ooberror(refusal) if refusal else orig(repo, proto, commands, others)
+
+
+def _reason_to_refuse(repo: localrepository, command: bytes) -> bytes | None:
+    """Find out why a mirror does not answer: an extension would write, or look past the view. None if it answers."""
+    entry = wireprotov1server.commands.get(command)
+    if entry is None or command in _PUSHES or not is_mirror(repo.ui):
+        return None
+    if command in _UNGUARDED:
+        return b"a mirror does not answer the command %s\n" % command
+    return READ_ONLY + b"\n" if entry.permission != b"pull" else None
+
+
+def _refuse_upload(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
+    """Refuse what an extension would write through hgweb, such as an upload of LFS.
+
+    Pushes have no path; an upload with their name in its query has one.
+    """
+    from mercurial.hgweb import common
+
+    is_push = not req.dispatchpath and req.qsparams.get(b"cmd") in _PUSHES
+    if operation not in (None, b"pull") and not is_push and is_mirror(web.repo.ui):
+        raise common.ErrorResponse(common.HTTP_FORBIDDEN, READ_ONLY)
