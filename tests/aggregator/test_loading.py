@@ -9,12 +9,13 @@ import pytest
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.aggregator.alarms import measure_silence
+from hgext.vcsreplicator.aggregator.loading import load, read_state
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
-from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat
-from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster, Verb
+from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
@@ -141,3 +142,30 @@ def test_a_mirror_that_has_just_become_active_gets_time_to_begin() -> None:
     silence, alpha = Silence(0.0), Mirror(name="alpha", state=MirrorState.ACTIVE, since=1.0)
     roster = Roster(version=1, mirrors=(alpha,))
     assert [measure_silence(roster, silence, now) for now in (100.0, 130.0)] == [{"alpha": 0.0}, {"alpha": 30.0}]
+
+
+def test_a_state_that_was_read_before_the_older_one_was_fenced_is_read_on(log: CountingLog) -> None:
+    clock, chain, stop = log._clock, Chain("x"), threading.Event()
+    assert isinstance(clock, HandClock)
+    older = open_session(log)
+    step(older, clock)
+    state = read_state(log, stop)
+    send(log, chain.take(2))
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 2)))])
+    step(older, clock, 2)
+    repository = load(log, limit=10, poison=None, stop=stop, state=state).repositories[chain.repository]
+    assert repository.state is not None
+    assert (repository.state.noticed, repository.is_recovered) == (2, False)
+
+
+def test_old_requests_are_not_decided_again_after_the_log_lost_the_newest(log: CountingLog) -> None:
+    clock = log._clock
+    assert isinstance(clock, HandClock)
+    for number in range(RECENT + 5):
+        ask(log, Verb.ALLOW_EMPTY, allow=number % 2 == 0)
+    first = open_session(log)
+    step(first, clock, 2)
+    log.lose(ROSTER_REQUESTS, 0, 1)
+    second = open_session(log)
+    step(second, clock, 2)
+    assert second.core.roster.version == first.core.roster.version
