@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # Most tests wait for processes: three at a time for each core, long ones first, each worker takes the next when it is done.
 AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist load --maxschedchunk 1
-# A loaded machine gets a second look at tests of real processes, three in all; each is told, with how it failed at first.
-# Never a second look: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
+# On a loaded machine a failed test of real processes runs a second time, three in all; the summary shows how each failed at first.
+# Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 PURE := -n 2 --dist load -m "not slow and not services and not processes" --hypothesis-profile=quick tests
 INSTALL := testing/install_debian.sh
@@ -51,7 +51,7 @@ test-all: $(VENV)/installed-for-tests
 	$(INSTALL) services
 	$(PYTEST) $(AT_ONCE) $(TESTS)
 
-# Types and tests side by side: whoever waits for this is at a desk.
+# Types and tests side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .

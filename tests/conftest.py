@@ -38,7 +38,7 @@ AnyService = TypeVar("AnyService", bound=Service)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the services of a run with several workers, in the process that starts these."""
+    """Keep the services of a run with several workers, in the process that starts the workers."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         kept = ExitStack()
         kept.enter_context(keeper())
@@ -67,12 +67,12 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.fixture
 def told(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
-    """What a test counted: `told(it)` is printed at the end of the run, also when all is well."""
+    """Print what a test counted at the end of the run, also when all tests pass: `told(count)`."""
     return lambda counted: record_property("told", str(counted))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what the tests counted."""
+    """Print what the tests counted."""
     for report in terminalreporter.getreports("passed"):
         for name, text in report.user_properties:
             if (report.when, name) == ("call", "told"):
@@ -81,7 +81,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def environment_of_tests() -> Iterator[None]:
-    """The same for whoever runs the tests: no settings of a user reach Mercurial, no credentials reach a real account."""
+    """Give every run the same environment: no settings of a user reach Mercurial, no credentials reach a real account."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("HG", "AWS_"))]:
             patch.delenv(name)
@@ -98,7 +98,7 @@ def environment_of_tests() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def traces_of_tests() -> Iterator[None]:
-    """Services that run in this process tell Mercurial how to behave by the environment; the next test hears nothing of it."""
+    """Restore the variables of Mercurial that services in this process set."""
     before = {name: value for name, value in os.environ.items() if name.startswith("HG")}
     yield
     for name in [name for name in os.environ if name.startswith("HG")]:

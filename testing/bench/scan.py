@@ -2,7 +2,7 @@
 """The relay's look at 10,000 repositories when it starts.
 
 With nothing sent yet, with one event behind the marker in each, and with nothing to do. The folders are warm in the page cache.
-Sending is not part of it: what is found is handed to somebody who counts.
+Sending is not part of it: what is found is only counted.
 """
 
 import os

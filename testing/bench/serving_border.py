@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mercurial's part of `bench_serving`: a repository of very many heads, and a server of it that is told what to do by lines.
+"""Mercurial's part of `bench_serving`: a repository of very many heads, and a server of it that reads its commands as lines.
 
     python -m testing.bench.serving_border FOLDER make HEADS
     python -m testing.bench.serving_border FOLDER plain|pushlog|mirror

@@ -5,7 +5,7 @@
         cluster.hg("init", cluster.repository("x"), on_master=True)
         cluster.stop("mirror-alpha")
 
-Every service is a process group of its own and is killed at the end, whatever happens.
+Every service is a process group of its own and is killed at the end of the block, also after an error.
 """
 
 import itertools

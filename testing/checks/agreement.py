@@ -125,7 +125,7 @@ class Examiner:
 
 
 def page(url: str) -> tuple[int, str]:
-    """(status, body) of a page; 0 if nobody answers."""
+    """(status, body) of a page; 0 if no server answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=30) as answer:
@@ -149,7 +149,7 @@ def processes_below(folder: Path) -> Iterator[int]:
 
 
 def remains(repository: Path) -> list[str]:
-    """What a transaction that nobody finished leaves in a repository: a journal, or a lock that a living process holds.
+    """What an abandoned transaction leaves in a repository: a journal, or a lock that a living process holds.
 
     A lock of a dead process is no obstacle: the next writer takes it.
     """

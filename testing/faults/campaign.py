@@ -316,7 +316,7 @@ def told_in_order(lines: list[dict[str, Any]]) -> tuple[list[str], int]:
 
 
 def announced(lines: list[dict[str, Any]], load: Load) -> list[str]:
-    """Accepted pushes that no message, or more than one, tells of; by repository in the order in which they were accepted."""
+    """Accepted pushes that are in no message, or in more than one; by repository in the order in which they were accepted."""
     messages: dict[str, set[str]] = {}
     order: dict[str, list[str]] = {}
     for line in lines:
@@ -324,7 +324,7 @@ def announced(lines: list[dict[str, Any]], load: Load) -> list[str]:
             messages.setdefault(head, set()).add(line["id"])
             order.setdefault(line["data"]["repo_url"].rsplit("/", 1)[-1], []).append(head)
     found = [
-        f"{each.repository}: {each.head} is told by {len(messages.get(each.head, ()))} messages"
+        f"{each.repository}: {each.head} is in {len(messages.get(each.head, ()))} messages"
         for each in load.accepted
         if len(messages.get(each.head, ())) != 1
     ]

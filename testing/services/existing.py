@@ -5,7 +5,7 @@ Several workers of one run share theirs (`keeper.py`).
 
     VCSREPLICATOR_TEST_KAFKA=host:port    VCSREPLICATOR_TEST_AMQP=amqp://user:password@host:port//    VCSREPLICATOR_TEST_AWS=http://host:port
 
-Shared by all tests of a run, and perhaps by others: a test uses names that nobody else has, and destroys only services of its own.
+All tests of a run share it, perhaps other programs too: a test uses unique names, and destroys only services of its own.
 """
 
 import os

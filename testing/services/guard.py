@@ -4,7 +4,7 @@
     python guard.py PARENT_PID FOLDER COMMAND...
 
 The guard adopts daemons that the command leaves behind (`epmd` is one), so nothing escapes. On SIGTERM it asks the command to
-stop, waits ten seconds, then kills what is left. If the parent died, nobody needs the data: it kills at once and removes FOLDER.
+stop, waits ten seconds, then kills what is left. If the parent died, it kills at once and removes FOLDER.
 Its exit status is the command's. It runs without this project on its path: standard library only.
 """
 

@@ -30,7 +30,7 @@ class ServiceMissing(RuntimeError):
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on, below those the kernel gives to outgoing connections, so it stays free for a restart."""
+    """A free loopback port, below those the kernel gives to outgoing connections, so it stays free for a restart."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe:

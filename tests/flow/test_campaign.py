@@ -22,7 +22,7 @@ Told = Callable[[object], None]
 
 
 def keeps_every_promise(plan: Plan, folder: Path, told: Told) -> None:
-    """A campaign without a violation; tells what happened."""
+    """Run a campaign that finds no violation, and print what happened."""
     result = run(plan, folder)
     told(result)
     assert not result.violations, str(result)

@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def copy(cluster: Cluster) -> None:
-    """The backup that `docs/log.md` tells operators to make."""
+    """The backup that `docs/log.md` describes."""
     with (
         closing(sqlite3.connect(cluster.folder / "log.db")) as source,
         closing(sqlite3.connect(cluster.folder / "copy.db")) as target,

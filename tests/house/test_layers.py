@@ -18,7 +18,7 @@ from testing.services.cache import CHECKOUT
 OURS = "hgext.vcsreplicator"
 ORDER = {
     OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < demo < cli",
-    # What all of the border stands on, and what Mercurial is told at last, are modules beside its rooms.
+    # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
     "< master, serving < replica < commands, registration",
     "pushlog": "seams < store < api, checking, fetching, limit, pushed, recording, revsets, streams, stripping, wire < web",
@@ -59,12 +59,12 @@ def module_name(file: Path) -> str:
 
 @functools.cache
 def nodes(source: str) -> list[ast.stmt | ast.ClassDef]:
-    """All statements of a source that import or define a class, at whatever depth."""
+    """All statements of a source that import or define a class, at any depth."""
     return [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom | ast.ClassDef)]
 
 
 def imported(source: str, module: str, *, package: bool) -> Iterator[tuple[int, str]]:
-    """Line and absolute name of everything that a module imports, at whatever depth."""
+    """Line and absolute name of everything that a module imports, at any depth."""
     parents = module.split(".") if package else module.split(".")[:-1]
     for node in nodes(source):
         if isinstance(node, ast.Import):

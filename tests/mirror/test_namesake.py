@@ -79,6 +79,7 @@ class Seen:
         return self._log.ends(topic)
 
 
+@pytest.mark.processes
 def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log, settings: MirrorSettings) -> None:
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     seen = Seen(log, Unavailable("away"))
@@ -97,6 +98,7 @@ def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log,
     assert "works on there" in str(broken.error)
 
 
+@pytest.mark.processes
 def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
     log: Log, settings: MirrorSettings
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
         Namesakes(settings, OURS, log, 10**9).wait(last, threading.Event())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("clock", [0.0, 1e9, 4e9])
 def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: MirrorSettings, clock: float) -> None:
     last = beat(log, OTHER, clock)

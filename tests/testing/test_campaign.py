@@ -40,13 +40,13 @@ def test_lines_in_the_wrong_order_are_found() -> None:
     assert any("1 was told after 2" in each for each in found)
 
 
-def test_a_push_that_nobody_was_told_of_is_found() -> None:
-    assert "told by 0 messages" in announced([line(1)], load("head-1", "head-2"))[0]
+def test_a_push_that_was_not_announced_is_found() -> None:
+    assert "is in 0 messages" in announced([line(1)], load("head-1", "head-2"))[0]
 
 
 def test_a_push_that_two_messages_tell_of_is_found() -> None:
     lines = [line(1, head="twice"), line(2, 1, head="twice")]
-    assert "told by 2 messages" in announced(lines, load("twice"))[0]
+    assert "is in 2 messages" in announced(lines, load("twice"))[0]
 
 
 def test_pushes_told_in_another_order_than_accepted_are_found() -> None:
