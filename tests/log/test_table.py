@@ -33,6 +33,11 @@ def test_a_table_has_the_newest_value_of_each_key_in_the_order_written(log: Log)
     assert table.value(STATE, "c") is None
 
 
+def test_a_key_that_is_written_again_moves_behind_the_others(log: Log) -> None:
+    put(log, ("a", b"old"), ("b", b"1"), ("a", b"new"), topic=NOTICES)  # where nothing is compacted, as yet
+    assert [key for _, key in read_table(log, NOTICES).records] == ["b", "a"]
+
+
 def test_a_key_that_a_tombstone_removed_is_not_in_the_table(log: Log) -> None:
     put(log, ("a", b"1"), ("b", b"2"), ("a", None))
     assert [key for _, key in read_table(log, STATE).records] == ["b"]
