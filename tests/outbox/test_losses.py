@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whether the log still has what an outbox sent, and which events cannot be sent again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
+from hgext.vcsreplicator.outbox.entry import NewestEvent
+from hgext.vcsreplicator.outbox.file import Outbox, SentMark
+from hgext.vcsreplicator.outbox.folder import Store
+from hgext.vcsreplicator.outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
+from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.wire import ID
+from testing.builders.memorylog import MemoryLog
+
+EVENT = "e" * 32
+NEWEST = NewestEvent(
+    repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=5, id=EVENT, digest="d" * 64
+)
+SENT = SentMark(seq=5, id=EVENT, segment=1, end=1)
+STATE = RepositoryState(
+    repository=NEWEST.repository,
+    incarnation=NEWEST.incarnation,
+    path="x",
+    generation=1,
+    seq=5,
+    event=EVENT,
+    digest=NEWEST.digest,
+    released=0,
+    noticed=0,
+    roster=0,
+)
+
+
+class Box(Outbox):
+    """An outbox with these answers, of which `first` is the oldest event that is kept."""
+
+    def __init__(self, sent: SentMark | None = SENT, first: int | None = 4) -> None:
+        super().__init__(Store("/nowhere"))
+        self._sent, self._first = sent, first
+
+    def newest(self) -> NewestEvent:
+        return NEWEST
+
+    def sent(self) -> SentMark | None:
+        return self._sent
+
+    def send_again(self) -> int | None:
+        return self._first
+
+
+def test_an_event_stands_only_where_the_log_put_it(tmp_path: Path) -> None:
+    log = MemoryLog()
+    log.create(topics())
+    records = [NewRecord(topic=EVENTS, key="x", value=b"", headers={ID: name}) for name in ("f" * 32, EVENT)]
+    partition, offset = log.append(records, timeout=1)[-1]
+
+    def stands(event: str, at: int) -> bool:
+        return find_standing(log, {partition: EventPlace(id=event, offset=at)}) == {partition}
+
+    assert stands(EVENT, offset)
+    assert not stands("c" * 32, offset)
+    assert [stands(EVENT, at) for at in (-1, offset - 1, offset + 1)] == [False, False, False]
+    for place, lost in [((partition, offset), False), ((partition, offset + 1), True), ((partition, None), True)]:
+        assert has_lost(log, Box(replace(SENT, partition=place[0], offset=place[1])), None) is lost
+
+
+@pytest.mark.parametrize(
+    ("state", "seen"),
+    [
+        (STATE, True),
+        (replace(STATE, event="c" * 32), False),
+        (replace(STATE, seq=6, event="c" * 32), True),
+        (replace(STATE, seq=4), False),
+        (replace(STATE, seq=6, incarnation="c" * 32), False),
+        (None, False),
+    ],
+)
+def test_a_marker_without_a_place_counts_as_lost_unless_the_aggregator_saw_its_event(
+    state: RepositoryState | None, seen: bool
+) -> None:
+    assert has_seen(state, Box(), SENT) is seen
+    assert has_lost(MemoryLog(), Box(), state) is not seen
+
+
+@pytest.mark.parametrize(("seen", "missing"), [(None, (1, 3)), (1, (2, 3)), (2, (3, 3)), (3, None), (5, None)])
+def test_events_that_were_neither_seen_nor_kept_are_named(seen: int | None, missing: tuple[int, int] | None) -> None:
+    assert send_again(Box(), None if seen is None else replace(STATE, seq=seen)) == missing
+
+
+def test_where_nothing_is_kept_nothing_is_named() -> None:
+    assert send_again(Box(first=None), None) is None
