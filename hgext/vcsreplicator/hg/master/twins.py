@@ -3,6 +3,8 @@
 
 A mirror takes one of two twins and refuses the other, wherever it runs. So the second is refused where it is made: on the master,
 by creation, clone, rename, and adoption of a copy. Twins that exist already go on as they are.
+
+The check holds no lock: two that are made at the same instant can both pass. A mirror then takes one and reports the other.
 """
 
 import os

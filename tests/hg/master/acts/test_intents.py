@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Notes of what is no transaction: read again whatever their size, and writable by whoever may write to the root."""
+"""Notes of acts that are no transaction: any size is read again, and users who may write to the root may write them."""
 
 import os
 import stat
@@ -27,6 +27,17 @@ def test_a_strip_is_noted_whole_in_a_repository_with_a_hundred_thousand_heads(tm
     note = intent(heads_after=heads(100_000))
     intents.write(str(tmp_path), note)
     assert intents.read(str(tmp_path), "one") == note
+
+
+def test_a_note_that_could_not_be_read_again_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(intents, "LIMIT", 1000)
+    with pytest.raises(error.Abort, match="too many heads for a strip"):
+        intents.write(str(tmp_path), intent(heads_after=heads(100)))
+    assert intents.read(str(tmp_path), "one") is None
+
+
+def test_generations_count_the_repositories_of_one_path(tmp_path):
+    assert [creation.next_generation(str(tmp_path), path) for path in ("one", "one", "two", "one")] == [1, 2, 1, 3]
 
 
 def test_a_strip_that_no_event_can_tell_is_refused_before_it_begins():
