@@ -29,7 +29,10 @@ _NODE = re.compile("[0-9a-f]{40}")
 
 
 def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, now: float) -> Checkpoint:
-    """Carry out the event on an open, locked repository, and write the checkpoint; raises Diverged if it leads elsewhere."""
+    """Carry out the event on an open, locked repository, and write the checkpoint.
+
+    Raises Diverged if it leads elsewhere.
+    """
     event = item.event
     if advance(checkpoint.digest, event.type, event.changes) != event.digest:
         raise Diverged(f"event {event.seq} of {event.path}: its digest does not follow from the one before")
@@ -56,7 +59,9 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
 
 
 def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
-    """Remove what is no ancestor of the heads that the event leaves; nothing that will go is shown meanwhile.
+    """Remove what is no ancestor of the heads that the event leaves.
+
+    Nothing that will go is shown meanwhile.
 
     Mercurial removes all changesets from the first one on, and adds those that stay again, from a file. A kill in between leaves
     that file; the checkpoint, lowered before, says up to where the changelog is certain. Bookmarks on what goes are moved before,
@@ -104,7 +109,10 @@ def _restore_interrupted(repo: localrepository) -> None:
 
 
 def _censor(repo: localrepository, event: Event) -> None:
-    """Erase one revision of one file; raises MalformedEvent for a name or a node that is none."""
+    """Erase one revision of one file.
+
+    Raises MalformedEvent for a name or a node that is none.
+    """
     detail = event.detail or {}
     file, digits = os.fsencode(detail.get("file", "")), detail.get("node", "")
     if {b"..", b"", b".hg"} & set(file.split(b"/")) or not _NODE.fullmatch(digits):

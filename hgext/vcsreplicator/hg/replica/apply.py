@@ -122,7 +122,10 @@ def _record_push(repo: localrepository, tr: transaction, event: Event, first: in
 
 
 def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -> None:
-    """Add the changesets and markers of a bundle within `tr`; raises MalformedEvent for other parts, or more bytes than `limit`."""
+    """Add the changesets and markers of a bundle within `tr`.
+
+    Raises MalformedEvent for other parts, or more bytes than `limit`.
+    """
     unbundler = exchange.readbundle(repo.ui, bundle, None)
     if not isinstance(unbundler, bundle2.unbundle20):
         raise MalformedEvent("bundle: expected a bundle of version 2")
@@ -140,7 +143,10 @@ def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) ->
 
 @contextlib.contextmanager
 def _raising_malformed() -> Iterator[None]:
-    """Raise MalformedEvent for what Mercurial raises for a damaged bundle; errors of the disk and the locks pass."""
+    """Raise MalformedEvent for what Mercurial raises for a damaged bundle.
+
+    Errors of the disk and the locks pass.
+    """
     try:
         yield
     except (error.LockError, OSError, MemoryError, MalformedEvent, Diverged):
@@ -176,7 +182,10 @@ class _SlowFile:
 
 
 class _LimitedFile:
-    """A file of at most `limit` bytes; raises BundleTooLarge, before it reads, when more is asked for. All reads are exact."""
+    """A file of at most `limit` bytes.
+
+    Raises BundleTooLarge, before it reads, when more is asked for. All reads are exact.
+    """
 
     def __init__(self, file: Any, limit: int) -> None:
         self._file = file

@@ -18,7 +18,10 @@ from .repository import OpenRepositories
 
 
 def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Check) -> Checked:
-    """Find out what is wrong with the repository, wherever it is by now; undecided if it changed while it was read."""
+    """Find out what is wrong with the repository, wherever it is by now.
+
+    Undecided if it changed while it was read.
+    """
     local = LocalRepository(folder=wanted.folder)
     try:
         local.find(settings, wanted.repository)

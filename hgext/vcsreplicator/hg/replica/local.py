@@ -22,7 +22,10 @@ class Halted(Exception):
 
 @dataclass(slots=True)
 class LocalRepository:
-    """What the mirror has of the repository, as far as this task knows; `floor` and `gone` as in `TaskOutcome`."""
+    """What the mirror has of the repository, as far as this task knows.
+
+    `floor` and `gone` as in `TaskOutcome`.
+    """
 
     folder: str | None
     checkpoint: Checkpoint | None = None

@@ -15,7 +15,10 @@ from . import healing, replicated, scan, snapshot
 
 
 def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
-    """Find the repository, or what is damaged at its path. A rename or a creation may not be released yet."""
+    """Find the repository, or what is damaged at its path.
+
+    A rename or a creation may not be released yet.
+    """
     at_path = scan.inspect(task.folder)
     if at_path is not None and (at_path.checkpoint is None or at_path.checkpoint.repository == task.repository):
         return task.folder

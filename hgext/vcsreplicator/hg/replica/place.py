@@ -40,7 +40,9 @@ class LockedPlace:
         self._wlock = wlock
 
     def carry(self, target: str, name: str = ".hg") -> None:
-        """Move it into the existing folder `target`; after a kill it keeps the lock of a dead process, which counts as none.
+        """Move it into the existing folder `target`.
+
+        After a kill it keeps the lock of a dead process, which counts as none.
 
         Raises Busy if another one is there by now, error.LockHeld if another process writes into the store.
         """
@@ -51,7 +53,10 @@ class LockedPlace:
             self._note_move(target, name, store)
 
     def exchange(self, made: str) -> None:
-        """Put the `.hg` in `made` in its place, in one step; afterwards it is in `made` itself."""
+        """Put the `.hg` in `made` in its place, in one step.
+
+        Afterwards it is in `made` itself.
+        """
         with self._lock_store(os.path.join(self.folder, self._name)) as store:
             _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
             self._note_move(made, ".hg", store)
@@ -78,7 +83,9 @@ class LockedPlace:
 
 @contextlib.contextmanager
 def hold(folder: str) -> Iterator[LockedPlace]:
-    """Lock the repository in the folder against other processes; the caller then reads which one it is.
+    """Lock the repository in the folder against other processes.
+
+    The caller then reads which one it is.
 
     Does not wait: raises error.LockHeld, or Busy if there is none.
     """
@@ -113,7 +120,10 @@ def _vfs(folder: str) -> vfs.vfs:
 
 
 def check_inside(root: str, folder: str) -> str:
-    """Return the folder if creating it stays inside the root, links resolved; raises Rejected."""
+    """Return the folder if creating it stays inside the root, links resolved.
+
+    Raises Rejected.
+    """
     real = os.path.realpath(root)
     target = os.path.realpath(folder)
     if not target.startswith(real.rstrip("/") + "/"):
@@ -122,7 +132,10 @@ def check_inside(root: str, folder: str) -> str:
 
 
 def find_obstacle(root: str, folder: str) -> str | None:
-    """Find what stands at the folder, or above it up to the root, and is no folder; None without such a thing."""
+    """Find what stands at the folder, or above it up to the root, and is no folder.
+
+    None without such a thing.
+    """
     while folder.startswith(root.rstrip("/") + "/"):
         if os.path.lexists(folder) and not os.path.isdir(folder):
             return folder
@@ -141,14 +154,20 @@ def waiting_of(state: str, repository: str) -> str:
 
 
 def empty(place: str) -> str:
-    """Make the place free for a new repository, and return it; removes what a killed process left there."""
+    """Make the place free for a new repository, and return it.
+
+    Removes what a killed process left there.
+    """
     shutil.rmtree(place, ignore_errors=True)
     _make(os.path.dirname(place))
     return place
 
 
 def install(made: str, root: str, folder: str) -> None:
-    """Move the repository made in `made` to `folder`, where there is none; afterwards it is there whole, or not at all."""
+    """Move the repository made in `made` to `folder`, where there is none.
+
+    Afterwards it is there whole, or not at all.
+    """
     check_inside(root, folder)
     _make(folder)
     os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
@@ -207,7 +226,10 @@ def _exchange(new: str, old: str) -> None:
 
 
 def prune(state: str, root: str, folder: str) -> None:
-    """Remove the folder and those above it, up to the root, as far as they are empty; the mirror's own folders stay."""
+    """Remove the folder and those above it, up to the root, as far as they are empty.
+
+    The mirror's own folders stay.
+    """
     own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
     with contextlib.suppress(OSError):
         while os.path.realpath(folder) not in own:

@@ -33,7 +33,10 @@ def release(
     keep: bool,
     now: float,
 ) -> None:
-    """Show what is applied and released, if that is more than is shown; with `keep` a deletion takes nothing away."""
+    """Show what is applied and released, if that is more than is shown.
+
+    With `keep` a deletion takes nothing away.
+    """
     newest = local.checkpoint
     if newest is None or local.folder is None or min(released, newest.seq) <= local.serving:
         return
@@ -82,7 +85,9 @@ def _move_to_path(
     settings: MirrorSettings,
     shown: Checkpoint,
 ) -> None:
-    """Move the repository to the path of what is released; raises Halted if an operator must say which belongs there.
+    """Move the repository to the path of what is released.
+
+    Raises Halted if an operator must say which belongs there.
 
     If a newer repository has the path by now, this one has no URL: it is late, and what is released since leads elsewhere.
     """
@@ -114,7 +119,9 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
 
 
 def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Free the folder for the repository that is released there; False if that one has to wait.
+    """Free the folder for the repository that is released there.
+
+    False if that one has to wait.
 
     What is in the way keeps its lock until it is elsewhere: its own worker either has finished before, or finds it moved.
     """
@@ -136,7 +143,10 @@ def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: 
 
 
 def _may_displace(settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Whether what is in the folder makes room for what is released there; raises Halted if neither may ever displace the other."""
+    """Whether what is in the folder makes room for what is released there.
+
+    Raises Halted if neither may ever displace the other.
+    """
     found = scan.inspect(target)
     if found is None or (occupant := found.checkpoint) is None:
         return True

@@ -80,13 +80,18 @@ def append(repo: localrepository, tr: transaction, checkpoints: Sequence[Checkpo
 
 
 def record(repo: localrepository, checkpoint: Checkpoint) -> None:
-    """Make this the newest checkpoint, for work that needs no transaction of its own; the caller holds the lock."""
+    """Make this the newest checkpoint, for work that needs no transaction of its own.
+
+    The caller holds the lock.
+    """
     with repo.transaction(b"replicated") as tr:
         append(repo, tr, [checkpoint])
 
 
 def trim(repo: localrepository, released: int) -> None:
-    """Cut off the checkpoints before `released` once the file is large; the caller holds the lock, no transaction is open.
+    """Cut off the checkpoints before `released` once the file is large.
+
+    The caller holds the lock, no transaction is open.
 
     The new file takes the name of the old one in one step: a crash leaves either.
     """

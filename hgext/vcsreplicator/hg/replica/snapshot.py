@@ -89,7 +89,10 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
 
 
 def master_level(ui: Ui, url: str, timeout: float = 60.0) -> NewestEvent:
-    """Ask which repository the master has at the URL, and its level; raises Unavailable."""
+    """Ask which repository the master has at the URL, and its level.
+
+    Raises Unavailable.
+    """
     with connected(ui, url, timeout) as peer:
         return _ask_state(peer).level
 

@@ -44,7 +44,10 @@ class TaskRunner:
         self._clock = clock
 
     def perform(self, task: Task) -> TaskOutcome:
-        """Carry out the task, and say what became of it; raises nothing, and what is done stays done."""
+        """Carry out the task, and say what became of it.
+
+        Raises nothing, and what is done stays done.
+        """
         local = LocalRepository(folder=task.folder)
         done, attempts, trouble, is_spent = 0, 0, None, False
         try:
@@ -84,7 +87,10 @@ class TaskRunner:
         )
 
     def _apply_next(self, local: LocalRepository, items: Sequence[ReadEvent]) -> int:
-        """Apply the first of the items, and those that can share its transaction; returns how many, 0 to try again."""
+        """Apply the first of the items, and those that can share its transaction.
+
+        Returns how many, 0 to try again.
+        """
         event = items[0].event
         local.find(self.settings, event.repository, self.settings.local(event.path))
         step = plan(event, local.checkpoint)
@@ -112,7 +118,10 @@ class TaskRunner:
     def _apply(
         self, repo: localrepository, checkpoint: Checkpoint, items: Sequence[ReadEvent]
     ) -> tuple[int, Checkpoint]:
-        """Apply to the locked repository; returns how many of the items, and the checkpoint reached."""
+        """Apply to the locked repository.
+
+        Returns how many of the items, and the checkpoint reached.
+        """
         event = items[0].event
         if event.type is Type.SYNC and self._must_ask_master(repo, items[0]):
             raise Halted(Reason.BLOB_MISSING, f"event {event.seq} says that the master was changed outside")
@@ -131,7 +140,10 @@ class TaskRunner:
         return reason != "requested" or tip(repo) != item.event.after
 
     def _create(self, local: LocalRepository, item: ReadEvent) -> int:
-        """Make the repository beside, with its first event applied; it has no URL before its release."""
+        """Make the repository beside, with its first event applied.
+
+        It has no URL before its release.
+        """
         event, settings = item.event, self.settings
         if foreign := sorted(REFUSED_REQUIREMENTS & set(event.settings.requirements)):
             raise Halted(Reason.REFUSED, f"repositories with {', '.join(foreign)} are not replicated")
@@ -151,7 +163,10 @@ class TaskRunner:
         return 1
 
     def _leave(self, local: LocalRepository, task: Task) -> None:
-        """Set the repository aside, whole or damaged, and remove its half-made copy; a repeat does nothing."""
+        """Set the repository aside, whole or damaged, and remove its half-made copy.
+
+        A repeat does nothing.
+        """
         waiting = place.waiting_of(self.settings.folder, task.repository)
         for folder in dict.fromkeys(filter(None, (task.folder, waiting, self.settings.local(task.path)))):
             found = scan.inspect(folder)
@@ -171,7 +186,10 @@ class TaskRunner:
         local.folder = None
 
     def _open_bundle(self, item: ReadEvent, files: contextlib.ExitStack) -> IO[bytes] | None:
-        """Open the event's bundle, its hash checked; what has to be closed goes to `files`."""
+        """Open the event's bundle, its hash checked.
+
+        What has to be closed goes to `files`.
+        """
         attachment, event = item.frame.header.attachment, item.event
         if attachment is None:
             return None

@@ -42,7 +42,10 @@ def warm(repositories: OpenRepositories, wanted: Warm) -> Warm:
 
 
 def _relock(repo: localrepository, repository: str) -> None:
-    """Lock or unlock the repository on the disk as the setting says; one that is in use is left to its next event."""
+    """Lock or unlock the repository on the disk as the setting says.
+
+    One that is in use is left to its next event.
+    """
     with contextlib.suppress(error.LockError), repo.wlock(wait=False), repo.lock(wait=False):
         checkpoint = replicated.read(repo)
         if checkpoint is not None and checkpoint.repository == repository:

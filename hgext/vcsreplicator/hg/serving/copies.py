@@ -26,7 +26,10 @@ _STREAMING = "_vcsreplicator_streaming"
 
 
 def install() -> None:
-    """Wrap every function that gives files away; raises MissingSeam for one that cannot be guarded."""
+    """Wrap every function that gives files away.
+
+    Raises MissingSeam for one that cannot be guarded.
+    """
     seams.wrap(streamclone, "allowservergeneration", _offer_stream)
     seams.wrap(bundle2, "addpartbundlestream2", _answer_stream)
     seams.wrap(streamclone, "generatev1", _generate_legacy_stream)
@@ -38,7 +41,10 @@ def install() -> None:
 
 
 def _offer_stream(orig: Callable[..., bool], repo: localrepository) -> bool:
-    """Offer a stream clone while everything is released; `_generate_stream` decides again."""
+    """Offer a stream clone while everything is released.
+
+    `_generate_stream` decides again.
+    """
     is_answering = getattr(repo.unfiltered(), _STREAMING, False)
     return (is_answering or everything_is_released(repo)) and orig(repo)
 
@@ -55,7 +61,10 @@ def _answer_stream(
 
 
 def _generate_stream(orig: Callable[..., Any], repo: localrepository, *args: Any, **kwargs: Any) -> Any:
-    """List the files of a stream clone under the lock, once everything is released; raises Abort after STREAM_PATIENCE."""
+    """List the files of a stream clone under the lock, once everything is released.
+
+    Raises Abort after STREAM_PATIENCE.
+    """
     if not is_mirror(repo.ui):
         return orig(repo, *args, **kwargs)
     end = time.monotonic() + STREAM_PATIENCE

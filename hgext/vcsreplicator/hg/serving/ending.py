@@ -10,7 +10,9 @@ from mercurial.node import hex, nullrev
 
 
 class HiddenRevisions(frozenset[int]):
-    """What one of our views hides; `length` is what it shows as the number of changesets.
+    """What one of our views hides.
+
+    `length` is what it shows as the number of changesets.
 
     `heads` are the index in which they were looked up and their nodes, ascending; None before the first lookup. They are right as
     long as this is: Mercurial forgets it when a repository object reads its changelog, phases or markers anew.

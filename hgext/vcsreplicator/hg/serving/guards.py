@@ -37,7 +37,10 @@ _SERVING = "_vcsreplicator_serving"
 
 
 def install() -> None:
-    """Wrap every way in but web pages, once per process; raises MissingSeam for one that cannot be guarded."""
+    """Wrap every way in but web pages, once per process.
+
+    Raises MissingSeam for one that cannot be guarded.
+    """
     seams.wrap(peer, "server_filtername", _choose_wire_view)
     seams.wrap(localrepo, "localpeer.local", _open_behind_path)
     seams.wrap(bookmarks, "_getbkfile", _open_bookmarks)
@@ -75,7 +78,10 @@ def _serve(repo: localrepository) -> None:
 
 
 def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshidden: bool) -> bytes:
-    """Choose the view that an HTTP, SSH or local peer serves; raises Abort for a view that a mirror cannot limit."""
+    """Choose the view that an HTTP, SSH or local peer serves.
+
+    Raises Abort for a view that a mirror cannot limit.
+    """
     view = orig(repo, accesshidden)
     if not is_mirror(repo.ui):
         return view
@@ -102,7 +108,10 @@ def _is_stale(ui: Ui) -> bool:
 def _answer_web_request(
     orig: Callable[..., Iterable[bytes]], web: hgweb, req: parsedrequest, res: wsgiresponse, repo: localrepository
 ) -> Iterable[bytes]:
-    """Answer a request to hgweb, page or wire protocol. Simultaneous requests have copies of the repository object."""
+    """Answer a request to hgweb, page or wire protocol.
+
+    Simultaneous requests have copies of the repository object.
+    """
     if not is_mirror(repo.ui):
         return orig(web, req, res, repo)
     _serve(repo)
@@ -136,7 +145,10 @@ def _open_behind_path(orig: Callable[..., localrepository], local_peer: localrep
 
 
 def _choose_web_view(orig: Callable[..., localrepository], repo: localrepository) -> localrepository:
-    """Choose the view of hgweb's pages; a view that a mirror cannot limit was refused at the request."""
+    """Choose the view of hgweb's pages.
+
+    A view that a mirror cannot limit was refused at the request.
+    """
     if not is_mirror(repo.ui):
         return orig(repo)
     _serve(repo)

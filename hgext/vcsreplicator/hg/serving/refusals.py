@@ -25,7 +25,10 @@ _UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getf
 
 
 def install() -> None:
-    """Wrap pushes and every command of the wire protocol; raises MissingSeam for one that cannot be guarded."""
+    """Wrap pushes and every command of the wire protocol.
+
+    Raises MissingSeam for one that cannot be guarded.
+    """
     seams.wrap(exchange, "unbundle", _refuse_push)
     seams.wrap(wireprotov1server, "commands.pushkey", _refuse_pushkey)
     seams.wrap(wireprotov1server, "dispatch", _dispatch)
@@ -64,7 +67,10 @@ def _dispatch(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Answer a command of the wire protocol, or refuse it; those inside a `batch` do not come here."""
+    """Answer a command of the wire protocol, or refuse it.
+
+    Those inside a `batch` do not come here.
+    """
     refusal = _reason_to_refuse(repo, command)
     return wireprototypes.ooberror(refusal) if refusal else orig(repo, proto, command, *args, **kwargs)
 

@@ -71,7 +71,10 @@ def is_mirror(ui: Ui) -> bool:
 
 
 def limited_view(name: bytes | None) -> bytes:
-    """Find the view of ours that answers for a configured one; raises Abort for one that has none."""
+    """Find the view of ours that answers for a configured one.
+
+    Raises Abort for one that has none.
+    """
     view = _CONFIGURED.get(name)
     if view is None:
         known = "served, visible, all, immutable or base"
@@ -91,7 +94,10 @@ def unlimited(repo: localrepository) -> localrepository:
 
 
 def hold_release(unfiltered: localrepository) -> None:
-    """Have this repository object show the release that is current now; without one it shows nothing."""
+    """Have this repository object show the release that is current now.
+
+    Without one it shows nothing.
+    """
     setattr(unfiltered, _RELEASE, watermark.read_watermark(unfiltered.vfs))
 
 
@@ -105,7 +111,10 @@ def held_release(repo: localrepository) -> Watermark | None:
 
 
 def first_unreleased(repo: localrepository) -> int:
-    """Find the number of the first changeset that must not be shown; the length of the changelog if there is none."""
+    """Find the number of the first changeset that must not be shown.
+
+    The length of the changelog if there is none.
+    """
     repo = repo.unfiltered()
     if not hasattr(repo, _RELEASE) and not is_mirror(repo.ui):
         return len(repo.changelog)
@@ -113,7 +122,10 @@ def first_unreleased(repo: localrepository) -> int:
 
 
 def everything_is_released(repo: localrepository) -> bool:
-    """Whether the disk holds nothing that must not be shown. Sure only while the caller holds the repository's lock."""
+    """Whether the disk holds nothing that must not be shown.
+
+    Sure only while the caller holds the repository's lock.
+    """
     repo = repo.unfiltered()
     if not is_mirror(repo.ui):
         return True
@@ -138,7 +150,10 @@ def warm(repo: localrepository) -> None:
 
 
 def widest_view(unfiltered: localrepository) -> bytes:
-    """Choose the view with hidden changesets; where none is hidden that of every client, so that its caches serve for both."""
+    """Choose the view with hidden changesets.
+
+    Where none is hidden that of every client, so that its caches serve for both.
+    """
     is_same = repoview.filterrevs(unfiltered, HIDDEN_VIEW) == repoview.filterrevs(unfiltered, VIEW)
     return VIEW if is_same else HIDDEN_VIEW
 
@@ -178,7 +193,10 @@ def _limited_filter(name: bytes) -> Callable[..., frozenset[int]]:
 def _limit_other_view(
     orig: Callable[..., localrepository], view: localrepository, name: bytes, *args: Any
 ) -> localrepository:
-    """Give another view of a repository; from one of ours every other is limited too, such as those of topic."""
+    """Give another view of a repository.
+
+    From one of ours every other is limited too, such as those of topic.
+    """
     if is_limited(view) and name not in _LIMITED:
         limited = _PREFIX + name
         if limited not in _LIMITED:

@@ -50,7 +50,10 @@ class Watermark:
 
 
 def read_watermark(vfs: abstractvfs) -> Watermark | None:
-    """Read the watermark of a repository; None, without one that can be read, makes a mirror show nothing."""
+    """Read the watermark of a repository.
+
+    None, without one that can be read, makes a mirror show nothing.
+    """
     try:
         found = _FORMAT.fullmatch(vfs.read(WATERMARK))
     except OSError:
@@ -100,7 +103,10 @@ def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
 
 
 def lower_watermark(repo: localrepository, length: int) -> None:
-    """Show at most the first `length` changesets, before a strip removes the rest; does nothing if fewer are shown."""
+    """Show at most the first `length` changesets, before a strip removes the rest.
+
+    Does nothing if fewer are shown.
+    """
     former = read_watermark(repo.vfs)
     if former is not None and count_shown(repo, former) > length:
         _move_to(repo, former, length)
@@ -126,7 +132,10 @@ def read_bookmarks(vfs: abstractvfs) -> bytes:
 
 
 def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
-    """Write the bookmarks of the release; one on a changeset that is not released stays where it was shown before."""
+    """Write the bookmarks of the release.
+
+    One on a changeset that is not released stays where it was shown before.
+    """
     present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
     now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo.vfs)
     if moved:
@@ -138,7 +147,10 @@ def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str
 
 
 def _moved_back(now: bytes, moved: Mapping[str, str | None]) -> bytes:
-    """Put the bookmarks back to where they were at an earlier event; None means that there was none."""
+    """Put the bookmarks back to where they were at an earlier event.
+
+    None means that there was none.
+    """
     marks = {line[41:]: line[:40] for line in now.splitlines()}
     for name, node in moved.items():
         mark = name.encode("utf-8", "surrogateescape")
@@ -161,7 +173,10 @@ def _released_bookmarks(repo: localrepository, length: int, now: bytes, former: 
 
 
 def _heads(repo: localrepository, length: int) -> list[bytes]:
-    """List the heads of the released changesets that clients see, newest first; the null node in an empty repository."""
+    """List the heads of the released changesets that clients see, newest first.
+
+    The null node in an empty repository.
+    """
     changelog = repo.changelog
     hidden = repoview.filterrevs(repo, b"served") | frozenset(range(length, len(changelog)))
     return [changelog.node(number) for number in reversed(changelog.index.headrevs(hidden))]
