@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from mercurial import error
 
 from .store import database, entry
+from .store.session import running_session, session_of
 from .store.storage import Pushlog
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ FINALIZER = b"pushlog"  # the push is complete, and in the file, after the trans
 
 def entry_of_transaction(repo: localrepository, tr: Transaction) -> tuple[int, bytes, int, list[bytes]] | None:
     """(push id, user, date, nodes as 40 hex digits) of the push that ``tr`` is, or None if it is not a push."""
-    session = Pushlog(repo).running_session()
+    session = running_session(Pushlog(repo))
     return None if session is None or session.push is None else _row(session.push)
 
 
@@ -45,7 +46,7 @@ def record_replicated(
         nodes=tuple(node.decode("ascii") for node in nodes),
     )
     try:
-        session = Pushlog(repo).session(tr)
+        session = session_of(Pushlog(repo), tr)
         present = session.recorded(pushid)
         if present == push:
             return

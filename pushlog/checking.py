@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mercurial import error, registrar, scmutil
 from mercurial.i18n import _
 
-from .store import database, entry
+from .store import connections, database, entry, statements
 from .store.appendfile import TornRecord
+from .store.session import PushlogTransaction, session_of
 from .store.storage import Pushlog
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
                 if log.revision_of(node) is None:
                     yield b"changeset in pushlog entry #%d does not exist: %s\n" % (push.id, node.encode()), True
             recorded.update(push.nodes)
-        for number, value in connection.execute(database.NO_NODES):
+        for number, value in connection.execute(statements.NO_NODES):
             yield (
                 b"pushlog entry #%s names what is no changeset: %s\n" % (str(number).encode(), value[:100].encode()),
                 True,
@@ -147,11 +148,11 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
 def _damage_of_database(log: Pushlog) -> str:
     """What SQLite finds wrong with its file and the indexes in it, in one line; empty if nothing is, or there is no file."""
     try:
-        connection = database.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
+        connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
         if connection is None:
             return ""
         with contextlib.closing(connection):
-            return database.damage(connection)
+            return connections.damage(connection)
     except sqlite3.OperationalError:  # locked, or not to be read: whatever reads the pushlog tells
         return ""
     except sqlite3.DatabaseError as problem:
@@ -188,7 +189,7 @@ def _import(ui: Ui, log: Pushlog) -> int:
 
 def _in_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
     try:
-        connection = database.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
+        connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
         if connection is None:
             return {}
         with contextlib.closing(connection):
@@ -224,8 +225,8 @@ def _rebuild(log: Pushlog) -> None:
     os.replace(new, log.path)
 
 
-def _session(log: Pushlog, tr: Transaction) -> Any:
+def _session(log: Pushlog, tr: Transaction) -> PushlogTransaction:
     try:
-        return log.session(tr, reads_all=True)
+        return session_of(log, tr, reads_all=True)
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot write pushlog2.db: %s" % str(problem).encode()) from problem

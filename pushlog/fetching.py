@@ -25,7 +25,8 @@ from mercurial.utils import stringutil
 
 from . import api, wire
 from .store import database, entry
-from .store.storage import Pushlog, PushlogTransaction
+from .store.session import PushlogTransaction, session_of
+from .store.storage import Pushlog
 
 if TYPE_CHECKING:
     from mercurial.exchange import pulloperation
@@ -156,7 +157,7 @@ def _take(log: Pushlog, pullop: pulloperation, pushes: Iterable[entry.Push]) -> 
     session = None
     try:
         for push in pushes:
-            session = session or log.session(pullop.gettransaction())
+            session = session or session_of(log, pullop.gettransaction())
             _take_one(log, session, push)
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot record pushes: %s" % str(problem).encode()) from problem

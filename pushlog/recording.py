@@ -12,6 +12,7 @@ from mercurial import encoding
 from mercurial.node import hex
 
 from .store.appendfile import TornRecord
+from .store.session import running_session, session_of
 from .store.storage import Pushlog
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _record(ui: Ui, repo: localrepository, user: bytes) -> None:
     repo = repo.unfiltered()
     log = Pushlog(repo)
     tr = log.open_transaction()
-    session = log.session(tr)
+    session = session_of(log, tr)
     changelog = repo.changelog
     first = (
         tr.changes[b"origrepolen"] if session.push is None else changelog.rev(bytes.fromhex(session.push.nodes[-1])) + 1
@@ -93,6 +94,6 @@ def _record(ui: Ui, repo: localrepository, user: bytes) -> None:
 def _refuse(ui: Ui, repo: localrepository, reason: str) -> bool:
     ui.write(b"error recording into pushlog (%s); please retry your push\n" % reason.encode("utf-8", "replace"))
     log = Pushlog(repo)
-    if log.running_session() is None:
+    if running_session(log) is None:
         log.open_transaction().addabort(b"pushlog", lambda _tr: ui.warn(b"rolling back pushlog\n"))
     return True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mercurial import transaction
 
+from .store.session import session_of
 from .store.storage import Pushlog
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def settle(ui: Ui, log: Pushlog) -> None:
     repo = log.repo
     try:
         with repo.lock(), repo.transaction(b"pushlog") as tr:
-            session = log.session(tr)
+            session = session_of(log, tr)
             for node in session.removed:
                 ui.status(b"changeset will be deleted from pushlog: %s\n" % node.encode())
             for node in session.renumbered:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mercurial import error, transaction
 
 from .. import seams
-from .appendfile import replace, sync_folder
+from .disk import replace, sync_folder
 
 if TYPE_CHECKING:
     from mercurial.transaction import transaction as Transaction

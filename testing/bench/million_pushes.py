@@ -17,7 +17,7 @@ from mercurial import initialization, metadata
 from mercurial import ui as ui_module
 from mercurial.repo import factory
 
-from pushlog.store import database, entry
+from pushlog.store import connections, database, entry, statements
 from pushlog.store.storage import Pushlog
 
 initialization.init()
@@ -66,10 +66,10 @@ def _changesets(repository: Any, transaction: Any, first: Any, count: int) -> li
 
 def _database(repository: Any) -> None:
     log = Pushlog(repository)
-    with closing(database.open_for_writing(log.path, timeout_ms=1000)) as connection:
+    with closing(connections.open_for_writing(log.path, timeout_ms=1000)) as connection:
         facts = [fact for fact in log.facts() if isinstance(fact, entry.Push)]
-        connection.executemany(database.INSERT_PUSH, ((fact.id, fact.user, fact.date) for fact in facts))
-        connection.executemany(database.INSERT_CHANGESET, ((fact.id, fact.id - 1, fact.nodes[0]) for fact in facts))
+        connection.executemany(statements.INSERT_PUSH, ((fact.id, fact.user, fact.date) for fact in facts))
+        connection.executemany(statements.INSERT_CHANGESET, ((fact.id, fact.id - 1, fact.nodes[0]) for fact in facts))
         database.set_state(connection, log.file.tail(), log.fingerprint())
         connection.execute("COMMIT")
 

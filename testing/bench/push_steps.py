@@ -26,12 +26,12 @@ STEPS = (
     ("call the relay", "hgext.vcsreplicator.relay.client", "RelayLine.open"),
     ("pushlog: rows into SQLite", "pushlog.recording", "record"),
     ("sync the journal", "hgext.vcsreplicator.hg.master.durability", "sync_journal"),
-    ("pushlog: append to its file", "pushlog.store.storage", "Session._finalize"),
+    ("pushlog: append to its file", "pushlog.store.session", "PushlogTransaction._finalize"),
     ("the event, appended to the outbox", "hgext.vcsreplicator.hg.master.capture", "Capture.finalize"),
     ("… of it, sync what was touched", "hgext.vcsreplicator.hg.master.durability", "before_outbox"),
     ("… of it, sync the outbox", "hgext.vcsreplicator.hg.master.durability", "after_outbox"),
     ("after the commit", "hgext.vcsreplicator.hg.master.reporting", "finish_commit"),
-    ("pushlog: commit SQLite", "pushlog.store.storage", "Session._commit"),
+    ("pushlog: commit SQLite", "pushlog.store.session", "PushlogTransaction._commit"),
     ("what is left of the wait for the log's word", "hgext.vcsreplicator.hg.master.reporting", "report"),
 )
 

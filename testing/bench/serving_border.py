@@ -22,7 +22,7 @@ from mercurial.node import nullid
 from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg.serving import views, watermark
-from pushlog.store import database, entry
+from pushlog.store import connections, database, entry, statements
 from pushlog.store.storage import Pushlog
 
 _CAPABILITIES = quote(quote("HG20\nchangegroup=01,02,03\nphases=heads\nlistkeys\nbookmarks\nobsmarkers=V0,V1"))
@@ -38,10 +38,10 @@ def make(place: str, heads: int) -> None:
     with repo.lock(), repo.transaction(b"bench") as tr:
         phases.advanceboundary(repo, tr, phases.public, [repo.changelog.node(n) for n in range(len(repo.changelog))])
     log = Pushlog(repo)
-    with closing(database.open_for_writing(log.path, timeout_ms=1000)) as connection:
+    with closing(connections.open_for_writing(log.path, timeout_ms=1000)) as connection:
         for fact in facts:
-            connection.execute(database.INSERT_PUSH, (fact.id, fact.user, fact.date))
-            connection.execute(database.INSERT_CHANGESET, (fact.id, fact.id - 1, fact.nodes[0]))
+            connection.execute(statements.INSERT_PUSH, (fact.id, fact.user, fact.date))
+            connection.execute(statements.INSERT_CHANGESET, (fact.id, fact.id - 1, fact.nodes[0]))
         database.set_state(connection, log.file.tail(), log.fingerprint())
         connection.execute("COMMIT")
     with repo.lock():

@@ -10,8 +10,9 @@ from mercurial import initialization
 from mercurial import ui as ui_module
 from mercurial.repo import factory
 
-from pushlog.store import appendfile
-from pushlog.store.appendfile import FRAME_BYTES, AppendFile, TornRecord
+from pushlog.store import disk
+from pushlog.store.appendfile import AppendFile, TornRecord
+from pushlog.store.frames import FRAME_BYTES
 
 pytestmark = pytest.mark.processes
 
@@ -222,7 +223,7 @@ def test_a_replacement_is_on_disk_before_it_takes_the_name_and_its_name_before_i
         steps.append((os.readlink(f"/proc/self/fd/{file}").encode(), repository.svfs.read(NAME)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(appendfile.os, "fdatasync", content)
-        patch.setattr(appendfile.os, "fsync", folder)
-        appendfile.replace(repository.svfs, NAME, b"new").close()
+        patch.setattr(disk.os, "fdatasync", content)
+        patch.setattr(disk.os, "fsync", folder)
+        disk.replace(repository.svfs, NAME, b"new").close()
     assert steps == [("content", b"new", b"old"), (repository.svfs.join(b""), b"new")]

@@ -24,6 +24,7 @@ from mercurial.repo import factory
 
 from pushlog import checking, stripping, wire
 from pushlog.store import appendfile, database, storage
+from pushlog.store.session import session_of
 from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
@@ -32,7 +33,9 @@ initialization.init()
 
 HG = Path(sys.executable).with_name("hg")
 STEPS = {"write", "flush", "close", "rename", "unlink", "truncate", "execute", "executemany", "link", "symlink"}
-PLACES = {"transaction", "revlog", "repair", "phases", "storage", "appendfile", "database", "stripping", "recording"}
+PLACES = {"transaction", "revlog", "repair", "phases"} | {
+    *("storage", "session", "derivation", "appendfile", "disk", "connections", "database", "stripping", "recording")
+}
 
 
 @pytest.fixture
@@ -145,7 +148,7 @@ def assert_agrees(repository):
     assert [line for line, is_error in checking.problems(log) if is_error] == []
     seen = recorded(log)
     with repository.lock(), repository.transaction(b"test") as tr:
-        connection = log.session(tr).connection
+        connection = session_of(log, tr).connection
         assert list(database.pushes(connection, 0, database.last_id(connection))) == seen
     assert recorded(log) == seen
     assert list(log.sound_facts()) or seen == []

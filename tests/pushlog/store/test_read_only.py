@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from pushlog.store import database, entry
+from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
 from testing.services.cache import CHECKOUT
 from tests.pushlog.conftest import Site
@@ -77,7 +78,7 @@ def test_reads_answer_from_the_file(root, tmp_path, state):
     repository = Site(folder)._application._repos[0]._repo.unfiltered()
     log = Pushlog(repository)
     with repository.lock(), repository.transaction(b"test") as tr:
-        log.session(tr)
+        session_of(log, tr)
     expected = json.loads(Site(folder).get("/json-pushes", "startID=0")[2])
     state(folder, log)
     if state is lagging:

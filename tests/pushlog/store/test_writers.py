@@ -12,7 +12,8 @@ from mercurial.repo import factory
 
 from pushlog import api, checking, stripping
 from pushlog.store import database, entry
-from pushlog.store.storage import Pushlog, PushlogTransaction
+from pushlog.store.session import PushlogTransaction, session_of
+from pushlog.store.storage import Pushlog
 
 pytestmark = pytest.mark.processes
 
@@ -54,7 +55,7 @@ def test_a_push_moves_a_changeset_that_was_pushed_before(server):
     log = Pushlog(server.repository)
     [_first, _second, (_user, [third])] = server.rows().values()
     with log.repo.lock(), log.repo.transaction(b"test") as tr:
-        log.session(tr).record("bob", 1500000000, (third,))
+        session_of(log, tr).record("bob", 1500000000, (third,))
     assert server.rows()[3] == ("alice", [])
     assert server.rows()[4] == ("bob", [third])
     (server.folder / ".hg" / "pushlog2.db").unlink()
@@ -96,7 +97,7 @@ def test_a_strip_that_sqlite_lacks_takes_nothing_from_a_push_between_them(branch
     assert server.errors() == []
     log = Pushlog(server.repository)
     with log.repo.lock(), log.repo.transaction(b"test") as tr:
-        log.session(tr)
+        session_of(log, tr)
     assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [d]]
     assert server.errors() == []
 
@@ -296,6 +297,6 @@ def test_the_note_of_a_strip_outlives_a_commit_that_sqlite_refused(branched):
     reader.close()
     log = Pushlog(server.repository)
     with log.repo.lock(), log.repo.transaction(b"test") as tr:
-        log.session(tr)
+        session_of(log, tr)
     assert not note.exists()
     assert numbers_in_sqlite(server) == numbers_in_changelog(server)

@@ -21,6 +21,7 @@ from mercurial.utils import cborutil
 from referencing import Registry, Resource
 
 from pushlog.store import database, entry
+from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
 from pushlog.web import commands, dates, gitnodes, lookup
 from testing.bench import million_pushes
@@ -467,7 +468,7 @@ def hostile(tmp_path, monkeypatch):
             )
             parent = repository.commitctx(made)
             user = text.decode("utf-8", "replace")
-            Pushlog(repository).session(tr).record(user, 1500000000 + number, (parent.hex(),))
+            session_of(Pushlog(repository), tr).record(user, 1500000000 + number, (parent.hex(),))
     monkeypatch.undo()
     return Site(tmp_path / "hostile")
 
@@ -531,7 +532,7 @@ def test_a_database_behind_the_file_shows_what_the_file_has(copy):
     repository = site._application._repos[0]._repo.unfiltered()
     log = storage.Pushlog(repository)
     with repository.lock(), repository.transaction(b"test") as tr:
-        log.session(tr)
+        session_of(log, tr)
     with repository.lock(), repository.transaction(b"test") as tr:
         node = repository.changelog.node(1).hex()
         log.file.append(tr, [entry.encode(entry.Push(id=17, user="late", date=1500000000, nodes=(node,)))])

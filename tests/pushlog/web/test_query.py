@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushlog.store import database
+from pushlog.store import connections, database
 from pushlog.store.entry import Deleted, Push, decode, encode
 from pushlog.web import dates, query
 
@@ -92,7 +92,7 @@ PUSHES = [
 
 @pytest.fixture(scope="module")
 def connection():
-    connection = database.in_memory()
+    connection = connections.in_memory()
     for place, push in enumerate(PUSHES):
         database.insert_new(connection, push, lambda node, place=place: 10 * place + int(node[-2:], 16))
     return connection

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Connections to ``.hg/pushlog2.db``: for writing, for reading, and to a copy in memory."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from . import statements
+
+
+def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> sqlite3.Connection:
+    """Connect inside an immediate transaction, with the file and its tables created if need be; raises `sqlite3.Error`.
+
+    A new file gets ``mode``, or what the umask leaves, and may be written by its group. SQLite does not wait for the disk: the
+    pushlog's file is the truth, and a database that a power cut damaged is derived again.
+    """
+    is_new = not os.path.exists(path)
+    connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous = OFF")
+        # A spill would take the exclusive lock before the commit.
+        connection.execute("PRAGMA cache_spill = OFF")
+        connection.execute("BEGIN IMMEDIATE")
+        if is_new or not has_table(connection, "changesets") or not has_table(connection, "pushlog"):
+            execute_all(connection, statements.TABLES)
+            if has_table(connection, "pushlog_state"):
+                # A table is gone, and what was derived with it.
+                connection.execute(statements.CLEAR_STATE)
+        if has_table(connection, "pushlog_state"):
+            # Without this table, which an operator can drop, the triggers would make every insertion fail.
+            connection.execute(statements.EDIT_TABLE)
+        if is_new:
+            of_file = os.stat(path).st_mode if mode is None else mode & 0o666
+            os.chmod(path, of_file | 0o020)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None:
+    """Connect inside a read transaction; None without the file or its tables, and nothing is created.
+
+    Raises `sqlite3.Error` for a file that cannot be read: damaged, locked for too long, or left in the middle of a commit on a
+    read-only disk.
+    """
+    if not os.path.exists(path):
+        return None
+    uri = "file:" + path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    # Only a writable connection can roll back a hot journal, which a kill leaves.
+    for mode in ("ro", "rw"):
+        connection = sqlite3.connect(
+            f"{uri}?mode={mode}", uri=True, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("BEGIN")
+            if has_table(connection, "pushlog") and has_table(connection, "changesets"):
+                return connection
+        except sqlite3.OperationalError:
+            connection.close()
+            if mode == "rw":
+                raise
+            continue
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
+    raise AssertionError("unreachable")
+
+
+def in_memory() -> sqlite3.Connection:
+    """Connect to an empty pushlog without a file, inside a transaction."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN")
+    execute_all(connection, statements.TABLES)
+    return connection
+
+
+def execute_all(connection: sqlite3.Connection, script: str) -> None:
+    """Execute a script within the running transaction, which `executescript` would commit first."""
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+
+
+def damage(connection: sqlite3.Connection) -> str:
+    """Return in one line what SQLite finds wrong with its file and indexes, empty if nothing is.
+
+    Raises `sqlite3.DatabaseError` if the check itself fails.
+    """
+    found: str = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    return "" if found == "ok" else " ".join(found.split())
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Return whether there is a table of this name."""
+    return connection.execute(statements.HAS_TABLE, (name,)).fetchone() is not None

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How a writer brings SQLite up to date with the pushlog's file before it writes: rules 3 and 4 of `storage`.
+
+The caller holds the store lock. SQLite is inside an immediate transaction that commits after Mercurial's; the file is changed by
+the caller's finalizer, except where it is damaged.
+"""
+
+from __future__ import annotations
+
+import collections
+import sqlite3
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import database, entry
+from .frames import TornRecord
+from .storage import FILE, Pushlog
+
+if TYPE_CHECKING:
+    from mercurial.transaction import transaction as Transaction
+
+
+class Derived(NamedTuple):
+    """What bringing SQLite up to date found: ``facts`` by push id, for the file to record.
+
+    ``removed`` are changesets that are gone, by the note; ``renumbered`` those that have another revision number now.
+    """
+
+    facts: dict[int, entry.Fact]
+    removed: list[str]
+    renumbered: list[str]
+
+
+def derive(
+    log: Pushlog, connection: sqlite3.Connection, tr: Transaction, note: dict[str, Any], *, reads_all: bool
+) -> Derived:
+    """Bring SQLite up to date with the file, and collect an operator's edits and what the note says for the file.
+
+    With ``reads_all`` the whole file is read, so that damage is found wherever it is.
+    """
+    derived = Derived(facts={}, removed=[], renumbered=[])
+    # Pushes of which the file knows more than the operator who edited SQLite.
+    late: set[int] = set()
+    edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
+    state = database.state(connection)
+    try:
+        if reads_all:
+            collections.deque(log.facts(0, tr), maxlen=0)
+        if state is None or log.file.tail(tr) == 0:
+            derived.facts.update(_adopt(log, connection, tr))
+        else:
+            late = _follow(log, connection, tr, *state)
+    except TornRecord:
+        _salvage(log, connection, tr, state)
+    for fact in edits if state else ():
+        if fact.id in late:
+            log.repo.ui.log(b"pushlog", b"edit of push %d dropped: pushlog2.db was behind\n", fact.id)
+            continue
+        database.apply(connection, fact, log.revision_of)
+        derived.facts[fact.id] = fact
+    return _record_removed(log, connection, tr, note, derived) if note else derived
+
+
+def _follow(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, position: int, fingerprint: int) -> set[int]:
+    """Apply what was appended after ``position`` and return its ids.
+
+    If SQLite comes from another or a longer file, everything is applied anew, and no ids are returned.
+    """
+    is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
+    facts = list(log.facts(position if is_descended else 0, tr))
+    if not is_descended:
+        database.clear(connection)
+    for fact in facts:
+        database.apply(connection, fact, log.revision_of)
+    return {fact.id for fact in facts} if is_descended else set()
+
+
+def _adopt(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> dict[int, entry.Fact]:
+    """Take over a database that is not derived from the file; return the facts that the file lacks.
+
+    Where both have a push, the file's fact wins.
+    """
+    known = {fact.id: fact for fact in log.facts(0, tr)}
+    used = database.next_id(connection) - 1
+    last = database.last_id(connection)
+    lacking: dict[int, entry.Fact] = {
+        push.id: push for push in database.pushes(connection, 0, last) if push.id not in known
+    }
+    if used > max([last, *known]):
+        lacking[used] = entry.Deleted(id=used)
+    for fact in known.values():
+        database.apply(connection, fact, log.revision_of)
+    return lacking
+
+
+def _salvage(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:
+    """End the file where it is damaged, keep the rest beside it, and record what SQLite knows from there on.
+
+    This is done at once and not with ``tr``, which can still be refused: SQLite alone would then know these pushes.
+    """
+    known: dict[int, entry.Fact] = {}
+    derived_to, position = 0 if state is None else state[0], 0
+    for record in log.file.sound_records(tr):
+        try:
+            fact = entry.decode(record.payload)
+        except ValueError:
+            continue
+        if record.start == position:
+            known[fact.id], position = fact, record.end
+        if record.start >= derived_to:
+            database.apply(connection, fact, log.revision_of)
+    recorded = {push.id: push for push in database.pushes(connection, 0, database.last_id(connection))}
+    lost: list[entry.Fact] = [push for number, push in recorded.items() if known.get(number) != push]
+    lost += [
+        entry.Deleted(id=number)
+        for number, fact in known.items()
+        if number not in recorded and isinstance(fact, entry.Push)
+    ]
+    log.repo.svfs.write(b"pushlog-damaged.log", log.repo.svfs.read(FILE)[position:])
+    log.file.mend(position, map(entry.encode, lost))
+    log.repo.ui.log(b"pushlog", b"pushlog.log is damaged from byte %d on; kept in pushlog-damaged.log\n", position)
+
+
+def _record_removed(
+    log: Pushlog, connection: sqlite3.Connection, tr: Transaction, note: dict[str, Any], derived: Derived
+) -> Derived:
+    """Take the changesets that the note names and the changelog lacks out of their pushes, and renumber the others."""
+    removed = [node for node in log.removed_nodes(tr) if database.push_id_of(connection, node) is not None]
+    restated = database.restated_without(connection, removed)
+    moved = database.renumber(connection, note.get("first", 0), log.revision_of)
+    renumbered = [node for node in moved if log.revision_of(node) is not None]
+    for fact in restated:
+        database.apply(connection, fact, log.revision_of)
+        derived.facts[fact.id] = fact
+    return Derived(facts=derived.facts, removed=removed, renumbered=renumbered)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Files that survive a power cut: their content and their names are on disk before a function returns."""
+
+from __future__ import annotations
+
+import os
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mercurial.vfs import abstractvfs
+
+
+def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
+    """Give a file this content and return it open at its end; after a kill or a power cut it has the old or the new content."""
+    new = name + b".new"
+    file = opener(new, b"w+")
+    try:
+        file.write(content)
+        file.flush()
+        os.fdatasync(file.fileno())
+        opener.rename(new, name)
+        sync_folder(opener)
+    except BaseException:
+        file.close()
+        opener.tryunlink(new)
+        raise
+    return file
+
+
+def sync_folder(opener: abstractvfs) -> None:
+    """Return once names that were given or taken away in the opener's folder would survive a power cut."""
+    folder = os.open(opener.join(b""), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What one Mercurial transaction writes to the pushlog, in SQLite at once and in the file when the transaction is finalized."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from . import database, derivation, entry
+from .storage import NOTE, SESSION, Pushlog
+
+if TYPE_CHECKING:
+    from mercurial.transaction import transaction as Transaction
+
+_Result = TypeVar("_Result")
+
+
+def session_of(log: Pushlog, tr: Transaction, *, reads_all: bool = False) -> PushlogTransaction:
+    """Return the writing session of ``tr``, opened at its first use; raises `sqlite3.Error` if SQLite refuses.
+
+    With ``reads_all`` damage is found wherever it is in the file, without it only where it keeps new records from being read.
+    """
+    session: PushlogTransaction | None = getattr(tr, SESSION, None)
+    if session is None:
+        session = PushlogTransaction(log, tr, reads_all=reads_all)
+        setattr(tr, SESSION, session)
+    return session
+
+
+def running_session(log: Pushlog) -> PushlogTransaction | None:
+    """Return the session of the transaction that this process has open, None if it has recorded nothing."""
+    return getattr(log.repo.currenttransaction(), SESSION, None)
+
+
+class PushlogTransaction:
+    """What one Mercurial transaction writes to the pushlog.
+
+    Rows are inserted in SQLite at once and stay uncommitted until Mercurial's transaction is; the file is appended in the
+    finalizer, so a refused transaction never touches it. The store lock is held throughout.
+    """
+
+    def __init__(self, log: Pushlog, tr: Transaction, *, reads_all: bool = False):
+        self._log = log
+        self._reads_all = reads_all
+        self._facts: dict[int, entry.Fact] = {}
+        # Superseded by facts from the beginning.
+        self._claims: list[entry.Fact] = []
+        # The push that this transaction is, if it is one.
+        self.push: entry.Push | None = None
+        # Changesets that are gone, by the note, and those that have another revision number now.
+        self.removed: list[str] = []
+        self.renumbered: list[str] = []
+        self._note = log.note()
+        self.connection = self._open(tr)
+        tr.addfinalize(b"pushlog", self._finalize)
+        tr.addpostclose(b"!pushlog", self._commit)
+        tr.addabort(b"pushlog", self._abort)
+
+    def record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
+        """Record a push under the next id; a second changegroup of the same transaction belongs to the same push."""
+        return self._on_sound_database(lambda: self._record(user, date, nodes))
+
+    def _record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
+        if self.push is None:
+            push = entry.Push(id=database.next_id(self.connection), user=user, date=date, nodes=nodes)
+        else:
+            push = self.push._replace(nodes=self.push.nodes + nodes)
+        self._take(push)
+        self.push = push
+        return push
+
+    def recorded(self, number: int) -> entry.Push | None:
+        """Return the push with this id, if there is one."""
+        return self._on_sound_database(lambda: database.push(self.connection, number))
+
+    def insert(self, push: entry.Push) -> None:
+        """Record a push as another repository recorded it; raises `sqlite3.IntegrityError` if it contradicts what is there."""
+        self._on_sound_database(lambda: self._insert(push))
+
+    def _insert(self, push: entry.Push) -> None:
+        database.insert_new(self.connection, push, self._log.revision_of)
+        self._facts[push.id] = push
+
+    def take(self, push: entry.Push) -> None:
+        """Record a push whose changesets leave the pushes that had them here."""
+        self._on_sound_database(lambda: self._take(push))
+
+    def _take(self, push: entry.Push) -> None:
+        for make_room in (self._take_from_others, self._catch_up_with_changelog):
+            try:
+                self._insert(push)
+                return
+            except sqlite3.IntegrityError:
+                make_room(push)
+        self._insert(push)
+
+    def _on_sound_database(self, work: Callable[[], _Result]) -> _Result:
+        """Return what ``work`` returns; if SQLite shows damage only now, do it again on a database that is derived again."""
+        try:
+            return work()
+        except sqlite3.DatabaseError as error:
+            if not self._can_derive_again(error):
+                raise
+        facts = list(self._facts.values())
+        self.connection.close()
+        self._set_aside()
+        self.connection = self._open(self._log.open_transaction())
+        for fact in facts:
+            self.put(fact)
+        return work()
+
+    def _take_from_others(self, push: entry.Push) -> None:
+        for fact in database.restated_without(self.connection, push.nodes):
+            if fact.id != push.id:
+                self.put(fact)
+
+    def _catch_up_with_changelog(self, push: entry.Push) -> None:
+        """Take changesets out of their pushes that were removed where this extension was not loaded, and renumber the rest."""
+        revision_of = self._log.revision_of
+        gone = [node for node in database.all_nodes(self.connection) if revision_of(node) is None]
+        for fact in database.restated_without(self.connection, gone):
+            self.put(fact)
+        database.renumber(self.connection, 0, revision_of)
+
+    def remember(self, push: entry.Push) -> None:
+        """Let the file record a push as its server has it, before the record of what this repository has of it."""
+        self._claims.append(push)
+
+    def put(self, fact: entry.Fact) -> None:
+        """Make a push exactly this, whatever was recorded before."""
+        database.apply(self.connection, fact, self._log.revision_of)
+        self._facts[fact.id] = fact
+
+    def facts(self) -> list[entry.Fact]:
+        """Return what is going to be appended to the file."""
+        return list(self._facts.values())
+
+    def _open(self, tr: Transaction) -> sqlite3.Connection:
+        connection = None
+        try:
+            connection = self._log.open_for_writing(self._log.path)
+            derived = derivation.derive(self._log, connection, tr, self._note, reads_all=self._reads_all)
+        except sqlite3.DatabaseError as error:
+            if connection is not None:
+                connection.close()
+            if not self._can_derive_again(error):
+                raise
+            self._set_aside()
+            return self._open(tr)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        self._facts, self.removed, self.renumbered = derived
+        return connection
+
+    def _can_derive_again(self, error: sqlite3.DatabaseError) -> bool:
+        is_damage = not isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError)
+        return is_damage and self._log.file.tail() > 0
+
+    def _set_aside(self) -> None:
+        """Move a damaged database aside; the next one is derived from the file."""
+        os.replace(self._log.path, self._log.path + ".damaged")
+        self._log.repo.ui.log(b"pushlog", b"damaged pushlog2.db moved aside and derived again\n")
+
+    def _finalize(self, tr: Transaction) -> None:
+        """Append the facts to the file, and note in SQLite up to where it is derived."""
+        log = self._log
+        size = log.file.append(tr, map(entry.encode, [*self._claims, *self._facts.values()]))
+        database.set_state(self.connection, size, log.fingerprint(tr))
+
+    def _commit(self, tr: Transaction) -> None:
+        """Commit SQLite and remove the note, after Mercurial's commit.
+
+        A failure is logged only, and the next writer repairs it: an exception would tell the pusher that a committed push failed.
+        """
+        try:
+            # The store lock is held, so slow readers are not waited for long.
+            self.connection.execute("PRAGMA busy_timeout = 1000")
+            self.connection.execute("COMMIT")
+            if self._note:
+                self._log.repo.svfs.tryunlink(NOTE)
+        except (sqlite3.Error, OSError) as error:
+            self._log.repo.ui.log(
+                b"pushlog", b"pushlog2.db lags behind, the next push repairs it: %s\n", str(error).encode()
+            )
+        finally:
+            self.connection.close()
+
+    def _abort(self, tr: Transaction) -> None:
+        self._log.repo.ui.warn(b"rolling back pushlog\n")
+        self.connection.close()
