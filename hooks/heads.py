@@ -27,7 +27,7 @@ SHOWN = 5
 
 
 def one_per_branch(ui: Ui, repo: localrepository, node: bytes | None = None, **_arguments: Any) -> bool:
-    """A `pretxnclose` or `pretxnchangegroup` hook; only the first new changeset, `node`, is taken from Mercurial."""
+    """Refuse several heads; takes only `node`, the first new changeset."""
     if node is None:
         return False
     served = repo.filtered(b"served")
@@ -41,12 +41,12 @@ def one_per_branch(ui: Ui, repo: localrepository, node: bytes | None = None, **_
         heads = served.branchmap().branchheads(branch)
         new = [head for head in heads if served.changelog.rev(head) >= first]
         if len(heads) > 1 and new:
-            _tell(ui, served, branch, heads)
+            _warn_of_heads(ui, served, branch, heads)
             refused = True
     return refused
 
 
-def _tell(ui: Ui, repo: localrepository, branch: bytes, heads: list[bytes]) -> None:
+def _warn_of_heads(ui: Ui, repo: localrepository, branch: bytes, heads: list[bytes]) -> None:
     names = b", ".join(bytes(repo[head]) for head in heads[:SHOWN])
     more = b" and %d more" % (len(heads) - SHOWN) if len(heads) > SHOWN else b""
     ui.warn(b'branch "%s" would have %d heads: %s%s\n' % (branch, len(heads), names, more))

@@ -6,7 +6,7 @@
     prepushkey.maintenance = python:hooks.maintenance.refuse
 
     [maintenance]
-    # Pushes are refused while this file exists; what it holds is told to the pusher. Relative to the repository's .hg.
+    # Pushes are refused while this file exists; its content is the message for the pusher. Relative to the repository's .hg.
     file = /etc/mercurial/maintenance
     # Or always, with this message.
     message =
@@ -25,26 +25,29 @@ if TYPE_CHECKING:
     from mercurial.localrepo import localrepository
     from mercurial.ui import ui as Ui
 
-CLIENTS = (b"serve", b"push")  # beginnings of the names of transactions that clients open; "pushkey" too
-OUTWARD = b"push-response"  # somebody on the server pushed from here to elsewhere
-BOOKMARKS = b"bookmarks"  # the name where a client moves a bookmark by the old command; the server's own is "bookmark"
+# Beginnings of the names of transactions that clients open; "pushkey" too.
+CLIENTS = (b"serve", b"push")
+# A user of the server pushes from here to another repository.
+OUTWARD = b"push-response"
+# A client moves a bookmark by the old command; the server's own transaction is named "bookmark".
+BOOKMARKS = b"bookmarks"
 USUAL = b"this repository is read-only for maintenance; please push again later"
 
 
 def refuse(ui: Ui, repo: localrepository, txnname: bytes = b"", namespace: bytes = b"", **_arguments: Any) -> bool:
-    """A `pretxnopen` and `prepushkey` hook."""
+    """Refuse during maintenance: a `pretxnopen` and `prepushkey` hook."""
     is_client = txnname == BOOKMARKS or (txnname.startswith(CLIENTS) and not txnname.startswith(OUTWARD))
     if not namespace and not is_client:
         return False
-    message = _message(ui, repo)
+    message = _read_message(ui, repo)
     if message is None:
         return False
     ui.warn(b"%s\n" % (message.strip() or USUAL))
     return True
 
 
-def _message(ui: Ui, repo: localrepository) -> bytes | None:
-    """What to tell the pusher; None without maintenance."""
+def _read_message(ui: Ui, repo: localrepository) -> bytes | None:
+    """Return the message for the pusher; None without maintenance."""
     settings: dict[bytes, bytes] = dict(ui.configitems(b"maintenance"))
     if settings.get(b"message"):
         return settings[b"message"]
@@ -52,8 +55,8 @@ def _message(ui: Ui, repo: localrepository) -> bytes | None:
     if not file:
         return None
     try:
-        with open(os.path.join(repo.path, file), "rb") as told:
-            return told.read(4000)
+        with open(os.path.join(repo.path, file), "rb") as message:
+            return message.read(4000)
     except FileNotFoundError:
         return None
     except OSError:

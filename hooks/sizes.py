@@ -44,8 +44,11 @@ class Limits:
 
 
 def check(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> bool:
-    """A `pretxnchangegroup` hook; `node` is the first new changeset. A setting that cannot be read refuses every push."""
-    limits = _limits(dict(ui.configitems(b"sizes")))
+    """Refuse what is too large: a `pretxnchangegroup` hook.
+
+    `node` is the first new changeset. A setting that cannot be read refuses every push.
+    """
+    limits = _read_limits(dict(ui.configitems(b"sizes")))
     repo = repo.unfiltered()
     revs = range(repo[node].rev(), len(repo))
     if limits.changesets and len(revs) > limits.changesets:
@@ -53,18 +56,20 @@ def check(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> bool
         return True
     if not limits.file and not limits.push:
         return False
-    total, large = _weigh(repo, revs, limits)
+    total, large = _weigh_versions(repo, revs, limits)
     for path, where, size in large[:SHOWN]:
-        ui.warn(b"%s in %s has %s, at most %s are taken\n" % (path, where, _size(size), _size(limits.file)))
+        ui.warn(
+            b"%s in %s has %s, at most %s are taken\n" % (path, where, _format_size(size), _format_size(limits.file))
+        )
     if len(large) > SHOWN:
         ui.warn(b"and %d more files\n" % (len(large) - SHOWN))
     too_much = bool(limits.push and total > limits.push)
     if too_much:
-        ui.warn(b"this push has %s, at most %s are taken at once\n" % (_size(total), _size(limits.push)))
+        ui.warn(b"this push has %s, at most %s are taken at once\n" % (_format_size(total), _format_size(limits.push)))
     return bool(large) or too_much
 
 
-def _limits(settings: dict[bytes, bytes]) -> Limits:
+def _read_limits(settings: dict[bytes, bytes]) -> Limits:
     number = {}
     for key, expected in ((b"file", b"50 MB"), (b"push", b"500 MB"), (b"changesets", b"10000")):
         try:
@@ -82,18 +87,18 @@ def _limits(settings: dict[bytes, bytes]) -> Limits:
     )
 
 
-def _weigh(repo: localrepository, revs: range, limits: Limits) -> tuple[int, list[tuple[bytes, bytes, int]]]:
-    """(bytes of all new file versions, those over the limit as path, changeset, size)."""
-    excepted = _excepted(repo, limits.excepted)
+def _weigh_versions(repo: localrepository, revs: range, limits: Limits) -> tuple[int, list[tuple[bytes, bytes, int]]]:
+    """Return all new bytes, and the (path, changeset, size) of large versions."""
+    excepted = _match_excepted(repo, limits.excepted)
     total, large = 0, []
-    for path, where, size in _versions(repo, revs):
+    for path, where, size in _list_versions(repo, revs):
         total += size
         if limits.file and size > limits.file and not excepted(path):
             large.append((path, where, size))
     return total, large
 
 
-def _excepted(repo: localrepository, patterns: list[bytes]) -> Any:
+def _match_excepted(repo: localrepository, patterns: list[bytes]) -> Any:
     try:
         return match.match(repo.root, b"", patterns, default=b"glob") if patterns else match.never()
     except (error.Abort, error.ProgrammingError) as problem:  # that is a set:, which only a changeset could answer
@@ -101,7 +106,7 @@ def _excepted(repo: localrepository, patterns: list[bytes]) -> Any:
         raise error.ConfigError(text % (b" ".join(patterns), stringutil.forcebytestr(problem))) from problem
 
 
-def _versions(repo: localrepository, revs: range) -> Iterator[tuple[bytes, bytes, int]]:
+def _list_versions(repo: localrepository, revs: range) -> Iterator[tuple[bytes, bytes, int]]:
     seen = set()
     for rev in revs:
         for path, node in sorted(versions.brought(repo, rev).items()):
@@ -111,5 +116,5 @@ def _versions(repo: localrepository, revs: range) -> Iterator[tuple[bytes, bytes
                 yield path, bytes(repo[rev]), log.size(log.rev(node))
 
 
-def _size(size: int) -> bytes:
+def _format_size(size: int) -> bytes:
     return stringutil.forcebytestr(f"{size} bytes" if size < 1 << 20 else f"{size / (1 << 20):.1f} MB")

@@ -21,7 +21,7 @@ FILES = (b".hgsub", b".hgsubstate")
 
 
 def refuse(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> bool:
-    """A `pretxnchangegroup` hook; `node` is the first new changeset."""
+    """Refuse subrepositories; `node` is the first new changeset."""
     repo = repo.unfiltered()
     for rev in range(repo[node].rev(), len(repo)):
         new = versions.brought(repo, rev)

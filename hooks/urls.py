@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tell the pusher where to look at what was pushed.
+"""Show the pusher the URLs of what was pushed.
 
     [hooks]
     changegroup.urls = python:hooks.urls.show
@@ -29,12 +29,12 @@ MOST = 10
 
 
 def show(ui: Ui, repo: localrepository, node: bytes, source: bytes = b"", **_arguments: Any) -> bool:
-    """A `changegroup` hook; `node` is the first new changeset."""
+    """Show the URLs of a push; `node` is the first new changeset."""
     settings = dict(ui.configitems(b"push-urls"))
     base, root = settings.get(b"base"), settings.get(b"root")
     if not base or not root or source not in (b"serve", b"push"):
         return False
-    url = _url(base, root, repo.root)
+    url = _make_url(base, root, repo.root)
     if url is None:
         return False
     served = repo.filtered(b"served").changelog
@@ -42,20 +42,20 @@ def show(ui: Ui, repo: localrepository, node: bytes, source: bytes = b"", **_arg
     if not new:
         return False
     ui.status(b"\nView your %s here:\n" % (b"change" if len(new) == 1 else b"changes"))
-    for place in [b"rev/" + name for name in new] if len(new) <= MOST else [_page(new[-1])]:
+    for place in [b"rev/" + name for name in new] if len(new) <= MOST else [_make_page(new[-1])]:
         ui.status(b"  %s/%s\n" % (url, place))
     return False
 
 
-def _url(base: bytes, root: bytes, folder: bytes) -> bytes | None:
-    """The repository's public URL; None outside the root."""
+def _make_url(base: bytes, root: bytes, folder: bytes) -> bytes | None:
+    """Return the repository's public URL; None outside the root."""
     path = os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
     if path.startswith(b"..") or path == b".":
         return None
     return base.rstrip(b"/") + b"/" + urllib.parse.quote_from_bytes(path).encode()
 
 
-def _page(newest: bytes) -> bytes:
+def _make_page(newest: bytes) -> bytes:
     try:
         extensions.find(b"pushlog")
     except KeyError:

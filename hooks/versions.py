@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def brought(repo: localrepository, rev: int) -> dict[bytes, bytes]:
-    """Path → file node of what revision `rev` has and none of its parents has there."""
+    """Return path and file node of what `rev` has and none of its parents has."""
     manifests = [repo[number].manifest() for number in (rev, *repo.changelog.parentrevs(rev))]
     manifest, first, second = manifests
     changed = first.diff(manifest)

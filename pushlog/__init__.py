@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""record who pushed what and when, and show it on the web, on the wire and on the command line
+"""record who pushed what and when, and show it
 
-Every push to a repository becomes one row of its pushlog: a number, the user, the time and the changesets. Rows commit with the
-push itself, whatever crashes when. Clones and pulls from a server with this extension bring the server's pushlog along.
+Every push to a repository becomes one row of its pushlog: a number, the user, the time and the changesets. A row commits with
+its push or not at all, also in a crash. Clones and pulls from a server with this extension bring the server's pushlog along.
 
 Web: ``pushloghtml`` (pages), ``pushlog`` (Atom feed), ``json-pushes`` (JSON). Templates: ``{pushid}``, ``{pushuser}``,
 ``{pushdate}``, ``{pushbasenode}``, ``{pushheadnode}``. Revsets: ``pushhead()``, ``pushdate(interval)``, ``pushuser(string)``,
@@ -14,7 +14,7 @@ Configuration::
   # put before the recorded user, as PREFIX:USER: for USER, and for the web server's REMOTE_USER
   userprefix =
   remoteuserprefix =
-  # accounts that push on behalf of somebody else, whom AUTOLAND_REQUEST_USER names
+  # accounts that push on behalf of another user, whom AUTOLAND_REQUEST_USER names
   landingusers =
   # milliseconds to wait for a locked pushlog2.db: readers, writers
   timeoutro = 10000

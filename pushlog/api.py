@@ -23,21 +23,26 @@ if TYPE_CHECKING:
     from mercurial.localrepo import localrepository
     from mercurial.transaction import transaction as Transaction
 
-FINALIZER = b"pushlog"  # the push is complete, and in the file, after the transaction's finalizer of this name
+# The push is complete, and in the file, after the transaction's finalizer of this name.
+FINALIZER = b"pushlog"
 
 
 def entry_of_transaction(repo: localrepository, tr: Transaction) -> tuple[int, bytes, int, list[bytes]] | None:
-    """(push id, user, date, nodes as 40 hex digits) of the push that ``tr`` is, or None if it is not a push."""
+    """Return the push that ``tr`` is, None if it is not a push.
+
+    The row is (push id, user, date, nodes as 40 hex digits).
+    """
     session = running_session(Pushlog(repo))
-    return None if session is None or session.push is None else _row(session.push)
+    return None if session is None or session.push is None else _to_row(session.push)
 
 
 def record_replicated(
     repo: localrepository, tr: Transaction, pushid: int, user: bytes, date: int, nodes: Sequence[bytes]
 ) -> None:
-    """Record a push, within ``tr``, as another repository recorded it; ``nodes`` are 40 hex digits each.
+    """Record a push, within ``tr``, as another repository recorded it.
 
-    The same row again is a no-op. Aborts with one line if the id is taken by another push, or a changeset by another id.
+    ``nodes`` are 40 hex digits each. The same row again is a no-op. Aborts with one line if the id is taken by another
+    push, or a changeset by another id.
     """
     push = entry.Push(
         id=pushid,
@@ -58,7 +63,7 @@ def record_replicated(
 
 
 def pushes(repo: localrepository, first_id: int) -> Iterator[tuple[int, bytes, int, list[bytes]]]:
-    """The rows from id ``first_id`` on, ascending, as `entry_of_transaction` shows them; memory stays bounded."""
+    """Yield the pushes from id ``first_id`` on, ascending, memory bounded."""
     log = Pushlog(repo)
     while True:
         with log.view() as connection:
@@ -66,15 +71,16 @@ def pushes(repo: localrepository, first_id: int) -> Iterator[tuple[int, bytes, i
             page = database.page_of_pushes(connection, first_id, last)
         if not page:
             return
-        yield from map(_row, page)
+        yield from map(_to_row, page)
         first_id = page[-1].id + 1
 
 
 @contextlib.contextmanager
 def reading(repo: localrepository) -> Iterator[Callable[[bytes], tuple[int, bytes, int, list[bytes]] | None]]:
-    """Within, a function gives the row of the push that brought a changeset (40 hex digits), None if it was never pushed.
+    """Give a function that returns the row of the push that brought a changeset.
 
-    All answers are of one moment. Aborts with one line if the pushlog cannot be read. Keep it short, as `Pushlog.view` says.
+    The changeset is 40 hex digits; the row is None if it was never pushed. All answers are of one moment. Aborts with one
+    line if the pushlog cannot be read. Keep it short, as `Pushlog.view` says.
     """
     try:
         with Pushlog(repo).view() as connection:
@@ -82,7 +88,7 @@ def reading(repo: localrepository) -> Iterator[Callable[[bytes], tuple[int, byte
             def push_of_node(node: bytes) -> tuple[int, bytes, int, list[bytes]] | None:
                 number = database.push_id_of(connection, node.decode("ascii"))
                 push = None if number is None else database.push(connection, number)
-                return None if push is None else _row(push)
+                return None if push is None else _to_row(push)
 
             yield push_of_node
     except sqlite3.Error as problem:
@@ -90,10 +96,10 @@ def reading(repo: localrepository) -> Iterator[Callable[[bytes], tuple[int, byte
 
 
 def last_push_id(repo: localrepository) -> int:
-    """The newest id in the pushlog, 0 without one."""
+    """Return the newest id in the pushlog, 0 without one."""
     with Pushlog(repo).view() as connection:
         return database.last_id(connection)
 
 
-def _row(push: entry.Push) -> tuple[int, bytes, int, list[bytes]]:
+def _to_row(push: entry.Push) -> tuple[int, bytes, int, list[bytes]]:
     return push.id, push.user.encode("utf-8"), push.date, [node.encode("ascii") for node in push.nodes]

@@ -36,14 +36,14 @@ def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     """check that the pushlog and the repository agree
 
     Every changeset must belong to exactly one push, and every push name changesets that exist. Hidden changesets count. A push
-    without changesets (a strip took them away) is mentioned only. Changesets from before the pushlog are an error, told in one
-    line; --since leaves them out.
+    without changesets (a strip took them away) is mentioned only. Changesets from before the pushlog are an error, shown in
+    one line; --since leaves them out.
 
     Returns 0 if they agree.
     """
     log = Pushlog(repo)
     log.create()
-    since = _since(log.repo, options.get("since"))
+    since = _find_first_revision(log.repo, options.get("since"))
     errors = 0
     for message, is_error in problems(log, since):
         ui.warn(message)
@@ -57,8 +57,8 @@ def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     return 0
 
 
-def _since(repo: localrepository, name: bytes | None) -> int:
-    """The revision to begin with."""
+def _find_first_revision(repo: localrepository, name: bytes | None) -> int:
+    """Return the revision to begin with."""
     revision = scmutil.revsingle(repo, name).rev() if name else 0
     if revision is None:
         raise error.InputError(_(b"--since: expected a changeset, got the working directory"))
@@ -66,11 +66,11 @@ def _since(repo: localrepository, name: bytes | None) -> int:
 
 
 def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
-    """(line for the user, is it an error) for everything that is not as it should be; of a damaged database no more than that.
+    """Yield everything that is wrong, as (line for the user, whether it is an error).
 
-    Changesets before revision ``since`` need not be in a push.
+    Of a damaged database it says no more than that. Changesets before revision ``since`` need not be in a push.
     """
-    damage = _damage_of_database(log)
+    damage = _check_database(log)
     if damage:
         remedy = b" (hg repairpushlog makes it anew)" if log.file.tail() else b""
         yield b"pushlog2.db is damaged: %s%s\n" % (damage.encode(), remedy), True
@@ -89,14 +89,14 @@ def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
                 b"pushlog entry #%s names what is no changeset: %s\n" % (str(number).encode(), value[:100].encode()),
                 True,
             )
-    yield from _missing(log, recorded, since)
-    torn = _damage(log)
+    yield from _find_missing(log, recorded, since)
+    torn = _check_file(log)
     if torn is not None:
         yield b"%s\n" % str(torn).encode(), True
 
 
-def _missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tuple[bytes, bool]]:
-    """The changesets that are in no push; those before the first that is in one, if there are several, in one line."""
+def _find_missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tuple[bytes, bool]]:
+    """Yield what is in no push; what precedes the pushlog, in one line."""
     changelog = log.repo.changelog
     missing = [r for r in changelog.revs(start=since) if changelog.node(r).hex() not in recorded]
     older = next((place for place, revision in enumerate(missing) if revision != since + place), len(missing))
@@ -126,18 +126,17 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     log = Pushlog(repo)
     with repo.lock():
         if log.file.tail() == 0:
-            return _import(ui, log)
-        before = _in_database(ui, log)
-        _mend(ui, log)
-        after = _in_file(log)
-        _rebuild(log)
+            return _import_database(ui, log)
+        before = _read_database(ui, log)
+        _mend_file(ui, log)
+        after = _read_file(log)
+        _rebuild_database(log)
     count = 0
     for number in sorted({*before, *after}):
         old, new = before.get(number), after.get(number)
         if old != new:
             count += 1
-            what = b"restored" if old is None else b"removed" if new is None else b"corrected"
-            ui.write(b"push #%d: %s\n" % (number, what))
+            ui.write(b"push #%d: %s\n" % (number, _name_change(old, new)))
     if count:
         ui.status(b"pushlog2.db made anew: %d of %d pushes changed\n" % (count, len(after)))
     else:
@@ -145,21 +144,28 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     return 0
 
 
-def _damage_of_database(log: Pushlog) -> str:
-    """What SQLite finds wrong with its file and the indexes in it, in one line; empty if nothing is, or there is no file."""
+def _name_change(old: entry.Push | None, new: entry.Push | None) -> bytes:
+    if old is None:
+        return b"restored"
+    return b"removed" if new is None else b"corrected"
+
+
+def _check_database(log: Pushlog) -> str:
+    """Return in one line what SQLite finds wrong; empty without a fault or a file."""
     try:
         connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
         if connection is None:
             return ""
         with contextlib.closing(connection):
             return connections.damage(connection)
-    except sqlite3.OperationalError:  # locked, or not to be read: whatever reads the pushlog tells
+    except sqlite3.OperationalError:
+        # Locked, or unreadable: the command that reads the pushlog next reports it.
         return ""
     except sqlite3.DatabaseError as problem:
         return str(problem)
 
 
-def _damage(log: Pushlog) -> TornRecord | None:
+def _check_file(log: Pushlog) -> TornRecord | None:
     try:
         for _fact in log.facts():
             pass
@@ -168,26 +174,26 @@ def _damage(log: Pushlog) -> TornRecord | None:
     return None
 
 
-def _mend(ui: Ui, log: Pushlog) -> None:
+def _mend_file(ui: Ui, log: Pushlog) -> None:
     """Let a damaged file have what pushlog2.db knows."""
-    torn = _damage(log)
+    torn = _check_file(log)
     if torn is not None:
         with log.repo.transaction(b"repairpushlog") as tr:
-            _session(log, tr)
+            _open_session(log, tr)
         ui.warn(
             b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n" % str(torn).encode()
         )
 
 
-def _import(ui: Ui, log: Pushlog) -> int:
+def _import_database(ui: Ui, log: Pushlog) -> int:
     with log.repo.transaction(b"repairpushlog") as tr:
-        session = _session(log, tr)
+        session = _open_session(log, tr)
         count = len(session.facts())
     ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % count)
     return 0
 
 
-def _in_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
+def _read_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
     try:
         connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
         if connection is None:
@@ -199,7 +205,7 @@ def _in_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
         return {}
 
 
-def _in_file(log: Pushlog) -> dict[int, entry.Push]:
+def _read_file(log: Pushlog) -> dict[int, entry.Push]:
     pushes: dict[int, entry.Push] = {}
     for fact in log.sound_facts():
         if isinstance(fact, entry.Push):
@@ -209,7 +215,7 @@ def _in_file(log: Pushlog) -> dict[int, entry.Push]:
     return pushes
 
 
-def _rebuild(log: Pushlog) -> None:
+def _rebuild_database(log: Pushlog) -> None:
     """Replace the database: the new one is complete before it takes the old one's name."""
     new = log.path + ".new"
     with contextlib.suppress(FileNotFoundError):
@@ -225,7 +231,7 @@ def _rebuild(log: Pushlog) -> None:
     os.replace(new, log.path)
 
 
-def _session(log: Pushlog, tr: Transaction) -> PushlogTransaction:
+def _open_session(log: Pushlog, tr: Transaction) -> PushlogTransaction:
     try:
         return session_of(log, tr, reads_all=True)
     except sqlite3.Error as problem:

@@ -5,7 +5,7 @@ Rules of this module:
 
 1. An answer is read up to its trailer before anything is done with it: over SSH the next answer follows on the same channel.
 2. What can be recorded is recorded. A row that cannot be read is left out; a changeset that the server names and does not give
-   (hidden, or gone) is left out of its push. Both are told.
+   (hidden, or gone) is left out of its push. The user sees a message about both.
 3. A row that names changesets a later pull will bring ends the answer: it and the rest come with that pull.
 4. The last answer counts: a changeset that was in another push here leaves it. So a push that was stripped on the server and
    pushed again has its new row here, too; and of two servers that know a changeset by different pushes the higher id wins.
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from mercurial.ui import ui as Ui
 
 ATTEMPTS = 3
-_TOLD = 10  # problems of one kind
+# Problems of one kind that are shown.
+_SHOWN = 10
 _KNOWN_BATCH = 500
 
 
 def pull(orig: Any, pullop: pulloperation) -> Any:
-    """Wraps the last step of a pull inside its transaction: fetch the pushes that the server knows and we do not."""
+    """Wrap the last step inside a pull's transaction: fetch the pushes."""
     result = orig(pullop)
     if pullop.remote.capable(b"pushlog-stream"):
         fetch(pullop)
@@ -47,31 +48,33 @@ def pull(orig: Any, pullop: pulloperation) -> Any:
 
 
 def fetch(pullop: pulloperation) -> None:
-    """Record the server's newer pushes under its ids and dates; aborts the pull when they cannot be had."""
+    """Record the server's newer pushes as they are there, or abort the pull."""
     log = Pushlog(pullop.repo)
     first = api.last_push_id(log.repo) + 1
-    pushes = list(_given(log, pullop.remote, _asked(log, pullop.remote, first)))
+    pushes = list(_select_obtainable(log, pullop.remote, _ask_for_pushes(log, pullop.remote, first)))
     if not pushes:
         log.create()
-    _take(log, pullop, pushes)
+    _record_pushes(log, pullop, pushes)
     log.repo.ui.status(b"added %d pushes\n" % len(pushes))
-    if first > 1 and (returned := _unrecorded(log)):
-        again = _first_incomplete(log, returned)
+    if first > 1 and (returned := _find_unrecorded(log)):
+        again = _find_first_incomplete(log, returned)
         if again is not None:
-            rows = [push for push in _asked(log, pullop.remote, again) if not returned.isdisjoint(push.nodes)]
-            _take(log, pullop, [push for push in _given(log, pullop.remote, rows) if _is_ours(log, push)])
+            rows = [push for push in _ask_for_pushes(log, pullop.remote, again) if not returned.isdisjoint(push.nodes)]
+            _record_pushes(
+                log, pullop, [push for push in _select_obtainable(log, pullop.remote, rows) if _is_ours(log, push)]
+            )
 
 
 class _BrokenStream(Exception):
     """The answer ended too early, or the server said what went wrong."""
 
 
-def _asked(log: Pushlog, remote: IPeer, first: int) -> list[entry.Push]:
-    """The server's pushes from id ``first`` on, ascending, asked for up to three times."""
+def _ask_for_pushes(log: Pushlog, remote: IPeer, first: int) -> list[entry.Push]:
+    """Return the server's pushes from id ``first`` on, in up to three attempts."""
     ui = log.repo.ui
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _readable(ui, list(_received(remote, first)), first)
+            return _parse_rows(ui, list(_receive_lines(remote, first)), first)
         except (_BrokenStream, error.PeerTransportError, OSError) as problem:
             ui.warn(b"remote error fetching pushlog on attempt %d: %s\n" % (attempt, stringutil.forcebytestr(problem)))
             if attempt < ATTEMPTS:
@@ -79,8 +82,8 @@ def _asked(log: Pushlog, remote: IPeer, first: int) -> list[entry.Push]:
     raise error.Abort(b"remote error fetching pushlog after %d attempts" % ATTEMPTS)
 
 
-def _received(remote: IPeer, first: int) -> Iterator[bytes]:
-    """The lines of the answer before its trailer."""
+def _receive_lines(remote: IPeer, first: int) -> Iterator[bytes]:
+    """Yield the lines of the answer before its trailer."""
     stream = remote._callstream(b"pushlog-stream", firstpush=b"%d" % first)
     while line := stream.readline():
         if line == b"ok\n":
@@ -93,7 +96,7 @@ def _received(remote: IPeer, first: int) -> Iterator[bytes]:
     raise _BrokenStream("stream ended without trailer")
 
 
-def _readable(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
+def _parse_rows(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
     pushes: list[entry.Push] = []
     problems: list[str] = []
     for row in rows:
@@ -106,34 +109,37 @@ def _readable(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
             continue
         pushes.append(push)
         first = push.id + 1
-    for text in problems[:_TOLD]:
+    for text in problems[:_SHOWN]:
         ui.warn(b"row of the server's pushlog left out: %s\n" % text.encode("ascii", "backslashreplace"))
-    if len(problems) > _TOLD:
-        ui.warn(b"rows of the server's pushlog left out: %d more\n" % (len(problems) - _TOLD))
+    if len(problems) > _SHOWN:
+        ui.warn(b"rows of the server's pushlog left out: %d more\n" % (len(problems) - _SHOWN))
     return pushes
 
 
-def _given(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) -> Iterator[entry.Push]:
-    """The pushes before the first that names changesets we can still get, each with those that we have."""
+def _select_obtainable(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) -> Iterator[entry.Push]:
+    """Yield the pushes before the first that names changesets a later pull brings.
+
+    Each has only the changesets that are here or do not come.
+    """
     unknown = [node for push in pushes for node in push.nodes if log.revision_of(node) is None]
-    to_come = _first_offered(remote, unknown)
+    to_come = _find_first_offered(remote, unknown)
     missing = set(unknown)
     lacking: list[str] = []
     for push in pushes:
         if to_come in push.nodes:
-            names = _listed([node for node in push.nodes if node in missing])
+            names = _list_names([node for node in push.nodes if node in missing])
             log.repo.ui.warn(b"received pushlog entry for unknown changeset %s; ignoring\n" % names)
             break
         if not missing.isdisjoint(push.nodes):
             lacking.append(str(push.id))
         yield push
     if lacking:
-        names = _listed(lacking)
+        names = _list_names(lacking)
         log.repo.ui.status(b"pushes without the changesets that are not given by the server: %s\n" % names)
 
 
-def _first_offered(remote: IPeer, nodes: list[str]) -> str | None:
-    """The first of ``nodes`` that the server would give, asked for in this order; just the first, if it cannot be asked."""
+def _find_first_offered(remote: IPeer, nodes: list[str]) -> str | None:
+    """Return the first of ``nodes`` that the server would give, if it can tell."""
     if not remote.capable(b"known"):
         return nodes[0] if nodes else None
     for start in range(0, len(nodes), _KNOWN_BATCH):
@@ -146,24 +152,24 @@ def _first_offered(remote: IPeer, nodes: list[str]) -> str | None:
     return None
 
 
-def _listed(names: list[str]) -> bytes:
-    """The first of these names, and how many more there are."""
-    more = f", and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return (", ".join(names[:_TOLD]) + more).encode("ascii")
+def _list_names(names: list[str]) -> bytes:
+    """List the first of these names, and how many more there are."""
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (", ".join(names[:_SHOWN]) + more).encode("ascii")
 
 
-def _take(log: Pushlog, pullop: pulloperation, pushes: Iterable[entry.Push]) -> None:
-    """Record pushes as the server tells them, without the changesets that we lack."""
+def _record_pushes(log: Pushlog, pullop: pulloperation, pushes: Iterable[entry.Push]) -> None:
+    """Record pushes as the server has them, without the changesets that are not here."""
     session = None
     try:
         for push in pushes:
             session = session or session_of(log, pullop.gettransaction())
-            _take_one(log, session, push)
+            _record_push(log, session, push)
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot record pushes: %s" % str(problem).encode()) from problem
 
 
-def _take_one(log: Pushlog, session: PushlogTransaction, push: entry.Push) -> None:
+def _record_push(log: Pushlog, session: PushlogTransaction, push: entry.Push) -> None:
     present = tuple(node for node in push.nodes if log.revision_of(node) is not None)
     if present != push.nodes:
         session.remember(push)
@@ -171,8 +177,8 @@ def _take_one(log: Pushlog, session: PushlogTransaction, push: entry.Push) -> No
     session.take(push)
 
 
-def _unrecorded(log: Pushlog) -> set[str]:
-    """The changesets that this pull brought and that are in no push."""
+def _find_unrecorded(log: Pushlog) -> set[str]:
+    """Return the changesets that this pull brought and that are in no push."""
     tr = log.repo.currenttransaction()
     if tr is None:
         return set()
@@ -182,8 +188,8 @@ def _unrecorded(log: Pushlog) -> set[str]:
         return {node for node in new if database.push_id_of(connection, node) is None}
 
 
-def _first_incomplete(log: Pushlog, returned: set[str]) -> int | None:
-    """The first push that has no changesets, or once had some of ``returned``."""
+def _find_first_incomplete(log: Pushlog, returned: set[str]) -> int | None:
+    """Return the first push that has no changesets, or once had some of ``returned``."""
     with log.view() as connection:
         emptied = database.first_emptied(connection)
     once = [
@@ -193,7 +199,7 @@ def _first_incomplete(log: Pushlog, returned: set[str]) -> int | None:
 
 
 def _is_ours(log: Pushlog, push: entry.Push) -> bool:
-    """Whether the server's row is about the push that we have under this id, if we have one; tells if not."""
+    """Return whether this id is the server's push here, or free; warn if not."""
     with log.view() as connection:
         here = database.push(connection, push.id)
     if here is None or (here[:3] == push[:3] and set(here.nodes) <= set(push.nodes)):

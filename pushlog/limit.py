@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far web pages and wire commands show the pushlog: a mirror may hold more than it has been told to serve.
+"""How far web pages and wire commands show the pushlog of a mirror.
 
-Another extension decides by repository attributes ``_pushlog_limit`` and ``_pushlog_view`` (see `pushlog.api`); without one, web
-answers stop at ``last_push_id`` of ``.hg/replicated-data``, a canonical CBOR map, where that file has one.
+A mirror may hold more than it may serve. Another extension decides by repository attributes ``_pushlog_limit`` and
+``_pushlog_view`` (see `pushlog.api`); without one, web answers stop at ``last_push_id`` of ``.hg/replicated-data``, a
+canonical CBOR map, where that file has one.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ REPLICATED_DATA = b"replicated-data"
 
 
 def visible_limit(repo: localrepository) -> int | None:
-    """The last push id that may be shown on the word of another extension, or None for no limit."""
+    """Return the last push id that another extension shows, None without limit."""
     decide = getattr(repo.unfiltered(), "_pushlog_limit", None)
     return None if decide is None else decide()
 
 
 def with_hidden(repo: localrepository) -> Any:
-    """The repository in which changesets are looked up: hidden ones too, but for those that another extension keeps back."""
+    """Return the view for looking up changesets, hidden but not withheld ones too."""
     everything = repo.unfiltered()
     decide = getattr(everything, "_pushlog_view", None)
     return everything if decide is None else everything.filtered(decide())
 
 
 def web_limit(repo: localrepository) -> int | None:
-    """As `visible_limit`, for web answers: `.hg/replicated-data` counts where no extension decides."""
+    """Return `visible_limit`, or that of `.hg/replicated-data` if nothing decides."""
     repo = repo.unfiltered()
     if getattr(repo, "_pushlog_limit", None) is not None:
         return visible_limit(repo)

@@ -22,7 +22,7 @@ keyword = registrar.templatekeyword()
 
 
 def push_of(repo: localrepository, node: bytes | None) -> Push | None:
-    """The push that brought a changeset, None if it was never pushed (or the pushlog cannot be read)."""
+    """Return the push that brought a changeset, None without one or if unreadable."""
     if node is None:
         return None
     try:
@@ -34,8 +34,8 @@ def push_of(repo: localrepository, node: bytes | None) -> Push | None:
         return None
 
 
-def _push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
-    """The push of the changeset being shown; one look-up per changeset, however many keywords ask."""
+def _find_push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
+    """Return the push of the changeset being shown, looked up once for all keywords."""
     ctx = context.resource(mapping, b"ctx")
     cache = context.resource(mapping, b"cache")
     key = (b"pushlog", ctx.rev())
@@ -48,47 +48,50 @@ def _push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
 @keyword(b"pushid", requires={b"ctx", b"repo", b"cache"})
 def pushid(context: engine, mapping: dict[bytes, Any]) -> int | None:
     """Integer. The number of the push that brought the changeset."""
-    push = _push(context, mapping)
+    push = _find_push(context, mapping)
     return None if push is None else push.id
 
 
 @keyword(b"pushuser", requires={b"ctx", b"repo", b"cache"})
 def pushuser(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
     """String. Who pushed the changeset."""
-    push = _push(context, mapping)
+    push = _find_push(context, mapping)
     return None if push is None else local(push.user)
 
 
 @keyword(b"pushdate", requires={b"ctx", b"repo", b"cache"})
 def pushdate(context: engine, mapping: dict[bytes, Any]) -> Any:
     """Date information. When the changeset was pushed."""
-    push = _push(context, mapping)
+    push = _find_push(context, mapping)
     return None if push is None else templateutil.date((push.date, 0), showfmt=b"%d.0%d")
 
 
 @keyword(b"pushbasenode", requires={b"ctx", b"repo", b"cache"})
 def pushbasenode(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
     """String. The first changeset of the push that brought the changeset."""
-    push = _push(context, mapping)
+    push = _find_push(context, mapping)
     return None if push is None else push.nodes[0].encode("ascii")
 
 
 @keyword(b"pushheadnode", requires={b"ctx", b"repo", b"cache"})
 def pushheadnode(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
     """String. The last changeset of the push that brought the changeset."""
-    push = _push(context, mapping)
+    push = _find_push(context, mapping)
     return None if push is None else push.nodes[-1].encode("ascii")
 
 
 def local(text: str) -> bytes:
-    """Text of the pushlog in the encoding that Mercurial shows."""
+    """Encode text of the pushlog as Mercurial shows it."""
     from mercurial import encoding
 
     return encoding.tolocal(text.encode("utf-8", "replace"))
 
 
 def entry(orig: Any, repo: localrepository, ctx: changectx) -> dict[bytes, Any]:
-    """Wraps the variables of a changeset in hgweb: pushid, pushuser, pushdate, pushnodes, pushhead; looked up when shown."""
+    """Wrap the variables of a changeset in hgweb: add those of its push.
+
+    They are pushid, pushuser, pushdate, pushnodes and pushhead, looked up when shown.
+    """
     found: list[Push | None] = []
 
     def show(value: Any) -> Any:

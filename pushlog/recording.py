@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Recording a push: who it was, and the hook that writes it down inside the push's own transaction."""
+"""Recording a push: who it was, and the hook that writes it inside the push's own transaction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LANDING_OPTIONS = (
 
 
 def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_arguments: Any) -> bool:
-    """Python hook `pretxnchangegroup.pushlog`; True refuses the push, with a reason for the pusher."""
+    """Record a push in `pretxnchangegroup`; True refuses it and says why."""
     if source not in (b"push", b"serve"):
         ui.note(b"(not updating pushlog since changesets come from %s)\n" % (source or b"nowhere"))
         return False
@@ -45,28 +45,29 @@ def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_argume
         ui.write(b"authenticated user not found; refusing to write into pushlog\n")
         return True
     try:
-        _record(ui, repo, user)
+        _record_push(ui, repo, user)
     except (sqlite3.Error, OSError, TornRecord) as error:
-        return _refuse(ui, repo, str(error))
+        return _refuse_push(ui, repo, str(error))
     ui.write(b"recorded push in pushlog\n")
     return False
 
 
 def pusher(ui: Ui, request: Mapping[bytes, bytes], process: Mapping[bytes, bytes]) -> bytes:
-    """The name to record, empty if nobody is known: REMOTE_USER of the request, then of the process, then USER.
+    """Return the name to record, empty if there is none.
 
-    A landing account pushes for somebody else, whom AUTOLAND_REQUEST_USER names.
+    It is REMOTE_USER of the request, else of the process, else USER. A landing account pushes for another user, whom
+    AUTOLAND_REQUEST_USER names.
     """
     remote = request.get(b"REMOTE_USER") or process.get(b"REMOTE_USER")
     if remote:
-        return _prefixed(ui.config(b"pushlog", b"remoteuserprefix"), remote)
+        return _add_prefix(ui.config(b"pushlog", b"remoteuserprefix"), remote)
     user = process.get(b"USER", b"")
     if not user:
         return b""
     if user in landing_accounts(ui):
         ui.write(b"autoland or landing worker push detected\n")
         user = process.get(b"AUTOLAND_REQUEST_USER", user)
-    return _prefixed(ui.config(b"pushlog", b"userprefix"), user)
+    return _add_prefix(ui.config(b"pushlog", b"userprefix"), user)
 
 
 def landing_accounts(ui: Ui) -> set[bytes]:
@@ -74,24 +75,24 @@ def landing_accounts(ui: Ui) -> set[bytes]:
     return {*ui.configlist(b"pushlog", b"landingusers"), *filter(None, accounts)}
 
 
-def _prefixed(prefix: bytes | None, user: bytes) -> bytes:
+def _add_prefix(prefix: bytes | None, user: bytes) -> bytes:
     return prefix + b":" + user if prefix else user
 
 
-def _record(ui: Ui, repo: localrepository, user: bytes) -> None:
+def _record_push(ui: Ui, repo: localrepository, user: bytes) -> None:
     repo = repo.unfiltered()
     log = Pushlog(repo)
     tr = log.open_transaction()
     session = session_of(log, tr)
     changelog = repo.changelog
-    first = (
-        tr.changes[b"origrepolen"] if session.push is None else changelog.rev(bytes.fromhex(session.push.nodes[-1])) + 1
-    )
+    first = tr.changes[b"origrepolen"]
+    if session.push is not None:
+        first = changelog.rev(bytes.fromhex(session.push.nodes[-1])) + 1
     nodes = tuple(hex(changelog.node(revision)).decode("ascii") for revision in changelog.revs(start=first))
     session.record(user.decode("utf-8", "replace"), int(time.time()), nodes)
 
 
-def _refuse(ui: Ui, repo: localrepository, reason: str) -> bool:
+def _refuse_push(ui: Ui, repo: localrepository, reason: str) -> bool:
     ui.write(b"error recording into pushlog (%s); please retry your push\n" % reason.encode("utf-8", "replace"))
     log = Pushlog(repo)
     if running_session(log) is None:

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from mercurial.smartset import abstractsmartset
 
 predicate = registrar.revsetpredicate()
-_SMALL = 2000  # up to this many revisions are asked one by one
-_BLOCK = 64  # neighbouring revisions that a lazy set asks of at once
+# Up to this many revisions are checked one by one.
+_SMALL = 2000
+# Neighbouring revisions that a lazy set checks at once.
+_BLOCK = 64
 
 
 @predicate(b"pushhead()", safe=True, weight=10)
@@ -37,11 +39,11 @@ def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     """The last changeset of every push."""
     revsetlang.getargs(x, 0, 0, _(b"pushhead takes no arguments"))
     log = Pushlog(repo)
-    return _matching(
+    return _select_matching(
         log,
         subset,
         lambda push, node: push.nodes[-1] == node,
-        lambda connection: (push.nodes[-1] for push in _all_pushes(connection) if push.nodes),
+        lambda connection: (push.nodes[-1] for push in _read_pushes(connection) if push.nodes),
         is_lazy=True,
     )
 
@@ -55,9 +57,9 @@ def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
         matches = dateutil.matchdate(text)
     except OverflowError:
         raise error.ParseError(_(b"pushdate: a number of days is too large")) from None
-    earliest, latest = (max(-database.LARGEST, min(end, database.LARGEST)) for end in _bounds(matches))
+    earliest, latest = (max(-database.LARGEST, min(end, database.LARGEST)) for end in _find_bounds(matches))
     log = Pushlog(repo)
-    return _matching(
+    return _select_matching(
         log,
         subset,
         lambda push, _node: matches(push.date),
@@ -67,12 +69,12 @@ def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
 
 @predicate(b"pushuser(string)", safe=True, weight=10)
 def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Changesets that were pushed by users whose name contains the string, whatever its case; ``re:`` and ``literal:`` work."""
+    """Changesets pushed by users whose name contains the string, in any case; ``re:`` and ``literal:`` work."""
     (string,) = revsetlang.getargs(x, 1, 1, _(b"pushuser requires one argument"))
     pattern = revsetlang.getstring(string, _(b"pushuser requires a string argument"))
     _kind, _pattern, matches = revset_predicates._substringmatcher(pattern, casesensitive=False)
     log = Pushlog(repo)
-    return _matching(
+    return _select_matching(
         log,
         subset,
         lambda push, _node: matches(local(push.user)),
@@ -88,7 +90,9 @@ def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> 
     (number,) = revsetlang.getargs(x, 1, 1, _(b"pushid requires one argument"))
     wanted = revsetlang.getinteger(number, _(b"pushid expects a number"))
     log = Pushlog(repo)
-    return _shown(log, subset, lambda connection: database.nodes(connection, wanted) if database.holds(wanted) else ())
+    return _select_nodes(
+        log, subset, lambda connection: database.nodes(connection, wanted) if database.holds(wanted) else ()
+    )
 
 
 @predicate(b"pushrev(set)", safe=True, weight=10)
@@ -106,15 +110,15 @@ def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) ->
                 pushes.add(number)
                 yield from database.nodes(connection, number)
 
-    return _shown(log, subset, nodes)
+    return _select_nodes(log, subset, nodes)
 
 
-def _shown(log: Pushlog, subset: abstractsmartset, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> Any:
-    """The revisions of ``nodes`` that are in ``subset``, in its order."""
-    return subset & smartset.baseset(_revisions(log, nodes))
+def _select_nodes(log: Pushlog, subset: abstractsmartset, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> Any:
+    """Return the revisions of ``nodes`` that are in ``subset``, in its order."""
+    return subset & smartset.baseset(_find_revisions(log, nodes))
 
 
-def _revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int]:
+def _find_revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int]:
     try:
         with log.view() as connection:
             revisions = map(log.revision_of, nodes(connection))
@@ -123,7 +127,7 @@ def _revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]
         raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
 
 
-def _matching(
+def _select_matching(
     log: Pushlog,
     subset: abstractsmartset,
     matches: Callable[[Push, str], bool],
@@ -131,20 +135,21 @@ def _matching(
     *,
     is_lazy: bool = False,
 ) -> Any:
-    """Those of ``subset`` whose push ``matches``: asked one by one if they are few, else all ``nodes`` that match are found.
+    """Return those of ``subset`` whose push ``matches``.
 
-    With ``is_lazy`` they are found only once many are asked for.
+    Few revisions are checked one by one; for many, all ``nodes`` that match are found. With ``is_lazy`` they are found only
+    once many are asked for.
     """
     few = [revision for _place, revision in zip(range(_SMALL + 1), subset, strict=False)]
     if len(few) <= _SMALL:
-        return _shown(log, subset, lambda connection: _chosen(log, connection, few, matches))
+        return _select_nodes(log, subset, lambda connection: _choose_nodes(log, connection, few, matches))
     if is_lazy:
-        return subset.filter(_Matching(log, matches, nodes), condrepr=b"pushlog", cache=False)
-    return _shown(log, subset, nodes)
+        return subset.filter(_PushFilter(log, matches, nodes), condrepr=b"pushlog", cache=False)
+    return _select_nodes(log, subset, nodes)
 
 
-class _Matching:
-    """Whether a revision's push matches: asked block by block at first; who asks of many blocks has all found at once."""
+class _PushFilter:
+    """Whether a revision's push matches: block by block, or for many at once."""
 
     def __init__(
         self,
@@ -161,18 +166,18 @@ class _Matching:
         if self._all is None and number not in self._blocks:
             if len(self._blocks) < _SMALL // _BLOCK:
                 block = range(number * _BLOCK, (number + 1) * _BLOCK)
-                self._blocks[number] = _revisions(
-                    self._log, lambda connection: _chosen(self._log, connection, block, self._matches)
+                self._blocks[number] = _find_revisions(
+                    self._log, lambda connection: _choose_nodes(self._log, connection, block, self._matches)
                 )
             else:
-                self._all = _revisions(self._log, self._nodes)
+                self._all = _find_revisions(self._log, self._nodes)
         return revision in (self._blocks[number] if self._all is None else self._all)
 
 
-def _chosen(
+def _choose_nodes(
     log: Pushlog, connection: sqlite3.Connection, revisions: Iterable[int], matches: Callable[[Push, str], bool]
 ) -> Iterator[str]:
-    """Those of ``revisions`` whose push ``matches``; what is no changeset is in no push."""
+    """Yield those of ``revisions`` that are changesets and whose push ``matches``."""
     to_node, length = log.repo.changelog.node, len(log.repo.changelog)
     pushes: dict[int, Push | None] = {}
     for revision in revisions:
@@ -187,12 +192,12 @@ def _chosen(
             yield node
 
 
-def _all_pushes(connection: sqlite3.Connection) -> Iterator[Push]:
+def _read_pushes(connection: sqlite3.Connection) -> Iterator[Push]:
     return database.pushes(connection, 0, database.last_id(connection))
 
 
-def _bounds(matches: Callable[[float], bool]) -> tuple[int, int]:
-    """An interval outside of which ``matches`` is false: it narrows the search, ``matches`` decides."""
+def _find_bounds(matches: Callable[[float], bool]) -> tuple[int, int]:
+    """Return an interval outside of which ``matches`` is false, to narrow the search."""
     known = inspect.getclosurevars(matches).nonlocals
     if "start" in known and "stop" in known:
         return int(known["start"]), int(known["stop"])

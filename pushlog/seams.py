@@ -5,7 +5,7 @@ Mercurial changes such functions without notice, and after a failed set-up print
 mirrors unguarded. So each is wrapped by `wrap`, which refuses one that is not in the table, is missing, or takes other
 parameters; and `Setup` keeps what failed, and refuses every repository with it. What a process does not load is not checked in it.
 
-Rule of this file: nobody calls `extensions.wrapfunction` but `wrap` (`tests/house/test_seams.py`).
+Rule of this file: only `wrap` calls `extensions.wrapfunction` (`tests/house/test_seams.py`).
 """
 
 from __future__ import annotations
@@ -122,18 +122,18 @@ class MissingSeam(ImportError):
 
 
 def wrap(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a function of the table, named from its module on; raises MissingSeam and wraps nothing if it is another."""
+    """Wrap a function of the table; raises MissingSeam if it is another."""
     check(module, name)
-    owner, last = _find(module, name)
+    owner, last = _find_owner(module, name)
     extensions.wrapfunction(owner, last, wrapper)
 
 
 def check(module: Any, *names: str) -> None:
-    """Raise MissingSeam with the name of the first that is missing, or takes other parameters than the table says."""
+    """Raise MissingSeam for the first function that is not as in the table."""
     for name in names:
         expected, where = SEAMS[module.__name__][name].split(), f"{module.__name__}.{name}"
         try:
-            owner, last = _find(module, name)
+            owner, last = _find_owner(module, name)
             found = parameters(getattr(owner, last))
         except (AttributeError, KeyError):
             raise MissingSeam(f"{where} is missing") from None
@@ -144,8 +144,8 @@ def check(module: Any, *names: str) -> None:
             raise MissingSeam(f"{where} takes ({', '.join(found)}), expected ({', '.join(expected)})")
 
 
-def _find(module: Any, name: str) -> tuple[Any, str]:
-    """The object that holds the function, and its attribute's name; a command of the wire protocol is an entry with a function."""
+def _find_owner(module: Any, name: str) -> tuple[Any, str]:
+    """Return the object that holds a function, and the name of its attribute."""
     *owners, last = name.split(".")
     if owners == ["commands"]:
         return module.commands[last.encode("ascii")], "func"
@@ -153,7 +153,7 @@ def _find(module: Any, name: str) -> tuple[Any, str]:
 
 
 def parameters(function: Any) -> list[str]:
-    """The names of a function's parameters, below whatever other extensions have wrapped around it."""
+    """Return a function's parameters, without wrappers of other extensions."""
     while True:
         inner = getattr(function, "_origfunc", None) or getattr(function, "__wrapped__", None)
         if inner is None:
@@ -176,27 +176,27 @@ def check_version() -> None:
 
 
 class Setup:
-    """The set-up of an extension; once a part of it failed, every local repository is refused."""
+    """The set-up of an extension; if a part fails, it refuses local repositories."""
 
     def __init__(self, extension: str) -> None:
         self._extension = extension
         self._problem: str | None = None
 
     def run(self, part: Callable[[], None]) -> None:
-        """Do a part of the set-up; never raises, because Mercurial would go on without the extension."""
+        """Do a part and never raise: Mercurial would go on without the extension."""
         try:
             part()
         except Exception as problem:
             self._problem = self._problem or f"{type(problem).__name__}: {problem}"
 
     def check(self, repo: localrepository) -> None:
-        """Raise Abort for a local repository if the set-up failed."""
+        """Raise MissingSeam for the first function that is not as in the table."""
         if self._problem is not None and repo.local():
             raise refusal(self._extension, self._problem)
 
 
 def refusal(extension: str, problem: str) -> error.Abort:
-    """What a user reads who would use a repository without what the extension is there for."""
+    """Return the error for a user of a repository that lacks this extension's work."""
     return error.Abort(
         f"the extension {extension} cannot do its work with Mercurial {util.version().decode()}: {problem}".encode(),
         hint=b"until that is mended no repository is opened",

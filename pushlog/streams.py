@@ -18,7 +18,10 @@ _installed = False
 
 
 def refuse_pushed() -> None:
-    """Guards every kind of part that is a stream, once per process; clones and pulls are taken (`tests/hg/master/stream.t`)."""
+    """Guard every kind of part that is a stream, once per process.
+
+    Clones and pulls still bring them (`tests/hg/master/stream.t`).
+    """
     global _installed
     if _installed:
         return
@@ -26,11 +29,11 @@ def refuse_pushed() -> None:
     streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}
     if not streams:
         raise seams.MissingSeam("mercurial.bundle2.parthandlermapping has no part that is a stream")
-    bundle2.parthandlermapping.update({name: _guarded(handler) for name, handler in streams.items()})
+    bundle2.parthandlermapping.update({name: _guard_handler(handler) for name, handler in streams.items()})
     _installed = True
 
 
-def _guarded(handler: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def _guard_handler(handler: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     @functools.wraps(handler)  # with its `params`, which Mercurial checks
     def guarded(operation: bundleoperation, part: unbundlepart) -> None:
         if operation.source == b"push":  # what `exchange.unbundle` says

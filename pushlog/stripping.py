@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Changesets that go: strip and rollback.
+"""Changesets that are removed: strip and rollback.
 
 Mercurial removes them in steps that a kill can separate, and completes a half-done strip at recovery. So the changesets at risk
-are noted first; whatever happens then, those of them that the changelog lacks are not in the pushlog (see `pushlog.store.storage`).
+are noted first. From then on, those of them that the changelog lacks are not in the pushlog (see `pushlog.store.storage`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def strip(orig: Any, ui: Ui, repo: localrepository, nodelist: Any, *arguments: Any, **options: Any) -> Any:
-    """Wraps `repair.strip`: stripped changesets leave their pushes, those that get another number get it in the pushlog too."""
+    """Wrap `repair.strip`: take changesets out of pushes, renumber the others."""
     log = Pushlog(repo)
     if not log.exists():
         return orig(ui, repo, nodelist, *arguments, **options)
@@ -34,18 +34,18 @@ def strip(orig: Any, ui: Ui, repo: localrepository, nodelist: Any, *arguments: A
 
 
 def rollback(orig: Any, repo: localrepository, dryrun: bool = False, force: bool = False) -> Any:
-    """Wraps `localrepository.rollback`, which truncates one file after the other; a dry run leaves what a real one needs."""
+    """Wrap `localrepository.rollback`: note what goes, except for a dry run."""
     log = Pushlog(repo)
     if dryrun or not log.exists():
         return orig(repo, dryrun, force)
     with repo.wlock(), repo.lock():
-        log.write_note(_length_after_rollback(log))
+        log.write_note(_read_length_after_rollback(log))
         result = orig(repo, dryrun, force)
         settle(repo.ui, log)
     return result
 
 
-def _length_after_rollback(log: Pushlog) -> int:
+def _read_length_after_rollback(log: Pushlog) -> int:
     try:
         return int(log.repo.vfs.read(b"undo.desc").split(b"\n", 1)[0])
     except (FileNotFoundError, ValueError):
@@ -53,7 +53,10 @@ def _length_after_rollback(log: Pushlog) -> int:
 
 
 def settle(ui: Ui, log: Pushlog) -> None:
-    """Record for good what is gone. A problem is left to the next writer: the note keeps it true for readers until then."""
+    """Record permanently what was removed.
+
+    A failure is left to the next writer; until then the note keeps readers right.
+    """
     repo = log.repo
     try:
         with repo.lock(), repo.transaction(b"pushlog") as tr:
@@ -70,4 +73,5 @@ def settle(ui: Ui, log: Pushlog) -> None:
         ui.log(b"pushlog", b"deleted %d changesets from pushlog: %s\n", len(session.removed), names)
     if session.renumbered:
         ui.log(b"pushlog", b"reordered %d changesets in pushlog\n", len(session.renumbered))
-    transaction.cleanup_undo_files(ui.warn, repo.vfs_map)  # rolling back that transaction would bring the rows back
+    # Rolling back that transaction would bring the rows back.
+    transaction.cleanup_undo_files(ui.warn, repo.vfs_map)

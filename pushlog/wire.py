@@ -36,31 +36,31 @@ def capabilities(orig: Any, repo: localrepository, proto: baseprotocolhandler) -
 
 def serve_pushlog(repo: localrepository, proto: baseprotocolhandler, firstpush: bytes) -> Any:
     try:
-        answer = b"\n".join([b"1", *_rows(repo, _first(firstpush))])
+        answer = b"\n".join([b"1", *_encode_rows(repo, _parse_first(firstpush))])
     except (ValueError, sqlite3.Error, OSError) as problem:
         answer = b"0\n" + stringutil.forcebytestr(problem)
     return wireprototypes.bytesresponse(answer)
 
 
 def serve_pushlog_stream(repo: localrepository, proto: baseprotocolhandler, firstpush: bytes) -> Any:
-    return wireprototypes.streamreslegacy(gen=_stream(repo, firstpush))
+    return wireprototypes.streamreslegacy(gen=stream_rows(repo, firstpush))
 
 
-def _stream(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
+def stream_rows(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
     try:
-        for row in _rows(repo, _first(firstpush)):
+        for row in _encode_rows(repo, _parse_first(firstpush)):
             yield row + b"\n"
         yield b"ok\n"
     except Exception as problem:  # the client must hear of it: a stream that only ends is tried again
         yield b"error %s\n" % stringutil.forcebytestr(problem).replace(b"\n", b" ")
 
 
-def _first(firstpush: bytes) -> int:
-    """The first id asked for, within what SQLite takes."""
+def _parse_first(firstpush: bytes) -> int:
+    """Return the first id asked for, within what SQLite takes."""
     return max(0, min(int(firstpush), database.LARGEST))
 
 
-def _rows(repo: localrepository, first: int) -> Iterator[bytes]:
+def _encode_rows(repo: localrepository, first: int) -> Iterator[bytes]:
     limit = visible_limit(repo)
     for number, user, date, nodes in api.pushes(repo, first):
         if limit is not None and number > limit:
@@ -69,7 +69,7 @@ def _rows(repo: localrepository, first: int) -> Iterator[bytes]:
 
 
 def parse_row(row: bytes) -> entry.Push:
-    """The push that a row describes; raises `ValueError` for anything but a row. A user may contain blanks."""
+    """Return the push of a row, whose user may have blanks; raises `ValueError`."""
     words = row.split(b" ")
     last = len(words)
     while last > 3 and len(words[last - 1]) in (0, 40):
@@ -77,7 +77,7 @@ def parse_row(row: bytes) -> entry.Push:
     nodes = [word.decode("ascii", "replace") for word in words[last:] if word]
     if last < 3 or not all(map(database.is_node, nodes)) or len(nodes) != len(set(nodes)):
         raise ValueError(f"not a row of a pushlog: {row[:200]!r}")
-    number, date = _integer(words[0]), _integer(words[last - 1])
+    number, date = _parse_integer(words[0]), _parse_integer(words[last - 1])
     if number < 1:
         raise ValueError(f"not the id of a push: {number}")
     return entry.Push(
@@ -85,8 +85,8 @@ def parse_row(row: bytes) -> entry.Push:
     )
 
 
-def _integer(word: bytes) -> int:
-    """A number that SQLite can hold, in plain digits."""
+def _parse_integer(word: bytes) -> int:
+    """Return a number that SQLite can hold, from plain digits."""
     if not word.removeprefix(b"-").isdigit() or len(word) > 20 or abs(number := int(word)) > database.LARGEST:
         raise ValueError(f"not a number: {word[:50]!r}")
     return number

@@ -54,10 +54,10 @@ class AppendFile:
         self._magic = magic
 
     def append(self, tr: Transaction, payloads: Iterable[bytes]) -> int:
-        """Append records under ``tr`` and return the file's new size; call it in a finalizer, holding the store lock.
+        """Append records under ``tr`` and return the file's new size.
 
-        The journal learns the old size before the file changes. Raises `TornRecord`, having written nothing, if the file's
-        last record is damaged: a record behind it could never be read.
+        Call it in a finalizer, holding the store lock. The journal learns the old size before the file changes. Raises
+        `TornRecord`, having written nothing, if the file's last record is damaged: a record behind it could never be read.
         """
         size = self.tail(tr)
         self.last(tr)
@@ -70,7 +70,7 @@ class AppendFile:
         return size + len(added)
 
     def tail(self, tr: Transaction | None = None) -> int:
-        """Return the size of the committed part in bytes, 0 without a file; with ``tr`` the size of the file."""
+        """Return the committed size in bytes, 0 without a file; with ``tr`` the whole."""
         with self._open(tr) as (_file, end):
             return end
 
@@ -98,7 +98,7 @@ class AppendFile:
                 start = record.end
 
     def sound_records(self, tr: Transaction | None = None) -> Iterator[FramedPayload]:
-        """Yield every sound record, also those after a damaged frame; a damaged file is held in memory."""
+        """Yield every sound record; a damaged file is held in memory."""
         start = 0
         try:
             for record in self.records(tr=tr):
@@ -114,8 +114,9 @@ class AppendFile:
                     start = record.end - 1
 
     def last(self, tr: Transaction | None = None, *, before: int | None = None) -> FramedPayload | None:
-        """Return the last record (that ends at byte ``before``), None without one; the cost does not grow with the file.
-        Raises `TornRecord` if no sound record ends there.
+        """Return the last record (that ends at byte ``before``), None without one.
+
+        The cost does not grow with the file. Raises `TornRecord` if no sound record ends there.
         """
         with self._open(tr) as (file, end):
             if before is not None:
@@ -133,9 +134,10 @@ class AppendFile:
             return self._decode(_read(file, start, end - start), 0, start)
 
     def mend(self, offset: int, payloads: Iterable[bytes]) -> None:
-        """Replace the file from a damaged record on by ``payloads``; an abort does not bring back what was there.
+        """Replace the file from a damaged record on by ``payloads``.
 
-        Call it holding the store lock, before the first append of a transaction. A kill leaves the old file or the new one.
+        An abort does not bring back what was there. Call it holding the store lock, before the first append of a
+        transaction. A kill leaves the old file or the new one.
         """
         opener = self._opener()
         with opener(self.name, b"rb") as damaged:
@@ -154,7 +156,7 @@ class AppendFile:
 
     @contextlib.contextmanager
     def _open(self, tr: Transaction | None) -> Iterator[tuple[int, int]]:
-        """Give a descriptor for reading and the size of what ``tr`` may see; `_NO_FILE` and 0 if there is no file."""
+        """Give a descriptor and the visible size; `_NO_FILE` and 0 without a file."""
         while True:
             try:
                 file = os.open(self._vfs.join(self.name), os.O_RDONLY | os.O_CLOEXEC)
@@ -162,33 +164,34 @@ class AppendFile:
                 yield _NO_FILE, 0
                 return
             try:
-                if (end := self._visible_size(file, tr)) is not None:
+                if (end := self._find_visible_size(file, tr)) is not None:
                     yield file, end
                     return
             finally:
                 os.close(file)
 
-    def _visible_size(self, file: int, tr: Transaction | None) -> int | None:
-        """Return the committed size, or the whole size with ``tr``; None if the name means another file by now.
+    def _find_visible_size(self, file: int, tr: Transaction | None) -> int | None:
+        """Return the committed size, or the whole size with ``tr``.
 
-        Rules of this function, for a reader without a lock: (1) bytes are uncommitted exactly while the journal names the file
-        with a smaller size; (2) so the journal is read between two calls of fstat, and what it says is about the bytes seen
-        only if the file was the same before and after (an abort truncates or unlinks first and removes the journal afterwards, a
-        commit touches only the journal); (3) bytes once committed never change, so they may be read later.
+        None if the name means another file by now. Rules of this function, for a reader without a lock: (1) bytes are
+        uncommitted exactly while the journal names the file with a smaller size; (2) so the journal is read between two
+        calls of fstat, and what it says is about the bytes seen only if the file was the same before and after (an abort
+        truncates or unlinks first and removes the journal afterwards, a commit touches only the journal); (3) bytes once
+        committed never change, so they may be read later.
         """
         while True:
             before = os.fstat(file)
             if tr is not None:
                 return before.st_size
-            limit = self._journalled_size()
+            limit = self._read_journalled_size()
             after = os.fstat(file)
             if after.st_nlink == 0:
                 return None
             if (before.st_size, before.st_ctime_ns) == (after.st_size, after.st_ctime_ns):
                 return after.st_size if limit is None else min(limit, after.st_size)
 
-    def _journalled_size(self) -> int | None:
-        """Return the size to which the running or abandoned transaction would truncate the file, None if it would not."""
+    def _read_journalled_size(self) -> int | None:
+        """Return the size to which a rollback would truncate the file, or None."""
         try:
             with open(self._vfs.join(b"journal"), "rb") as journal:
                 lines = journal.read().split(b"\n")

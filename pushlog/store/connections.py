@@ -40,10 +40,10 @@ def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> 
 
 
 def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None:
-    """Connect inside a read transaction; None without the file or its tables, and nothing is created.
+    """Connect inside a read transaction.
 
-    Raises `sqlite3.Error` for a file that cannot be read: damaged, locked for too long, or left in the middle of a commit on a
-    read-only disk.
+    None without the file or its tables, and nothing is created. Raises `sqlite3.Error` for a file that cannot be read:
+    damaged, locked for too long, or left in the middle of a commit on a read-only disk.
     """
     if not os.path.exists(path):
         return None
@@ -79,7 +79,7 @@ def in_memory() -> sqlite3.Connection:
 
 
 def execute_all(connection: sqlite3.Connection, script: str) -> None:
-    """Execute a script within the running transaction, which `executescript` would commit first."""
+    """Execute a script without the commit that `executescript` begins with."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"
@@ -89,10 +89,7 @@ def execute_all(connection: sqlite3.Connection, script: str) -> None:
 
 
 def damage(connection: sqlite3.Connection) -> str:
-    """Return in one line what SQLite finds wrong with its file and indexes, empty if nothing is.
-
-    Raises `sqlite3.DatabaseError` if the check itself fails.
-    """
+    """Return in one line what SQLite finds wrong, empty if nothing."""
     found: str = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     return "" if found == "ok" else " ".join(found.split())
 

@@ -32,7 +32,7 @@ def clear(connection: sqlite3.Connection) -> None:
 
 
 def overlay(connection: sqlite3.Connection, facts: Iterable[Fact], revision_of: RevisionOf) -> None:
-    """Show ``facts`` on top of the tables to this connection; the tables do not change, views of their names hide them."""
+    """Show ``facts`` to this connection, by views over the unchanged tables."""
     latest = {fact.id: fact for fact in facts}
     if not latest:
         return
@@ -49,10 +49,7 @@ def overlay(connection: sqlite3.Connection, facts: Iterable[Fact], revision_of: 
 
 
 def state(connection: sqlite3.Connection) -> tuple[int, int] | None:
-    """Return the position in the file up to which the tables are derived, and the fingerprint of the last record before it.
-
-    None for a database that is not derived from a file.
-    """
+    """Return position and fingerprint up to where the tables are derived, or None."""
     if not has_table(connection, "pushlog_state"):
         return None
     found: tuple[int, int] | None = connection.execute(statements.GET_STATE).fetchone()
@@ -60,7 +57,7 @@ def state(connection: sqlite3.Connection) -> tuple[int, int] | None:
 
 
 def set_state(connection: sqlite3.Connection, position: int, fingerprint: int) -> None:
-    """Note that the tables are derived from the file up to ``position`` and that no edit is unrecorded."""
+    """Note that the tables are derived up to ``position``, edits included."""
     execute_all(connection, statements.BOOKKEEPING)
     connection.execute(statements.CLEAR_STATE)
     connection.execute(statements.SET_STATE, (position, fingerprint))
@@ -68,7 +65,7 @@ def set_state(connection: sqlite3.Connection, position: int, fingerprint: int) -
 
 
 def edited_ids(connection: sqlite3.Connection) -> list[int]:
-    """Return the ids of pushes that another program changed in SQLite since the last `set_state`."""
+    """Return the ids that another program changed since the last `set_state`."""
     if not has_table(connection, "pushlog_edit"):
         return []
     return [number for (number,) in connection.execute(statements.EDITED)]
@@ -94,14 +91,14 @@ def apply(connection: sqlite3.Connection, fact: Fact, revision_of: RevisionOf) -
 
 
 def insert_new(connection: sqlite3.Connection, push: Push, revision_of: RevisionOf) -> None:
-    """Add a push, or more changesets to it; raises `sqlite3.IntegrityError` if another push has one of them, or its number."""
+    """Add a push; `sqlite3.IntegrityError` if another push has a changeset of it."""
     connection.execute(statements.DELETE_CHANGESETS, (push.id,))
     connection.execute(statements.INSERT_PUSH, (push.id, push.user, push.date))
     connection.executemany(statements.INSERT_CHANGESET, [(push.id, revision_of(node), node) for node in push.nodes])
 
 
 def renumber(connection: sqlite3.Connection, first: int, revision_of: RevisionOf) -> list[str]:
-    """Give every changeset from revision ``first`` on its present number; return those whose number changed."""
+    """Renumber changesets from ``first`` on and return those that moved."""
     rows = [
         (row, node, old, revision_of(node))
         for row, node, old in connection.execute(statements.CHANGESETS_FROM, (first,))
@@ -120,7 +117,7 @@ def renumber(connection: sqlite3.Connection, first: int, revision_of: RevisionOf
 
 
 def next_id(connection: sqlite3.Connection) -> int:
-    """Return the number after the highest id ever used; raises `sqlite3.OperationalError` if there is none."""
+    """Return the id after the highest ever used; `OperationalError` without one."""
     highest: int = connection.execute(statements.HIGHEST_USED_ID).fetchone()[0]
     if highest >= LARGEST:
         raise sqlite3.OperationalError(f"no push id follows {highest}")
@@ -128,7 +125,7 @@ def next_id(connection: sqlite3.Connection) -> int:
 
 
 def first_emptied(connection: sqlite3.Connection) -> int | None:
-    """Return the first push without changesets; the search reads every push if there is none."""
+    """Return the first push without changesets; reads all pushes if none is."""
     row = connection.execute(statements.FIRST_EMPTIED).fetchone()
     return None if row is None else row[0]
 
@@ -150,7 +147,7 @@ def nodes(connection: sqlite3.Connection, number: int) -> tuple[str, ...]:
 
 
 def any_node(connection: sqlite3.Connection, number: int, holds: Callable[[str], bool]) -> bool | None:
-    """Return whether ``holds`` is true of a changeset of the push; None if the push has none."""
+    """Return whether ``holds`` is true of a changeset; None if the push has none."""
     found = None
     for (node,) in connection.execute(statements.EACH_NODE, (number,)):
         if is_node(node):
@@ -174,14 +171,14 @@ def push_id_of(connection: sqlite3.Connection, node: str) -> int | None:
 
 
 def pushes(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Push]:
-    """Yield the pushes with ids from ``first`` to ``last``, both included, ascending; memory stays bounded."""
+    """Yield the pushes ``first`` to ``last`` (inclusive), memory bounded."""
     while page := page_of_pushes(connection, first, last):
         yield from page
         first = page[-1].id + 1
 
 
 def page_of_pushes(connection: sqlite3.Connection, first: int, last: int) -> list[Push]:
-    """Return the first pushes from ``first`` to ``last``, ascending; an empty page means that there are none."""
+    """Return the first pushes from ``first`` to ``last``; none if there are none."""
     if first > LARGEST:
         return []
     page = connection.execute(statements.PUSHES_BETWEEN, (first, last, _PAGE)).fetchall()
@@ -200,7 +197,7 @@ def pushes_with(connection: sqlite3.Connection, ids: list[int]) -> list[Push]:
 
 
 def _with_changesets(rows: list[tuple[int, bytes, object]], nodes: Iterable[tuple[int, object]]) -> list[Push]:
-    """Make pushes of rows of the table of pushes, and of changesets in the order that they have in their push."""
+    """Make pushes of their rows and of changesets in the order of their push."""
     recorded: dict[int, list[str]] = {number: [] for number, _user, _date in rows}
     for number, node in nodes:
         if number in recorded and is_node(node):
@@ -222,7 +219,7 @@ def restated_without(connection: sqlite3.Connection, removed: Iterable[str]) -> 
 
 
 def users(connection: sqlite3.Connection) -> Iterator[bytes]:
-    """Yield every user once, ascending, as the bytes that are stored; the cost grows with the users, not with the pushes."""
+    """Yield every user's stored bytes once, ascending, at a cost per user."""
     (user,) = connection.execute(statements.FIRST_USER).fetchone()
     while user is not None:
         yield user
@@ -243,22 +240,22 @@ def nodes_pushed_between(
 
 
 def holds(number: int) -> bool:
-    """Return whether SQLite takes this number as an id or a date; it refuses larger ones with an OverflowError."""
+    """Return whether SQLite takes this number, or raises OverflowError."""
     return abs(number) <= LARGEST
 
 
 def is_node(value: object) -> TypeGuard[str]:
-    """Return whether a value of a node column is the hash of a changeset; an operator's tool can put anything there."""
+    """Return whether a node column holds a hash; an operator's tool writes anything."""
     return isinstance(value, str) and _NODE.fullmatch(value) is not None
 
 
 def text(user: str | bytes | None) -> str:
-    """Return a value of a user column as text; an operator's tool can put anything there."""
+    """Return a user column as text; an operator's tool writes anything."""
     return user.decode("utf-8", "replace") if isinstance(user, bytes) else str(user or "")
 
 
 def epoch(date: object) -> int:
-    """Return a value of a date column as seconds; an operator's tool can put anything there."""
+    """Return a date column as seconds; an operator's tool writes anything."""
     if isinstance(date, float):
         return int(date) if math.isfinite(date) and abs(date) < LARGEST else 0
     return date if isinstance(date, int) else 0

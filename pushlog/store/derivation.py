@@ -46,11 +46,11 @@ def derive(
         if reads_all:
             collections.deque(log.facts(0, tr), maxlen=0)
         if state is None or log.file.tail(tr) == 0:
-            derived.facts.update(_adopt(log, connection, tr))
+            derived.facts.update(_adopt_database(log, connection, tr))
         else:
-            late = _follow(log, connection, tr, *state)
+            late = _apply_new_facts(log, connection, tr, *state)
     except TornRecord:
-        _salvage(log, connection, tr, state)
+        _salvage_file(log, connection, tr, state)
     for fact in edits if state else ():
         if fact.id in late:
             log.repo.ui.log(b"pushlog", b"edit of push %d dropped: pushlog2.db was behind\n", fact.id)
@@ -60,7 +60,9 @@ def derive(
     return _record_removed(log, connection, tr, note, derived) if note else derived
 
 
-def _follow(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, position: int, fingerprint: int) -> set[int]:
+def _apply_new_facts(
+    log: Pushlog, connection: sqlite3.Connection, tr: Transaction, position: int, fingerprint: int
+) -> set[int]:
     """Apply what was appended after ``position`` and return its ids.
 
     If SQLite comes from another or a longer file, everything is applied anew, and no ids are returned.
@@ -74,10 +76,10 @@ def _follow(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, posit
     return {fact.id for fact in facts} if is_descended else set()
 
 
-def _adopt(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> dict[int, entry.Fact]:
-    """Take over a database that is not derived from the file; return the facts that the file lacks.
+def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> dict[int, entry.Fact]:
+    """Take over a database that is not derived from the file.
 
-    Where both have a push, the file's fact wins.
+    Return the facts that the file lacks. Where both have a push, the file's fact wins.
     """
     known = {fact.id: fact for fact in log.facts(0, tr)}
     used = database.next_id(connection) - 1
@@ -92,7 +94,7 @@ def _adopt(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> dic
     return lacking
 
 
-def _salvage(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:
+def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:
     """End the file where it is damaged, keep the rest beside it, and record what SQLite knows from there on.
 
     This is done at once and not with ``tr``, which can still be refused: SQLite alone would then know these pushes.

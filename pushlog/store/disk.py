@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
-    """Give a file this content and return it open at its end; after a kill or a power cut it has the old or the new content."""
+    """Give a file new content, or after a kill its old, and return it open at its end."""
     new = name + b".new"
     file = opener(new, b"w+")
     try:
@@ -28,7 +28,7 @@ def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
 
 
 def sync_folder(opener: abstractvfs) -> None:
-    """Return once names that were given or taken away in the opener's folder would survive a power cut."""
+    """Return once changes of names in the folder would survive a power cut."""
     folder = os.open(opener.join(b""), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -30,7 +30,7 @@ Fact = Push | Deleted
 
 
 def encode(fact: Fact) -> bytes:
-    """One line of ASCII JSON."""
+    """Return a fact as one line of ASCII JSON."""
     if isinstance(fact, Deleted):
         return b'{"deleted":%d}' % fact.id
     return json.dumps(
@@ -39,7 +39,7 @@ def encode(fact: Fact) -> bytes:
 
 
 def decode(payload: bytes) -> Fact:
-    """The fact that `encode` wrote; raises `ValueError` for anything else."""
+    """Return the fact that `encode` wrote; raises `ValueError` for anything else."""
     try:
         fields = json.loads(payload)
         if "deleted" in fields:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Mercurial's journal is whole, and on disk, before a strip or a rollback cuts anything.
 
-Whoever rolls back after a kill cuts exactly the files that the journal names. A strip names them one by one, and a rollback cuts
+A rollback after a kill cuts exactly the files that the journal names. A strip names them one by one, and a rollback cuts
 by a list that is no journal at all: killed in the middle, both leave a store in which one file was cut and its partner was not.
 
 Seams of Mercurial and what they must keep doing: `repair.strip` names its files within one group and cuts after `endgroup`;
@@ -26,7 +26,7 @@ _installed = False
 
 
 def install() -> None:
-    """Wraps both, once per process, for every repository in it."""
+    """Wrap both functions once per process, for every repository in it."""
     global _installed
     if not _installed:
         seams.wrap(transaction, "transaction.endgroup", endgroup)
@@ -35,7 +35,7 @@ def install() -> None:
 
 
 def endgroup(orig: Any, tr: Transaction) -> None:
-    """Journals a group of files as one: all of them or none. Raises OSError with nothing journalled."""
+    """Journal a group of files whole, or raise OSError with none journalled."""
     known = {*tr._offsetmap, *tr._newfiles, *tr._backupmap, *tr._tmp_files}
     sizes: dict[bytes, int] = {}
     for file, size in tr._queue[-1]:
@@ -59,7 +59,10 @@ def rollback(
     skip_journal_pattern: Any = None,
     **options: Any,
 ) -> None:
-    """The transaction to undo first becomes an interrupted one, which whoever comes next recovers."""
+    """Turn the transaction to undo into an interrupted one, then recover it.
+
+    After a kill, the next process to recover completes it.
+    """
     if file == UNDO:
         if opener.exists(JOURNAL):
             raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")
@@ -72,7 +75,7 @@ def rollback(
 
 
 def _journal_backups(opener: abstractvfs, skipped: Any) -> None:
-    """The list of backups to restore, without those that this rollback leaves alone."""
+    """Write the list of backups to restore, without those that this rollback skips."""
     lines = opener.tryread(transaction.UNDO_BACKUP % UNDO).splitlines(keepends=True)
     kept = [line for line in lines if not (skipped and b"\0" in line and skipped.match(line.split(b"\0")[1]))]
     replace(opener, transaction.UNDO_BACKUP % JOURNAL, b"".join(kept)).close()

@@ -18,9 +18,10 @@ _Result = TypeVar("_Result")
 
 
 def session_of(log: Pushlog, tr: Transaction, *, reads_all: bool = False) -> PushlogTransaction:
-    """Return the writing session of ``tr``, opened at its first use; raises `sqlite3.Error` if SQLite refuses.
+    """Return the writing session of ``tr``, opened at its first use.
 
-    With ``reads_all`` damage is found wherever it is in the file, without it only where it keeps new records from being read.
+    Raises `sqlite3.Error` if SQLite refuses. With ``reads_all`` damage is found wherever it is in the file, without it only
+    where it keeps new records from being read.
     """
     session: PushlogTransaction | None = getattr(tr, SESSION, None)
     if session is None:
@@ -30,7 +31,7 @@ def session_of(log: Pushlog, tr: Transaction, *, reads_all: bool = False) -> Pus
 
 
 def running_session(log: Pushlog) -> PushlogTransaction | None:
-    """Return the session of the transaction that this process has open, None if it has recorded nothing."""
+    """Return the session of the open transaction, None if it recorded nothing."""
     return getattr(log.repo.currenttransaction(), SESSION, None)
 
 
@@ -59,7 +60,7 @@ class PushlogTransaction:
         tr.addabort(b"pushlog", self._abort)
 
     def record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
-        """Record a push under the next id; a second changegroup of the same transaction belongs to the same push."""
+        """Record a push under the next id, or more changesets of this one."""
         return self._on_sound_database(lambda: self._record(user, date, nodes))
 
     def _record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
@@ -76,7 +77,7 @@ class PushlogTransaction:
         return self._on_sound_database(lambda: database.push(self.connection, number))
 
     def insert(self, push: entry.Push) -> None:
-        """Record a push as another repository recorded it; raises `sqlite3.IntegrityError` if it contradicts what is there."""
+        """Record a push of elsewhere; `sqlite3.IntegrityError` if it contradicts."""
         self._on_sound_database(lambda: self._insert(push))
 
     def _insert(self, push: entry.Push) -> None:
@@ -97,7 +98,7 @@ class PushlogTransaction:
         self._insert(push)
 
     def _on_sound_database(self, work: Callable[[], _Result]) -> _Result:
-        """Return what ``work`` returns; if SQLite shows damage only now, do it again on a database that is derived again."""
+        """Return what ``work`` returns, after a damaged database was derived again."""
         try:
             return work()
         except sqlite3.DatabaseError as error:
@@ -117,7 +118,7 @@ class PushlogTransaction:
                 self.put(fact)
 
     def _catch_up_with_changelog(self, push: entry.Push) -> None:
-        """Take changesets out of their pushes that were removed where this extension was not loaded, and renumber the rest."""
+        """Take changesets that are gone out of their pushes; renumber the rest."""
         revision_of = self._log.revision_of
         gone = [node for node in database.all_nodes(self.connection) if revision_of(node) is None]
         for fact in database.restated_without(self.connection, gone):
@@ -125,7 +126,7 @@ class PushlogTransaction:
         database.renumber(self.connection, 0, revision_of)
 
     def remember(self, push: entry.Push) -> None:
-        """Let the file record a push as its server has it, before the record of what this repository has of it."""
+        """Let the file record what the server has of a push before what is here."""
         self._claims.append(push)
 
     def put(self, fact: entry.Fact) -> None:

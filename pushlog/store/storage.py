@@ -55,22 +55,23 @@ class Pushlog:
 
     @contextlib.contextmanager
     def view(self) -> Iterator[sqlite3.Connection]:
-        """Connect to the pushlog as it is committed; inside the caller's own push, with that push.
+        """Connect to the pushlog as it is committed.
 
-        Raises `sqlite3.Error` only if neither SQLite nor the file can be read. Keep it short: it holds off SQLite's next commit.
+        Inside the caller's own push, with that push. Raises `sqlite3.Error` only if neither SQLite nor the file can be
+        read. Keep it short: it holds off SQLite's next commit.
         """
         session = getattr(self.repo.currenttransaction(), SESSION, None)
         if session is not None:
             yield session.connection
             return
-        connection = self._readable()
+        connection = self._open_readable()
         try:
             yield connection
         finally:
             connection.close()
 
     def open_for_writing(self, path: str) -> sqlite3.Connection:
-        """Connect for writing; a new file gets the mode that Mercurial's own files have in this repository."""
+        """Connect for writing, a new file with the mode of Mercurial's own."""
         timeout = self.repo.ui.configint(b"pushlog", b"timeoutrw")
         return connections.open_for_writing(path, timeout_ms=timeout, mode=self.repo.svfs.createmode)
 
@@ -94,7 +95,7 @@ class Pushlog:
         return 0 if last is None else zlib.crc32(last.payload)
 
     def facts(self, start: int = 0, tr: Transaction | None = None) -> Iterator[entry.Fact]:
-        """Yield the facts of the file from byte ``start`` on; raises `TornRecord` where it is damaged."""
+        """Yield the facts from byte ``start`` on; `TornRecord` where it is damaged."""
         for record in self.file.records(start, tr):
             try:
                 yield entry.decode(record.payload)
@@ -124,7 +125,7 @@ class Pushlog:
         return note if isinstance(note, dict) else {}
 
     def write_note(self, first: int) -> None:
-        """Note that changesets from revision ``first`` on may be removed now; the note survives a kill."""
+        """Note, surviving a kill, that revisions from ``first`` on may be removed."""
         changelog = self.repo.changelog
         nodes = [changelog.node(revision).hex() for revision in changelog.revs(start=first)]
         note = {
@@ -138,7 +139,7 @@ class Pushlog:
         """Return whether a push was ever recorded here."""
         return os.path.exists(self.path) or self.repo.svfs.exists(FILE)
 
-    def _readable(self) -> sqlite3.Connection:
+    def _open_readable(self) -> sqlite3.Connection:
         timeout = self.repo.ui.configint(b"pushlog", b"timeoutro")
         try:
             connection = connections.open_for_reading(self.path, timeout_ms=timeout)
@@ -147,12 +148,12 @@ class Pushlog:
                 raise
             connection = None
         if connection is None:
-            return self._derived_in_memory()
+            return self._derive_in_memory()
         try:
-            late = self._facts_lacking_in(connection)
+            late = self._read_lacking_facts(connection)
             if late is None:
                 connection.close()
-                return self._derived_in_memory()
+                return self._derive_in_memory()
             database.overlay(connection, late, self.revision_of)
             self._hide_removed(connection)
         except BaseException:
@@ -160,8 +161,8 @@ class Pushlog:
             raise
         return connection
 
-    def _facts_lacking_in(self, connection: sqlite3.Connection) -> list[entry.Fact] | None:
-        """Return the facts that SQLite does not have yet; None if what it has does not come from this file."""
+    def _read_lacking_facts(self, connection: sqlite3.Connection) -> list[entry.Fact] | None:
+        """Return the facts that SQLite lacks; None if it derives from another file."""
         state = database.state(connection)
         tail = self.file.tail()
         if tail == 0 or self._is_torn():
@@ -177,14 +178,14 @@ class Pushlog:
         return list(self.sound_facts(position)) if position < tail else []
 
     def _is_torn(self) -> bool:
-        """Return whether the file's end is damaged: SQLite has what was there before, and counts."""
+        """Return whether the file's end is damaged, so that SQLite counts."""
         try:
             self.file.last()
         except TornRecord:
             return True
         return False
 
-    def _derived_in_memory(self) -> sqlite3.Connection:
+    def _derive_in_memory(self) -> sqlite3.Connection:
         connection = connections.in_memory()
         for fact in self.sound_facts():
             database.apply(connection, fact, self.revision_of)

@@ -21,7 +21,8 @@ from .query import Query
 if TYPE_CHECKING:
     from mercurial.localrepo import localrepository
 
-MANY = 1000  # pushes
+# Pushes of a long answer.
+MANY = 1000
 
 
 class Pushed(NamedTuple):
@@ -33,9 +34,9 @@ class Pushed(NamedTuple):
 
 
 class Answers:
-    """Looks changesets up for the pushes of one request; ``repo`` is the view that the request may see.
+    """The changesets of one request's pushes.
 
-    ``everything`` is `limit.with_hidden` of it.
+    ``repo`` is the view that the request may see. ``everything`` is `limit.with_hidden` of it.
     """
 
     def __init__(self, repo: localrepository, everything: Any):
@@ -47,8 +48,8 @@ class Answers:
         self._git = GitNodes(repo)
 
     def changesets(self, push: Push, query: Query) -> list[Pushed]:
-        """Those of ``push`` that the query asks for, in the push's order."""
-        pushed = [changeset for node in push.nodes if (changeset := self._pushed(node)) is not None]
+        """Return the changesets of ``push`` that the query asks for, in the push's order."""
+        pushed = [changeset for node in push.nodes if (changeset := self._find_pushed(node)) is not None]
         if query.branch:
             pushed = [changeset for changeset in pushed if self.branch_of(changeset.revision) == query.branch]
         return pushed[-1:] if query.is_tips_only else pushed
@@ -57,42 +58,48 @@ class Answers:
         return text(self._everything.revbranchcache().branchinfo(revision)[0])
 
     def json(self, push: Push, query: Query) -> str | None:
-        """`value` as JSON text, its short form put together by hand: an answer may have thousands of pushes."""
+        """Return `value` as JSON text, None if there is nothing in it to show.
+
+        The short form is put together by hand: an answer may have thousands of pushes.
+        """
         if query.is_full:
             value = self.value(push, query)
             return None if value is None else dumps(value)
         if len(push.nodes) == 1 and not query.branch:
-            simple = self._one_visible(push)
+            simple = self._encode_one_visible(push)
             if simple is not None:
                 return simple
         pushed = self.changesets(push, query)
         if not pushed:
             return None
         visible = [changeset for changeset in pushed if not changeset.is_hidden]
-        git = [self._git_node(changeset.revision) for changeset in visible]
-        members = f'{{"changesets": {_nodes(visible)}, "date": {push.date}, '
+        git = [self._find_git_node(changeset.revision) for changeset in visible]
+        members = f'{{"changesets": {_quote_nodes(visible)}, "date": {push.date}, '
         if visible:
-            members += f'"git_changesets": [{", ".join(map(_quoted, git))}], '
+            members += f'"git_changesets": [{", ".join(map(_quote, git))}], '
         if len(visible) < len(pushed):
             hidden = [changeset for changeset in pushed if changeset.is_hidden]
-            members += f'"obsoletechangesets": {_nodes(hidden)}, '
-        return members + f'"user": {_quoted(push.user)}}}'
+            members += f'"obsoletechangesets": {_quote_nodes(hidden)}, '
+        return members + f'"user": {_quote(push.user)}}}'
 
-    def _one_visible(self, push: Push) -> str | None:
-        """As `json`, for most pushes of most repositories: one changeset, which is not hidden."""
+    def _encode_one_visible(self, push: Push) -> str | None:
+        """Return the JSON of a push with one visible changeset, None for others."""
         node = bin(push.nodes[0])
         revision = self._index.get_rev(node)
         if revision is None or revision in self._filtered:
             return None
         git = self._git.of(revision, node)
         return (
-            f'{{"changesets": ["{push.nodes[0]}"], "date": {push.date}, "git_changesets": [{_quoted(git)}], '
-            f'"user": {_quoted(push.user)}}}'
+            f'{{"changesets": ["{push.nodes[0]}"], "date": {push.date}, "git_changesets": [{_quote(git)}], '
+            f'"user": {_quote(push.user)}}}'
         )
 
     @util.nogc
     def json_members(self, pushes: list[Push], query: Query) -> str:
-        """Members of the object of pushes, a comma in front of each; the garbage collector would look at them again and again."""
+        """Return members of the object of pushes, a comma in front of each.
+
+        Without garbage collection, which would visit the strings again and again.
+        """
         members = "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
         self._git.save_many()
         return members
@@ -106,20 +113,20 @@ class Answers:
         self._git.save()
 
     def value(self, push: Push, query: Query) -> dict[str, Any] | None:
-        """The JSON value of a push; None if there is nothing in it to show."""
+        """Return the JSON value of a push; None if there is nothing in it to show."""
         pushed = self.changesets(push, query)
         if not pushed:
             return None
         visible = [changeset for changeset in pushed if not changeset.is_hidden]
         hidden = [changeset for changeset in pushed if changeset.is_hidden]
-        show = self._full if query.is_full else self._short
+        show = self._make_full if query.is_full else self._make_short
         value: dict[str, Any] = {
             "changesets": [show(changeset) for changeset in visible],
             "date": push.date,
             "user": push.user,
         }
         if visible:
-            value["git_changesets"] = [self._git_node(changeset.revision) for changeset in visible]
+            value["git_changesets"] = [self._find_git_node(changeset.revision) for changeset in visible]
         if hidden:
             value["obsoletechangesets"] = [show(changeset) for changeset in hidden]
         return value
@@ -127,7 +134,7 @@ class Answers:
     def context(self, changeset: Pushed) -> Any:
         return self._everything[changeset.revision]
 
-    def _pushed(self, node: str) -> Pushed | None:
+    def _find_pushed(self, node: str) -> Pushed | None:
         revision = self._index.get_rev(bin(node))
         if revision is None or revision in self._withheld:
             return None
@@ -136,10 +143,10 @@ class Answers:
             return None
         return Pushed(node, revision, is_hidden)
 
-    def _short(self, changeset: Pushed) -> str:
+    def _make_short(self, changeset: Pushed) -> str:
         return changeset.node
 
-    def _full(self, changeset: Pushed) -> dict[str, Any]:
+    def _make_full(self, changeset: Pushed) -> dict[str, Any]:
         context = self.context(changeset)
         parents = list(context.parents()) or [self._everything[-1]]
         value = {
@@ -147,8 +154,8 @@ class Answers:
             "branch": text(context.branch()),
             "desc": text(context.description()),
             "files": [path(name) for name in context.files()],
-            "git_node": self._git_node(changeset.revision),
-            "git_parents": [self._git_node(parent.rev()) for parent in parents],
+            "git_node": self._find_git_node(changeset.revision),
+            "git_parents": [self._find_git_node(parent.rev()) for parent in parents],
             "node": changeset.node,
             "parents": [parent.hex().decode("ascii") for parent in parents],
             "tags": [text(tag) for tag in context.tags()],
@@ -160,32 +167,32 @@ class Answers:
             value["precursors"] = precursors
         return value
 
-    def _git_node(self, revision: int) -> str | None:
+    def _find_git_node(self, revision: int) -> str | None:
         if revision < 0:
             return None
         return self._git.of(revision, self._index[revision][7])
 
 
 def text(local: bytes) -> str:
-    """Text of the repository, whatever its encoding: never a lone surrogate, which strict JSON readers refuse."""
+    """Decode a text without lone surrogates, which strict JSON readers refuse."""
     return encoding.fromlocal(local).decode("utf-8", "replace")
 
 
 def path(name: bytes) -> str:
-    """A file name: Mercurial keeps bytes, the answer has characters."""
+    """Decode a file name, which Mercurial keeps as bytes."""
     return name.decode("utf-8", "replace")
 
 
 @functools.lru_cache(maxsize=4096)
-def _quoted(value: str | None) -> str:
+def _quote(value: str | None) -> str:
     return dumps(value)
 
 
-def _nodes(changesets: list[Pushed]) -> str:
-    """A JSON list of hashes, which need no escaping."""
+def _quote_nodes(changesets: list[Pushed]) -> str:
+    """Return a JSON list of hashes, which need no escaping."""
     return '["' + '", "'.join([changeset.node for changeset in changesets]) + '"]' if changesets else "[]"
 
 
 def dumps(value: Any) -> str:
-    """JSON in ASCII that is harmless inside HTML, members sorted."""
+    """Return JSON in ASCII that is harmless inside HTML, members sorted."""
     return json.dumps(value, sort_keys=True).replace("<", "\\u003c").replace(">", "\\u003e")

@@ -20,46 +20,51 @@ from mercurial.node import nullrev
 if TYPE_CHECKING:
     from mercurial.context import changectx
 
-_KEPT = 16  # repositories
-_ENOUGH = 4  # bytes of a node
-_FEW = 500  # later changesets, whose parents cost less than to compare all nodes
+# Repositories that are remembered.
+_KEPT = 16
+# Bytes of a node that are compared.
+_ENOUGH = 4
+# Later changesets whose parents cost less to read than all nodes to compare.
+_FEW = 500
 _known: Any = util.lrucachedict(_KEPT)
 _lock = threading.Lock()
 
 
 class Children:
-    """Who is whose child in a repository, hidden changesets included; for several threads."""
+    """Who is whose child in a repository, hidden ones too; for several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._forget()
+        self._forget_all()
 
     def of(self, changelog: Any, revision: int) -> list[int]:
-        """The children of a revision of this (unfiltered) changelog, ascending."""
+        """Return the children of a revision of this (unfiltered) changelog, ascending."""
         with self._lock:
             try:
-                self._follow(changelog)
+                self._read_changelog(changelog)
             except BaseException:
-                self._forget()
+                self._forget_all()
                 raise
             first = self._first[revision]
             found = [first, *self._others.get(revision, ())] if first else []
         return [each for each in found if each < len(changelog)]
 
-    def _forget(self) -> None:
-        self._first = array("i")  # by revision; 0 for none, as revision 0 is nobody's child
+    def _forget_all(self) -> None:
+        # By revision; 0 for none, as revision 0 is the child of no other.
+        self._first = array("i")
         self._others: dict[int, list[int]] = {}
-        self._nodes = bytearray()  # the beginning of each node
-        # changelogs that were found to tell the same, each with its length and tip then
+        # The beginning of each node.
+        self._nodes = bytearray()
+        # Changelogs that had the same content, each with its length and tip then.
         self._same: Any = weakref.WeakKeyDictionary()
 
-    def _follow(self, changelog: Any) -> None:
+    def _read_changelog(self, changelog: Any) -> None:
         node, length = changelog.node, len(changelog)
         state = length, node(length - 1)
         if self._same.get(changelog) != state:
             known = b"".join(node(revision)[:_ENOUGH] for revision in range(min(length, len(self._first))))
             if not self._nodes.startswith(known):  # stripped, perhaps added again in another order
-                self._forget()
+                self._forget_all()
             self._same[changelog] = state
         known_length = len(self._first)
         if length <= known_length:
@@ -78,7 +83,7 @@ class Children:
 
 
 def children(orig: Any, ctx: changectx, hide: int | None = None) -> Any:
-    """Wraps `webutil.children`: the same answer for a changeset; a file's children are few."""
+    """Wrap `webutil.children` for changesets, with the same answer."""
     if isinstance(ctx, context.basefilectx) or ctx.rev() in (None, nullrev):
         return orig(ctx, hide)
     repo = ctx.repo()

@@ -20,8 +20,10 @@ from .reply import forget_tag, link_next, send
 if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
 
-_NO_PAGES = (b"archive", b"pushes", b"pushlog", b"pushlogstyle", b"rawfile", b"static")  # whatever the style
-_BATCH = 2000  # pushes, or their changesets, whose short form is made at once
+# Commands whose answer is no page in any style.
+_NO_PAGES = (b"archive", b"pushes", b"pushlog", b"pushlogstyle", b"rawfile", b"static")
+# Pushes, or their changesets, whose short form is made at once.
+_BATCH = 2000
 
 
 def register() -> None:
@@ -47,16 +49,17 @@ _JSON_MEMBERS = b""",
 
 
 def index_templater(orig: Any, index: Any, *arguments: Any) -> Any:
-    """Wraps the choice of templates for a list of repositories."""
+    """Wrap the choice of templates for a list of repositories."""
     templates = orig(index, *arguments)
     escaping.guard(templates)
     return templates
 
 
 def templater(orig: Any, web: requestcontext, req: Any) -> Any:
-    """Wraps the choice of templates: they escape what they show; in JSON every changeset names its push, unless the site's do.
+    """Wrap the choice of templates: they escape what they show, and JSON names the push.
 
-    A nonce is for pages that have scripts: with one, hgweb gives no entity tag.
+    Templates of the site that name the push themselves stay as they are. A nonce is for pages that have scripts: with one,
+    hgweb gives no entity tag.
     """
     templates = orig(web, req)
     is_html = escaping.guard(templates)
@@ -84,14 +87,15 @@ def pushes(web: requestcontext) -> Iterable[bytes]:
     forget_tag(web, lookup)
     link_next(web, found, b"json-pushes")
     web.res.headers[b"Content-Type"] = b"application/json"
-    return send(web, _json(lookup, found, version))
+    return send(web, _stream_json(lookup, found, version))
 
 
-def _json(lookup: Lookup, found: FoundPushes, version: int) -> Iterator[bytes]:
+def _stream_json(lookup: Lookup, found: FoundPushes, version: int) -> Iterator[bytes]:
     yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if version == 2 else "{").encode("ascii")
     lookup.answers.expect(len(found.ids))
-    separators = 2  # characters, which the first member lacks
-    ids = _as_text_sorts(found.ids)
+    # Characters that the first member lacks.
+    separators = 2
+    ids = _sort_as_text(found.ids)
     for pushes in ([push] for push in lookup.pushes(ids)) if found.query.is_full else lookup.batches(ids, _BATCH):
         members = lookup.answers.json_members(pushes, found.query)
         yield members[separators:].encode("ascii")
@@ -100,10 +104,10 @@ def _json(lookup: Lookup, found: FoundPushes, version: int) -> Iterator[bytes]:
     yield b"}\n}" if version == 2 else b"}"
 
 
-def _as_text_sorts(ids: array[int]) -> Iterator[int]:
-    """These ascending ids in the order of their texts ("10" before "9"), without another copy of them all.
+def _sort_as_text(ids: array[int]) -> Iterator[int]:
+    """Yield these ascending ids in the order of their texts ("10" before "9").
 
-    Ids of equally many digits are in that order already.
+    It makes no second copy of them all. Ids of equally many digits are in that order already.
     """
     first = bisect.bisect_left(ids, 0)
     runs: list[Iterable[int]] = [sorted(ids[:first], key=str)]

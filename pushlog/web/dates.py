@@ -16,20 +16,21 @@ _EARLIEST, _LATEST = -(1 << 40), 1 << 40
 
 
 def parse(text: str, now: int) -> int:
-    """Epoch seconds of ``YYYY-MM-DD[ HH[:MM[:SS]]]`` in local time, of epoch seconds, or of words such as ``1 hour ago``.
+    """Return the epoch seconds of a date in a request.
 
-    Raises `ValueError` with a text for the user if it is none of these.
+    It is ``YYYY-MM-DD[ HH[:MM[:SS]]]`` in local time, epoch seconds, or words such as ``1 hour ago``. Raises `ValueError`
+    with a text for the user if it is none of these.
     """
     words = " ".join(text.lower().split())
     if match := _DATE.fullmatch(words.replace("t", " ")):
-        return _local(*(int(part or 0) for part in match.groups()))
+        return _make_epoch(*(int(part or 0) for part in match.groups()))
     if _EPOCH.fullmatch(words):
         return max(_EARLIEST, min(int(words), _LATEST))
     if words == "now":
         return now
     if words in ("today", "yesterday"):
         day = time.localtime(now)
-        return _local(day.tm_year, day.tm_mon, day.tm_mday - (words == "yesterday"))
+        return _make_epoch(day.tm_year, day.tm_mon, day.tm_mday - (words == "yesterday"))
     match = _AGO.fullmatch(words)
     if match is None or (match[1] != "last" and not match[3]):
         raise ValueError(
@@ -38,10 +39,10 @@ def parse(text: str, now: int) -> int:
     count = int(match[1]) if match[1].isdigit() else 1
     if match[2] in _SECONDS:
         return max(_EARLIEST, now - count * _SECONDS[match[2]])
-    return _months_before(now, count * _MONTHS[match[2]])
+    return _subtract_months(now, count * _MONTHS[match[2]])
 
 
-def _local(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> int:
+def _make_epoch(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> int:
     if not (1 <= month <= 12 and 0 <= day <= 31 and hour < 24 and minute < 60 and second < 62 and 1 <= year <= 9999):
         raise ValueError(
             f"cannot read the date {year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}: no such time"
@@ -49,11 +50,11 @@ def _local(year: int, month: int, day: int, hour: int = 0, minute: int = 0, seco
     return int(time.mktime((year, month, day, hour, minute, second, 0, 0, -1)))
 
 
-def _months_before(now: int, count: int) -> int:
+def _subtract_months(now: int, count: int) -> int:
     there = time.localtime(now)
     month = there.tm_year * 12 + there.tm_mon - 1 - count
     if month < 12:
         return _EARLIEST
     year, month = month // 12, month % 12 + 1
     day = min(there.tm_mday, calendar.monthrange(year, month)[1])
-    return _local(year, month, day, there.tm_hour, there.tm_min, there.tm_sec)
+    return _make_epoch(year, month, day, there.tm_hour, there.tm_min, there.tm_sec)

@@ -48,7 +48,7 @@ _Tree = tuple[Any, ...]
 
 
 def guard(templates: Any) -> bool:
-    """Whether these templates make HTML; those that make HTML or XML escape what a pusher chose from now on."""
+    """Let templates escape what a pusher chose; return whether they make HTML."""
     kind = templates.render(b"mimetype", {b"encoding": b""}) if b"mimetype" in templates else b"text/html"
     if b"html" not in kind and b"xml" not in kind:
         return False
@@ -59,13 +59,16 @@ def guard(templates: Any) -> bool:
 
 
 def register() -> None:
-    """Add the functions that stand in mended templates; each gives what its argument prints, escaped unless it is markup."""
+    """Add the functions that stand in mended templates.
+
+    Each gives what its argument prints, escaped unless it is markup.
+    """
 
     def item(context: engine, mapping: Any, arguments: Any) -> Any:
-        return _escaped(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=True)
+        return _escape_value(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=True)
 
     def text(context: engine, mapping: Any, arguments: Any) -> Any:
-        return _escaped(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=False)
+        return _escape_value(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=False)
 
     def joined(context: engine, mapping: Any, arguments: Any) -> Any:
         listed, separator = templateutil.evalwrapped(context, mapping, arguments[0]), b" "
@@ -74,28 +77,31 @@ def register() -> None:
         if _is_made_by_templates(listed):
             return listed.join(context, mapping, separator)
         items = templateutil.stringify(context, mapping, listed.join(context, mapping, b"\0"))
-        return separator.join(map(_as_text, items.split(b"\0")))
+        return separator.join(map(_escape_text, items.split(b"\0")))
 
     for name, function in ((_ITEM, item), (_TEXT, text), (_JOINED, joined)):
         function._argspec = None  # type: ignore[attr-defined]
         templatefuncs.funcs[name] = function
 
 
-def _escaped(context: engine, mapping: Any, value: Any, *, generated: bool) -> Any:
-    """What is printed of a value; what generates pieces is a template or a keyword of the site's own markup if `generated`."""
+def _escape_value(context: engine, mapping: Any, value: Any, *, generated: bool) -> Any:
+    """Return what is printed of a value.
+
+    If `generated`, what yields pieces is a template or a keyword of the site's own markup.
+    """
     if value is None or _is_made_by_templates(value) or (generated and isinstance(value, Iterator)):
         return value
-    return _as_text(templateutil.stringify(context, mapping, value))
+    return _escape_text(templateutil.stringify(context, mapping, value))
 
 
-def _as_text(value: bytes) -> bytes:
-    """As Mercurial's filter `escape`, for attributes in single quotes too."""
+def _escape_text(value: bytes) -> bytes:
+    """Escape as Mercurial's `escape`, for attributes in single quotes too."""
     escaped: bytes = templatefilters.escape(value)
     return escaped.replace(b"'", b"&#39;")
 
 
 def _is_made_by_templates(value: Any) -> bool:
-    """Whether hgweb shows this list by templates of the map, which are mended; Mercurial's command line has others."""
+    """Return whether hgweb shows a list by mended templates of the map."""
     listed = (
         templateutil.mappedgenerator,
         templateutil.mappingdict,
@@ -106,51 +112,51 @@ def _is_made_by_templates(value: Any) -> bool:
 
 
 def escaped(tree: _Tree) -> _Tree:
-    """This parsed template; whatever it prints is markup of its own, or escaped."""
+    """Return a template that prints its own markup, and all else escaped."""
     mended = tuple(escaped(each) if isinstance(each, tuple) else each for each in tree)
     return (b"template", *map(shown, mended[1:])) if mended[0] == b"template" else mended
 
 
 def shown(value: _Tree) -> _Tree:
-    """The expression that prints what this one prints, as text where it is not markup; the same one if it is safe as it is."""
+    """Return the expression that prints this one escaped, unless it is safe."""
     operator = value[0]
     if operator in (b"string", b"template", b"%") or operator in _NUMBERS or value == _SEPARATOR:
         return value
     if operator in (b"group", b"keyvalue"):
         return (*value[:-1], shown(value[-1]))
     if operator == b"|":
-        return _filtered(value, value[1], value[2][1])
+        return _escape_filtered(value, value[1], value[2][1])
     if operator == b"func":
-        return _called(value, value[1][1], _arguments(value))
-    return _call(_ITEM, value)
+        return _escape_called(value, value[1][1], _read_arguments(value))
+    return _make_call(_ITEM, value)
 
 
-def _filtered(value: _Tree, operand: _Tree, name: bytes) -> _Tree:
+def _escape_filtered(value: _Tree, operand: _Tree, name: bytes) -> _Tree:
     if name in _ESCAPING or shown(operand) == operand:
         return value
-    return (b"|", shown(operand), value[2]) if name in _DECORATING else _call(_TEXT, value)
+    return (b"|", shown(operand), value[2]) if name in _DECORATING else _make_call(_TEXT, value)
 
 
-def _called(value: _Tree, name: bytes, arguments: list[_Tree]) -> _Tree:
+def _escape_called(value: _Tree, name: bytes, arguments: list[_Tree]) -> _Tree:
     if name in (_ITEM, _TEXT, _JOINED) or name in _ESCAPING:
         return value
     safe = [shown(argument) for argument in arguments]
     if name in _CHOOSING and arguments:
         first = _CHOOSING[name]
-        return _call(name, *arguments[:first], *safe[first:])
+        return _make_call(name, *arguments[:first], *safe[first:])
     if name in _DECORATING and len(safe) == 1:
-        return _call(name, *safe)
+        return _make_call(name, *safe)
     if name in _TEXTUAL and safe == arguments:
         return value
     if name == b"join" and arguments:
-        return value if safe == arguments else _call(_JOINED, arguments[0], *safe[1:])
+        return value if safe == arguments else _make_call(_JOINED, arguments[0], *safe[1:])
     if name == b"sub" and len(arguments) == 3 and (arguments[1][0] != b"string" or _MARKUP.search(arguments[1][1])):
-        return _call(name, arguments[0], *safe[1:])  # its replacement is markup of the site's own
-    return _call(_TEXT, value)
+        return _make_call(name, arguments[0], *safe[1:])  # its replacement is markup of the site's own
+    return _make_call(_TEXT, value)
 
 
-def _arguments(call: _Tree) -> list[_Tree]:
-    """A list is a pair: what comes before its last, and that."""
+def _read_arguments(call: _Tree) -> list[_Tree]:
+    """Return the arguments of a call, from pairs of all but the last and the last."""
     rest, found = call[2], []
     while rest is not None and rest[0] == b"list":
         rest, last = rest[1:]
@@ -158,5 +164,5 @@ def _arguments(call: _Tree) -> list[_Tree]:
     return [*([] if rest is None else [rest]), *reversed(found)]
 
 
-def _call(name: bytes, *arguments: _Tree) -> _Tree:
+def _make_call(name: bytes, *arguments: _Tree) -> _Tree:
     return (b"func", (b"symbol", name), functools.reduce(lambda rest, last: (b"list", rest, last), arguments))

@@ -48,43 +48,45 @@ _ENTRY = """ <entry>
 
 
 def atom(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[bytes]:
-    """The document in pieces, in the encoding that it declares."""
+    """Yield the document in pieces, in the encoding that it declares."""
     name = encoding.encoding.decode("ascii")
     base = escape(address(web).decode("ascii"))
     updated = None
     for push in lookup.pushes(reversed(found.ids)):
         if updated is None:
-            updated = _time(push.date)
-            yield _encoded(_head(web, name, base, updated), name)
+            updated = _format_time(push.date)
+            yield _encode_text(_make_head(web, name, base, updated), name)
         for changeset in reversed(lookup.answers.changesets(push, found.query)):
             if not changeset.is_hidden:
-                yield _encoded(_entry(lookup, push, changeset, base), name)
+                yield _encode_text(_make_entry(lookup, push, changeset, base), name)
     if updated is None:
-        yield _encoded(_head(web, name, base, _time(int(time.time()))), name)
+        yield _encode_text(_make_head(web, name, base, _format_time(int(time.time()))), name)
     yield b"\n</feed>\n"
 
 
-def _head(web: requestcontext, encoding_name: str, base: str, updated: str) -> str:
+def _make_head(web: requestcontext, encoding_name: str, base: str, updated: str) -> str:
     repository = escape(web.reponame.decode("utf-8", "replace"))
     return _HEAD.format(encoding=encoding_name, base=base, repository=repository, updated=updated)
 
 
-def _entry(lookup: Lookup, push: Push, changeset: Pushed, base: str) -> str:
+def _make_entry(lookup: Lookup, push: Push, changeset: Pushed, base: str) -> str:
     files = "".join(f'<li class="file">{escape(path(name))}</li>' for name in lookup.answers.context(changeset).files())
-    return _ENTRY.format(node=changeset.node, base=base, updated=_time(push.date), user=escape(push.user), files=files)
+    return _ENTRY.format(
+        node=changeset.node, base=base, updated=_format_time(push.date), user=escape(push.user), files=files
+    )
 
 
 def escape(text: str) -> str:
-    """Text for XML, attributes included; characters that XML cannot hold become U+FFFD."""
+    """Escape text for XML; U+FFFD for characters that XML cannot hold."""
     return escape_text(_NOT_XML.sub("\ufffd", text), {'"': "&quot;"})
 
 
-def _time(epoch: int) -> str:
+def _format_time(epoch: int) -> str:
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
     except (OverflowError, ValueError, OSError):
         return "1970-01-01T00:00:00Z"
 
 
-def _encoded(text: str, name: str) -> bytes:
+def _encode_text(text: str, name: str) -> bytes:
     return text.encode(name, "xmlcharrefreplace")

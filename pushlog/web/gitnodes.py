@@ -2,7 +2,7 @@
 """The Git commit that a changeset was converted from, without reading the changeset again and again.
 
 ``.hg/cache/pushlog-git`` has one record of 24 bytes per revision: CRC-32 of changeset and Git hash, and the Git hash, zeros for
-none. A record proves itself, so a strip, a crash or two writers at once cost a second look, never a wrong answer; the file may
+none. A record proves itself, so a strip, a crash or two writers at once cost a second reading, never a wrong answer; the file may
 be deleted at any time, and is not needed.
 """
 
@@ -23,18 +23,23 @@ if TYPE_CHECKING:
 FILE = b"pushlog-git"
 _RECORD = 24
 _BLOCK_RECORDS = 4096
-_BLOCKS = 64  # kept in memory
-_MANY = 16 * _BLOCK_RECORDS  # looked up, and not kept in the file yet
+# Blocks that are kept in memory.
+_BLOCKS = 64
+# Records that were looked up and are not in the file yet.
+_MANY = 16 * _BLOCK_RECORDS
 _NONE = bytes(20)
 _ZSTD = b"\x28"
-_BULK = 1 << 16  # bytes of a text that is read together with others
-_FLAGS_AND_START, _LENGTH, _TEXT_LENGTH, _BASE, _MODE = 0, 1, 2, 3, 10  # of an entry of a revlog's index
+# Bytes of a text that is read together with others.
+_BULK = 1 << 16
+# Of an entry of a revlog's index.
+_FLAGS_AND_START, _LENGTH, _TEXT_LENGTH, _BASE, _MODE = 0, 1, 2, 3, 10
 
 
 class GitNodes:
-    """Git commits of the changesets of ``repo``; `save` keeps what had to be looked up.
+    """Git commits of the changesets of ``repo``.
 
-    While ``are_many``, what is not in the file is looked up with its neighbours: a tenth of the cost where most are asked for.
+    `save` keeps what had to be looked up. While ``are_many``, what is not in the file is looked up with its neighbours: a
+    tenth of the cost where most are asked for.
     """
 
     are_many = False
@@ -46,14 +51,14 @@ class GitNodes:
         self._found: dict[int, bytes] = {}
 
     def of(self, revision: int, node: bytes) -> str | None:
-        """40 hex digits, or None for a changeset that does not come from Git; ``node`` is the revision's hash."""
-        record = self._record(revision)
+        """Return 40 hex digits, None without a Git commit; ``node`` is its hash here."""
+        record = self._read_record(revision)
         if len(record) == _RECORD and zlib.crc32(record[4:], zlib.crc32(node)) == int.from_bytes(record[:4], "big"):
             return None if record[4:] == _NONE else record[4:].hex()
-        return self._look(revision, node)
+        return self._look_up(revision, node)
 
     def save_many(self) -> None:
-        """As `save`, once much was looked up: a long answer does not hold it all until its end."""
+        """Save once much was looked up, before the end of a long answer."""
         if len(self._found) >= _MANY:
             self.save()
             self._blocks.clear()
@@ -65,13 +70,13 @@ class GitNodes:
         with contextlib.suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                for first, records in _runs(self._found):
+                for first, records in _group_runs(self._found):
                     os.pwrite(file, records, first * _RECORD)
             finally:
                 os.close(file)
         self._found = {}
 
-    def _record(self, revision: int) -> bytes:
+    def _read_record(self, revision: int) -> bytes:
         if revision in self._found:
             return self._found[revision]
         number, place = divmod(revision, _BLOCK_RECORDS)
@@ -79,10 +84,10 @@ class GitNodes:
         if block is None:
             if len(self._blocks) == _BLOCKS:
                 self._blocks.clear()
-            block = self._blocks[number] = self._read(number)
+            block = self._blocks[number] = self._read_block(number)
         return block[place * _RECORD : (place + 1) * _RECORD]
 
-    def _read(self, number: int) -> bytes:
+    def _read_block(self, number: int) -> bytes:
         with contextlib.suppress(OSError):
             file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -91,21 +96,21 @@ class GitNodes:
                 os.close(file)
         return b""
 
-    def _look(self, revision: int, node: bytes) -> str | None:
+    def _look_up(self, revision: int, node: bytes) -> str | None:
         if self.are_many and revision not in self._found:
             first = revision - revision % _BLOCK_RECORDS
             to_node = self._repo.changelog.node
             for number, text in texts(self._repo.changelog, first, first + _BLOCK_RECORDS):
-                self._keep(number, to_node(number), commit_in(text))
+                self._keep_record(number, to_node(number), commit_in(text))
         if not (self.are_many and revision in self._found):
             commit = self._repo[revision].extra().get(b"git_commit")
-            if not self._keep(revision, node, commit) and commit is not None:
+            if not self._keep_record(revision, node, commit) and commit is not None:
                 return commit.decode("utf-8", "replace")
         value = self._found[revision][4:]
         return None if value == _NONE else value.hex()
 
-    def _keep(self, revision: int, node: bytes, commit: bytes | None) -> bool:
-        """False for a commit that is none, of which there is no record."""
+    def _keep_record(self, revision: int, node: bytes, commit: bytes | None) -> bool:
+        """Keep what was looked up; False for a malformed commit, which is not kept."""
         value = _NONE
         if commit is not None:
             try:
@@ -119,7 +124,7 @@ class GitNodes:
 
 
 def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The texts of the revisions from `first` to before `end` that can be read in one piece: all but very unusual ones."""
+    """Yield texts from `first` to before `end`, all but unusual ones, read at once."""
     end = min(end, len(log))
     inner, index = log._inner, log.index
     with log.reading():
@@ -147,15 +152,18 @@ def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def commit_in(text: bytes) -> bytes | None:
-    """`git_commit` among the extras of a changeset's text: manifest, user, then date, time zone and extras, a line each."""
+    """Return `git_commit` among the extras of a changeset's text.
+
+    The text has a line each for manifest, user, and date with time zone and extras.
+    """
     if b"git_commit:" not in text:
         return None
     words = text.split(b"\n", 3)[2].split(b" ", 2)
     return changelog.decodeextra(words[2]).get(b"git_commit") if len(words) == 3 else None
 
 
-def _runs(records: dict[int, bytes]) -> list[tuple[int, bytes]]:
-    """(first revision, records) for every run of neighbours."""
+def _group_runs(records: dict[int, bytes]) -> list[tuple[int, bytes]]:
+    """Return (first revision, records) for every run of neighbours."""
     runs: list[tuple[int, list[bytes]]] = []
     for revision in sorted(records):
         if runs and runs[-1][0] + len(runs[-1][1]) == revision:

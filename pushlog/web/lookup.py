@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
 
 _BATCH = 200
-_LATE = 100  # pushes that may come during a request
+# Pushes that may come during a request.
+_LATE = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPushes:
-    """The pushes of a request: ``ids`` ascending; ``next_id`` says that more follow behind that id."""
+    """The pushes of a request: ``ids`` ascending.
+
+    ``next_id`` says that more follow behind that id.
+    """
 
     query: Query
     window: ResolvedQuery
@@ -44,10 +48,10 @@ class FoundPushes:
 
 
 class Lookup:
-    """One web request's questions to the pushlog."""
+    """The queries of one web request to the pushlog."""
 
     def __init__(self, web: requestcontext, *, is_form: bool = False):
-        """With ``is_form`` a field left empty is a field not given."""
+        """Read the request; with ``is_form`` an empty field is a field not given."""
         self.repo = web.repo
         self.log = Pushlog(web.repo)
         self._everything = with_hidden(web.repo)
@@ -67,7 +71,7 @@ class Lookup:
             raise common.ErrorResponse(common.HTTP_SERVER_ERROR, str(problem).encode()) from problem
 
     def find(self) -> FoundPushes:
-        """The ids asked for; answers a mistake of the client with 400 or 404 and a reason."""
+        """Return the ids asked for; a mistake of the client is answered with 400 or 404."""
         page = self.parameters.get("node", ["1"])[-1]
         try:
             asked = query.parse(self.parameters, page, int(time.time()))
@@ -75,20 +79,20 @@ class Lookup:
             raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
         if asked.branch and not self._everything.branchmap().hasbranch(local(asked.branch)):
             raise error.RepoLookupError(b"unknown revision '%s'" % local(asked.branch))
-        with self._view() as connection:
-            self._limit = self._known(connection)
-            window = query.window(asked, lambda name, text: self._push_id_of(connection, name, text), self._limit)
+        with self._connect() as connection:
+            self._limit = self._limit_to_known(connection)
+            window = query.window(asked, lambda name, text: self._find_push_id(connection, name, text), self._limit)
             if asked.is_paged:
-                ids, next_id = self._page(connection, asked, window), None
+                ids, next_id = self._read_page(connection, asked, window), None
             else:
-                ids, next_id = self._all(connection, asked, window)
+                ids, next_id = self._read_all(connection, asked, window)
             return FoundPushes(
-                query=asked, window=window, ids=ids, next_id=next_id, last_push_id=self._last_push_id(connection)
+                query=asked, window=window, ids=ids, next_id=next_id, last_push_id=self._read_last_push_id(connection)
             )
 
     @contextlib.contextmanager
-    def _view(self) -> Iterator[sqlite3.Connection]:
-        """As `Pushlog.view`; answers with 500 and one line if the pushlog cannot be read."""
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        """Connect as `Pushlog.view`, or answer with 500 and one line."""
         try:
             with self.log.view() as connection:
                 yield connection
@@ -98,44 +102,48 @@ class Lookup:
             ) from problem
 
     def pushes(self, ids: Iterable[int]) -> Iterator[Push]:
-        """The pushes with these ids, in this order, read in batches; one that vanished meanwhile is left out."""
+        """Yield the pushes with these ids, in this order, but for vanished ones."""
         for batch in self.batches(ids, _BATCH):
             yield from batch
 
     def batches(self, ids: Iterable[int], size: int) -> Iterator[list[Push]]:
-        """As `pushes`, so many at a time; fewer where pushes hold many changesets, so that memory stays bounded."""
+        """Yield pushes in lists of up to ``size``, shorter for large pushes."""
         rest = iter(ids)
         many = size
         while batch := list(itertools.islice(rest, many)):
-            pushes = self._read(batch)
+            pushes = self._read_pushes(batch)
             changesets = sum(len(push.nodes) for push in pushes)
             many = max(1, size * len(batch) // max(changesets, len(batch)))
             yield pushes
 
-    def _read(self, ids: list[int]) -> list[Push]:
-        with self._view() as connection:
+    def _read_pushes(self, ids: list[int]) -> list[Push]:
+        with self._connect() as connection:
             return database.pushes_with(connection, ids)
 
-    def _known(self, connection: sqlite3.Connection) -> int | None:
-        """The limit, below pushes that came after this request's look at the changesets: they would seem to be empty, and who
-        follows `lastpushid` would never ask for them again.
+    def _limit_to_known(self, connection: sqlite3.Connection) -> int | None:
+        """Return the limit, below pushes that came after this request read the changesets.
+
+        They would seem to be empty, and a client that follows `lastpushid` would never ask for them again.
         """
 
         def is_known(node: str) -> bool:
             return self.log.revision_of(node) is not None
 
-        newest = self._last_push_id(connection)
+        newest = self._read_last_push_id(connection)
         for last in range(newest, max(0, newest - _LATE), -1):
             if database.any_node(connection, last, is_known) is not False:
                 return self._limit if last == newest else last
         return self._limit
 
-    def _last_push_id(self, connection: sqlite3.Connection) -> int:
+    def _read_last_push_id(self, connection: sqlite3.Connection) -> int:
         last = database.last_id(connection)
         return last if self._limit is None else min(last, self._limit)
 
-    def _push_id_of(self, connection: sqlite3.Connection, parameter: str, name: str) -> int:
-        """The id of the push of a changeset, 0 if it was never pushed; hidden changesets count, those behind the limit do not."""
+    def _find_push_id(self, connection: sqlite3.Connection, parameter: str, name: str) -> int:
+        """Return the id of the push of a changeset, 0 if it was never pushed.
+
+        Hidden changesets count, those after the limit do not.
+        """
         if not name:
             raise error.LookupError(b"", b"", b"no changeset named")
         context = scmutil.revsymbol(self._everything, local(name))
@@ -148,34 +156,34 @@ class Lookup:
             raise common.ErrorResponse(common.HTTP_NOT_FOUND, message.encode())
         return number or 0
 
-    def _page(self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery) -> array[int]:
-        """A page of the newest pushes; emptied ones take their place on it."""
+    def _read_page(self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery) -> array[int]:
+        """Return a page of the newest pushes; emptied ones count on it."""
         skipped = (asked.page - 1) * query.PAGE_SIZE
         sql, arguments = query.select_newest_ids(window)
         if not asked.branch:
             rows = connection.execute(f"{sql} LIMIT ? OFFSET ?", (*arguments, query.PAGE_SIZE, skipped))
             return array("q", sorted(number for (number,) in rows))
-        ids = self._on_branch(connection, asked, (number for (number,) in connection.execute(sql, arguments)))
+        ids = self._select_on_branch(connection, asked, (number for (number,) in connection.execute(sql, arguments)))
         return array("q", sorted(itertools.islice(ids, skipped, skipped + query.PAGE_SIZE)))
 
     def count(self, found: FoundPushes) -> int:
-        """How many pushes the window has."""
-        with self._view() as connection:
+        """Return how many pushes the window has."""
+        with self._connect() as connection:
             return int(connection.execute(*query.count(found.window)).fetchone()[0])
 
-    def _all(
+    def _read_all(
         self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery
     ) -> tuple[array[int], int | None]:
-        """Every push of the window that has changesets, cut where a number is configured."""
+        """Return every non-empty push of the window, up to the configured number."""
         rows = connection.execute(*query.select_ids(window))
         taken = array("q")
-        for number in self._on_branch(connection, asked, (number for (number,) in rows)):
+        for number in self._select_on_branch(connection, asked, (number for (number,) in rows)):
             if self._most and len(taken) == self._most:
                 return taken, taken[-1]
             taken.append(number)
         return taken, None
 
-    def _on_branch(self, connection: sqlite3.Connection, asked: Query, ids: Iterable[int]) -> Iterator[int]:
+    def _select_on_branch(self, connection: sqlite3.Connection, asked: Query, ids: Iterable[int]) -> Iterator[int]:
         if not asked.branch:
             yield from ids
             return

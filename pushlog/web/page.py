@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from mercurial.templater import engine
 
 SUMMARY_LENGTH = 200
-ROLLED_UP_FROM = 20  # a push with more changesets shows the rest on demand
+# A push with more changesets shows the rest on demand.
+ROLLED_UP_FROM = 20
 _FRAGMENTS = (
     b"pushlogbody",
     b"pushlogform",
@@ -48,39 +49,39 @@ def send(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterable[by
 
 
 def style_sheet() -> bytes:
-    return _resource("pushlog.css")
+    return _read_resource("pushlog.css")
 
 
-def _resource(name: str) -> bytes:
+def _read_resource(name: str) -> bytes:
     return (importlib.resources.files(__package__) / "templates" / name).read_bytes()
 
 
 def add_templates(templates: Any) -> None:
-    """Our templates where the style has none of its own."""
+    """Add our templates where the style has none of its own."""
     if b"pushlog" in templates:
         return
     style = b"gitweb" if templates.defaults.get(b"style") in _GITWEB_STYLES else b"paper"
-    templates.cache[b"pushlog"] = _resource(f"{style.decode()}.tmpl")
+    templates.cache[b"pushlog"] = _read_resource(f"{style.decode()}.tmpl")
     for name in _FRAGMENTS:
         if name not in templates:
-            templates.cache[name] = _resource(f"{name.decode()}.tmpl").rstrip(b"\n")
+            templates.cache[name] = _read_resource(f"{name.decode()}.tmpl").rstrip(b"\n")
 
 
 def values(web: requestcontext, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:
     asked = found.query
-    pages = _pages(asked.page, lookup.count(found)) if asked.is_paged else []
+    pages = _link_pages(asked.page, lookup.count(found)) if asked.is_paged else []
     return {
         "pages": templateutil.mappinglist(pages),
         "changenav": templateutil.mappinglist(pages),
-        "pushes": templateutil.mappinggenerator(_pushes, args=(web, lookup, found)),
-        "entries": templateutil.mappinggenerator(_entries, args=(web, lookup, found)),
-        "latestentry": templateutil.mappinggenerator(_latest_entry, args=(web, lookup, found)),
+        "pushes": templateutil.mappinggenerator(_show_pushes, args=(web, lookup, found)),
+        "entries": templateutil.mappinggenerator(_show_entries, args=(web, lookup, found)),
+        "latestentry": templateutil.mappinggenerator(_show_latest_entry, args=(web, lookup, found)),
         "empty": not found.ids,
-        "startdate": _given(lookup, "startdate") or b"1 week ago",
-        "enddate": _given(lookup, "enddate") or b"now",
-        "user": _given(lookup, "user"),
-        "changeset": _given(lookup, "changeset"),
-        "branch": _given(lookup, "branch"),
+        "startdate": _read_parameter(lookup, "startdate") or b"1 week ago",
+        "enddate": _read_parameter(lookup, "enddate") or b"now",
+        "user": _read_parameter(lookup, "user"),
+        "changeset": _read_parameter(lookup, "changeset"),
+        "branch": _read_parameter(lookup, "branch"),
         "querydescription": local(description(asked)),
         "nexturl": next_url(web, found, b"pushloghtml"),
         "archives": web.archivelist(b"tip"),
@@ -88,13 +89,16 @@ def values(web: requestcontext, lookup: Lookup, found: FoundPushes) -> dict[str,
     }
 
 
-def _given(lookup: Lookup, name: str) -> bytes:
+def _read_parameter(lookup: Lookup, name: str) -> bytes:
     texts = lookup.parameters.get(name)
     return local(texts[-1]) if texts else b""
 
 
 def description(asked: query.Query) -> str:
-    """The question in words: ``Changes pushed after push ID 3, up to and including push ID 5, by user a or b``."""
+    """Describe the question in words.
+
+    Such as ``Changes pushed after push ID 3, up to and including push ID 5, by user a or b``.
+    """
     pieces = []
     if asked.start is not None:
         kind = {"date": "", "change": "changeset ", "id": "push ID "}[asked.start.kind]
@@ -111,8 +115,8 @@ def description(asked: query.Query) -> str:
     return "Changes pushed " + ", ".join(pieces) if pieces else ""
 
 
-def _pages(page: int, count: int) -> list[dict[bytes, Any]]:
-    """Links to other pages: the first, the previous, those around, the next and the last."""
+def _link_pages(page: int, count: int) -> list[dict[bytes, Any]]:
+    """Return links to the first, previous, nearby, next and last pages."""
     last = max(1, -(-count // query.PAGE_SIZE))
     if last == 1:
         return []
@@ -123,35 +127,37 @@ def _pages(page: int, count: int) -> list[dict[bytes, Any]]:
     return [{b"label": label, b"page": number, b"here": number == page} for label, number in links]
 
 
-def _pushes(context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
+def _show_pushes(
+    context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes
+) -> Iterator[dict[bytes, Any]]:
     place = 0
     for push in lookup.pushes(reversed(found.ids)):
-        shown = _visible(lookup, found, push)
+        shown = _select_visible(lookup, found, push)
         if not shown:
             continue
         place += 1
-        common = _push_values(push, place)
+        common = _make_push_values(push, place)
         is_merge = len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0
         rows = shown[:1] if is_merge else shown[:ROLLED_UP_FROM]
         rolled = shown[len(rows) :]
         common[b"span"] = len(rows) + bool(rolled)
         yield {
             **common,
-            b"rows": templateutil.mappinggenerator(_rows, args=(web, lookup, rows, common)),
-            b"rolled": templateutil.mappinggenerator(_rows, args=(web, lookup, rolled, common)) if rolled else b"",
+            b"rows": templateutil.mappinggenerator(_show_rows, args=(web, lookup, rows, common)),
+            b"rolled": templateutil.mappinggenerator(_show_rows, args=(web, lookup, rolled, common)) if rolled else b"",
             b"count": len(rolled),
             b"ismerge": is_merge,
         }
 
 
-def _visible(lookup: Lookup, found: FoundPushes, push: Push) -> list[Pushed]:
-    """Newest first."""
+def _select_visible(lookup: Lookup, found: FoundPushes, push: Push) -> list[Pushed]:
+    """Return the visible changesets of a push, newest first."""
     return [
         changeset for changeset in reversed(lookup.answers.changesets(push, found.query)) if not changeset.is_hidden
     ]
 
 
-def _push_values(push: Push, place: int) -> dict[bytes, Any]:
+def _make_push_values(push: Push, place: int) -> dict[bytes, Any]:
     return {
         b"id": push.id,
         b"before": push.id - 1,
@@ -162,7 +168,7 @@ def _push_values(push: Push, place: int) -> dict[bytes, Any]:
     }
 
 
-def _rows(
+def _show_rows(
     context: engine, web: requestcontext, lookup: Lookup, changesets: list[Pushed], common: dict[bytes, Any]
 ) -> Iterator[dict[bytes, Any]]:
     for number, changeset in enumerate(changesets):
@@ -171,21 +177,26 @@ def _rows(
 
 
 def summary(ctx: changectx) -> bytes:
-    """The first line of a description, cut at a length that a page can bear."""
+    """Return the first line of a description, shortened for a page."""
     lines = ctx.description().strip().splitlines()
     line = encoding.fromlocal(lines[0]).decode("utf-8", "replace") if lines else "(no description)"
     return local(line if len(line) <= SUMMARY_LENGTH else line[: SUMMARY_LENGTH - 1] + "…")
 
 
-def _entries(context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[dict[bytes, Any]]:
-    """One per changeset, for themes: ``push`` only in a push's first, ``hidden`` and ``mergerollup`` around a merge."""
+def _show_entries(
+    context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes
+) -> Iterator[dict[bytes, Any]]:
+    """Yield an entry per changeset, for themes.
+
+    ``push`` is in a push's first only, ``hidden`` and ``mergerollup`` are around a merge.
+    """
     for place, push in enumerate(lookup.pushes(reversed(found.ids))):
-        shown = _visible(lookup, found, push)
+        shown = _select_visible(lookup, found, push)
         is_merge = len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0
         for number, changeset in enumerate(shown):
             values = {
                 **webutil.changelistentry(web, web.repo[changeset.revision]),
-                **_push_values(push, place),
+                **_make_push_values(push, place),
                 b"hidden": b"hidden" if is_merge and number else b"",
                 b"mergerollup": templateutil.mappinglist(
                     [{b"count": len(shown) - 1}] if is_merge and not number else []
@@ -196,9 +207,9 @@ def _entries(context: engine, web: requestcontext, lookup: Lookup, found: FoundP
             yield values
 
 
-def _latest_entry(
+def _show_latest_entry(
     context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes
 ) -> Iterator[dict[bytes, Any]]:
-    for entry in _entries(context, web, lookup, found):
+    for entry in _show_entries(context, web, lookup, found):
         yield entry
         return

@@ -27,11 +27,11 @@ _Values = tuple[bytes | None, bytes | None]
 
 
 def values(orig: Callable[[Any], _Values], ui: Ui) -> _Values:
-    """Wraps what gives the policy and the nonce of an answer; an operator's own policy, an empty one too, counts."""
+    """Wrap what gives policy and nonce; an operator's own policy, even empty, wins."""
     if ui.config(b"web", b"csp", untrusted=False) is not None or _has_own_templates(ui):
         return orig(ui)
     nonce = secrets.token_urlsafe(16)
-    return _POLICY.format(static=_static_origin(ui), nonce=nonce).encode("ascii"), nonce.encode("ascii")
+    return _POLICY.format(static=_find_static_origin(ui), nonce=nonce).encode("ascii"), nonce.encode("ascii")
 
 
 def _has_own_templates(ui: Ui) -> bool:
@@ -39,8 +39,8 @@ def _has_own_templates(ui: Ui) -> bool:
     return bool(ui.config(b"web", b"templates", untrusted=False)) or (style is not None and style not in _STYLES)
 
 
-def _static_origin(ui: Ui) -> str:
-    """Where `[web] staticurl` has the scripts and styles, with a blank before it; nothing if that is this server."""
+def _find_static_origin(ui: Ui) -> str:
+    """Return a blank and the origin of `[web] staticurl`, empty if it is ours."""
     found = _ORIGIN.match(ui.config(b"web", b"staticurl") or b"")
     if found is None:
         return ""

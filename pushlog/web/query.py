@@ -22,7 +22,10 @@ class BadRequest(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of a window: ``kind`` is "id", "date" or "change"; ``text`` is how the user put it."""
+    """One end of a window: ``kind`` is "id", "date" or "change".
+
+    ``text`` is how the user put it.
+    """
 
     kind: str
     value: int = 0
@@ -31,7 +34,10 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is asked for; ``page`` counts from 1 and matters only if `is_paged`, ``after_id`` is where an answer was cut."""
+    """What is asked for.
+
+    ``page`` counts from 1 and matters only if `is_paged`, ``after_id`` is where an answer was cut.
+    """
 
     start: Bound | None = None
     after_id: int | None = None
@@ -50,27 +56,30 @@ class Query:
 
 
 def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query:
-    """The query of a request; raises `BadRequest`. The last value of a parameter counts, but for user and changeset."""
+    """Return the query of a request; raises `BadRequest`.
+
+    The last value of a parameter counts, except for user and changeset.
+    """
     last = {name: values[-1] for name, values in parameters.items() if values}
     users, changesets = tuple(parameters.get("user", ())), tuple(parameters.get("changeset", ()))
-    start = _bound(last, "startdate", "fromchange", "startID", now)
+    start = _parse_bound(last, "startdate", "fromchange", "startID", now)
     is_paged = start is None and not users and not changesets
     return Query(
         start=start,
-        after_id=_number("afterID", last["afterID"]) if "afterID" in last else None,
-        end=None if is_paged else _bound(last, "enddate", "tochange", "endID", now),
+        after_id=_parse_number("afterID", last["afterID"]) if "afterID" in last else None,
+        end=None if is_paged else _parse_bound(last, "enddate", "tochange", "endID", now),
         users=users,
         changesets=changesets,
         branch=last.get("branch", ""),
         is_tips_only=last.get("tipsonly") == "1",
         is_full="full" in last,
         version=1,
-        page=_page(page),
+        page=_parse_page(page),
     )
 
 
 def parse_version(parameters: Mapping[str, Sequence[str]]) -> int:
-    """1 or 2; raises `BadRequest` for anything else."""
+    """Return 1 or 2; raises `BadRequest` for anything else."""
     values = parameters.get("version")
     if not values:
         return 1
@@ -83,7 +92,7 @@ def parse_version(parameters: Mapping[str, Sequence[str]]) -> int:
     return version
 
 
-def _bound(last: Mapping[str, str], date: str, change: str, number: str, now: int) -> Bound | None:
+def _parse_bound(last: Mapping[str, str], date: str, change: str, number: str, now: int) -> Bound | None:
     if date in last:
         try:
             return Bound(kind="date", value=dates.parse(last[date], now), text=last[date])
@@ -92,11 +101,11 @@ def _bound(last: Mapping[str, str], date: str, change: str, number: str, now: in
     if change in last:
         return Bound(kind="change", text=last[change])
     if number in last:
-        return Bound(kind="id", value=_number(number, last[number]), text=last[number])
+        return Bound(kind="id", value=_parse_number(number, last[number]), text=last[number])
     return None
 
 
-def _number(name: str, text: str) -> int:
+def _parse_number(name: str, text: str) -> int:
     try:
         if len(text) > 100:
             raise ValueError
@@ -106,7 +115,7 @@ def _number(name: str, text: str) -> int:
     return max(-_LARGEST, min(number, _LARGEST))
 
 
-def _page(text: str) -> int:
+def _parse_page(text: str) -> int:
     return max(1, min(int(text), 1 << 40)) if text.isascii() and text.isdigit() and len(text) < 20 else 1
 
 
@@ -120,11 +129,15 @@ class ResolvedQuery:
     before_date: int | None = None
     users: tuple[str, ...] = ()
     pushes: tuple[int, ...] | None = None
-    limit: int | None = None  # the last push id that may be shown
+    # The last push id that may be shown.
+    limit: int | None = None
 
 
 def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> ResolvedQuery:
-    """Resolve: ``push_id_of(parameter, changeset)`` gives the id of its push, 0 if it was never pushed, and raises as it likes."""
+    """Resolve the changesets of a query to push ids.
+
+    ``push_id_of(parameter, changeset)`` returns the id of its push, 0 if it was never pushed; its exceptions pass.
+    """
     start, end = query.start, query.end
     after_id, up_to_id = query.after_id, None
     if start is not None and start.kind != "date":
@@ -146,7 +159,7 @@ def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | Non
 
 
 def conditions(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
-    """The WHERE clause of a window and its arguments, `pushlog` being the only table."""
+    """Return the WHERE clause of a window on `pushlog` alone, and its arguments."""
     clauses: list[str] = []
     arguments: list[int | str] = []
 
@@ -164,14 +177,14 @@ def conditions(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
         if value is not None:
             add(clause, value)
     if window.users:
-        add(f"user IN ({_marks(window.users)})", *window.users)
+        add(f"user IN ({_join_marks(window.users)})", *window.users)
     if window.pushes is not None:
-        add(f"id IN ({_marks(window.pushes)})", *window.pushes)
+        add(f"id IN ({_join_marks(window.pushes)})", *window.pushes)
     return (" WHERE " + " AND ".join(clauses) if clauses else ""), tuple(arguments)
 
 
 def select_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
-    """SQL for the ids of a window that have changesets, ascending.
+    """Return SQL for the ids of a window that have changesets, ascending.
 
     A window by date or user is found by that index, not by walking all ids.
     """
@@ -182,16 +195,16 @@ def select_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
 
 
 def select_newest_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
-    """SQL for the ids of a window, newest first."""
+    """Return SQL for the ids of a window, newest first."""
     where, arguments = conditions(window)
     return f"SELECT id FROM pushlog{where} ORDER BY id DESC", arguments
 
 
 def count(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
-    """SQL for the number of pushes in a window."""
+    """Return SQL for the number of pushes in a window."""
     where, arguments = conditions(window)
     return f"SELECT count(*) FROM pushlog{where}", arguments
 
 
-def _marks(values: Sequence[int | str]) -> str:
+def _join_marks(values: Sequence[int | str]) -> str:
     return ", ".join("?" * len(values))

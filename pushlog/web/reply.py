@@ -19,11 +19,11 @@ _STARTS = ("startdate", "fromchange", "startID", "afterID")
 def send(web: requestcontext, body: Iterator[bytes]) -> Iterable[bytes]:
     """Stream ``body`` in pieces of some size."""
     if web.req.method != b"HEAD":
-        web.res.setbodygen(_gathered(body))
+        web.res.setbodygen(_gather_pieces(body))
     return web.res.sendresponse()
 
 
-def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _gather_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
     gathered, size = [], 0
     for piece in pieces:
         gathered.append(piece)
@@ -35,20 +35,20 @@ def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def forget_tag(web: requestcontext, lookup: Lookup) -> None:
-    """No entity tag where the answer depends on the time of asking, too."""
+    """Remove the entity tag where the answer depends on the time of asking, too."""
     if {"startdate", "enddate"} & lookup.parameters.keys():
         del web.res.headers[b"ETag"]
 
 
 def link_next(web: requestcontext, found: FoundPushes, command: bytes) -> None:
-    """Say in a header where an answer that was cut goes on."""
+    """Name in a header the URL at which a shortened answer goes on."""
     url = next_url(web, found, command)
     if url:
         web.res.headers[b"Link"] = b'<%s>; rel="next"' % url
 
 
 def address(web: requestcontext) -> bytes:
-    """The repository's URL, ending in a slash; whatever its path or the server's name hold, a URL and nothing else."""
+    """Return the repository's URL, quoted and ending in a slash."""
     host = util.urlreq.quote(web.req.advertisedbaseurl, safe=b":/[]")
     return b"%s%s/" % (host, util.urlreq.quote(web.req.apppath))
 

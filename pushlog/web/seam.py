@@ -30,7 +30,7 @@ def register() -> None:
 
 
 def load_web() -> None:
-    """Add our commands to hgweb, at the first call; the application of a folder makes its repositories in several threads."""
+    """Add our commands to hgweb at the first call, from any thread."""
     global _is_loaded
     with _loading:
         if not _is_loaded:
@@ -41,9 +41,9 @@ def load_web() -> None:
 
 
 def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> list[tuple[bytes, bytes]]:
-    """Wraps the parser of query strings, which cannot take an escaped byte above 127 where Python decodes strictly.
+    """Wrap the parser of query strings, which fails at an escaped byte above 127.
 
-    A list of repositories may be asked for before any repository is.
+    It fails where Python decodes strictly. A list of repositories may be asked for before any repository is.
     """
     if "mercurial.hgweb.hgwebdir_mod_inner" in sys.modules:
         load_web()
@@ -58,7 +58,7 @@ def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> lis
 
 
 def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
-    """Wraps what hgweb keeps to know a changed repository, and makes its entity tags of.
+    """Wrap the state by which hgweb knows a change, and its entity tags' source.
 
     Other processes write the pushlog, and Mercurial's whole seconds hide a second write: the state has the pushlog's files and
     every detail that the file system knows. While there is a journal the newest of what they hold is not shown.
@@ -73,12 +73,12 @@ def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
         repo.sjoin(NOTE),
         repo.vfs.join(REPLICATED_DATA),
     ]
-    state += (*map(_details, places), repo.svfs.exists(JOURNAL))
+    state += (*map(_read_details, places), repo.svfs.exists(JOURNAL))
     digest = hashlib.blake2s(repr(state).encode("ascii"), digest_size=8).digest()
     return state, int.from_bytes(digest, "big")
 
 
-def _details(place: bytes) -> tuple[int, int, int] | None:
+def _read_details(place: bytes) -> tuple[int, int, int] | None:
     try:
         status = os.stat(place)
     except OSError:

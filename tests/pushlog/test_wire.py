@@ -150,20 +150,20 @@ def test_a_pull_without_pushes_makes_the_database(place):
 
 @pytest.mark.parametrize("first", [b"-1", b"-%d" % (1 << 70), b"0"])
 def test_an_id_below_the_first_asks_for_all(server, first):
-    answer = b"".join(wire._stream(server.repository, first))
-    assert answer == b"".join(wire._stream(server.repository, b"1"))
+    answer = b"".join(wire.stream_rows(server.repository, first))
+    assert answer == b"".join(wire.stream_rows(server.repository, b"1"))
     assert wire.serve_pushlog(server.repository, None, first).data.count(b"\n") == 3
 
 
 @pytest.mark.parametrize("first", [b"%d" % LARGEST, b"%d" % (LARGEST + 1), b"9" * 100])
 def test_an_id_above_all_asks_for_none(server, first):
-    assert b"".join(wire._stream(server.repository, first)) == b"ok\n"
+    assert b"".join(wire.stream_rows(server.repository, first)) == b"ok\n"
     assert wire.serve_pushlog(server.repository, None, first).data == b"1"
 
 
 @pytest.mark.parametrize("first", [b"", b"x", b"1.5", b"9" * 5000, b"\xff"])
 def test_an_id_that_is_no_number_is_an_error_in_the_answer(server, first):
-    assert b"".join(wire._stream(server.repository, first)).startswith(b"error ")
+    assert b"".join(wire.stream_rows(server.repository, first)).startswith(b"error ")
     assert wire.serve_pushlog(server.repository, None, first).data.startswith(b"0\n")
 
 
@@ -256,8 +256,8 @@ def test_a_pull_without_new_changesets_asks_once(place, branched, monkeypatch):
     branched.strip(branched.rows()[2][1][0])
     client.pull_from(branched)
     asked = []
-    stream = wire._stream
-    monkeypatch.setattr(wire, "_stream", lambda repo, first: asked.append(first) or stream(repo, first))
+    stream = wire.stream_rows
+    monkeypatch.setattr(wire, "stream_rows", lambda repo, first: asked.append(first) or stream(repo, first))
     client.pull_from(branched)
     assert asked == [b"4"]
 

@@ -135,14 +135,14 @@ A server that breaks off is asked again, three times; then the pull is undone.
   > from mercurial import extensions
   > def reposetup(ui, repo):
   >     wire = extensions.find(b'pushlog').wire
-  >     if wire._stream.__name__ != 'broken':
-  >         whole = wire._stream
+  >     if wire.stream_rows.__name__ != 'broken':
+  >         whole = wire.stream_rows
   >         def broken(repo, firstpush):
   >             yield from list(whole(repo, firstpush))[:-1]
   >             how = repo.ui.config(b'test', b'trailer')
   >             if how:
   >                 yield how + b'\n'
-  >         wire._stream = broken
+  >         wire.stream_rows = broken
   > EOF
   $ hg serve -R server -d -p $HGPORT1 --pid-file hg1.pid -E errors.log --config extensions.broken=$TESTTMP/broken.py
   $ cat hg1.pid >> $DAEMON_PIDS

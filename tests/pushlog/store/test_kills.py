@@ -211,7 +211,7 @@ def test_pull(survive_kills, pushed, stride):
         local = pushed("mirror")
         remote = factory.peer(local.ui, {}, pushed("server").root)
         remote.capable = lambda name: name == b"pushlog-stream" or type(remote).capable(remote, name)
-        stream = b"".join(wire._stream(pushed("server"), b"1"))
+        stream = b"".join(wire.stream_rows(pushed("server"), b"1"))
         remote._callstream = lambda _command, **_arguments: io.BytesIO(stream)
         exchange.pull(local, remote)
 
