@@ -49,7 +49,7 @@ def asked(repository):
 def test_a_second_look_needs_no_changeset(opened, monkeypatch):
     assert asked(opened()) == COMMITS
     looked = []
-    monkeypatch.setattr(GitNodes, "_look", lambda _self, revision, _node: looked.append(revision))
+    monkeypatch.setattr(GitNodes, "_look_up", lambda _self, revision, _node: looked.append(revision))
     asked(opened())
     assert looked == [4, 5]  # what is no hash is not kept
 
