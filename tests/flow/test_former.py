@@ -36,9 +36,20 @@ def visible(cluster: Cluster, mirror: str, name: str) -> str:
     return cluster.hg("-R", repository, "log", "-T", "{node} {phase}\n", on_master=True, check=False)
 
 
+def appended_files(folder: Path) -> dict[Path, bytes]:
+    """The outboxes and pushlogs of the master and the mirrors, which are only appended to."""
+    stores = [store for store in (folder / "repos").rglob("store") if store.parent.name == ".hg"]
+    return {
+        file: file.read_bytes()
+        for store in stores
+        for file in (*store.glob("outbox.*.log"), *store.glob("pushlog.log"))
+    }
+
+
 def test_the_present_release_goes_on_where_the_former_stopped(tmp_path: Path) -> None:
     with tarfile.open(ARCHIVE) as packed:
         packed.extractall(tmp_path, filter="data")
+    files = appended_files(tmp_path)
     with Cluster(tmp_path) as cluster:
         before = cluster.lines()
         for name in NAMES:
@@ -62,3 +73,5 @@ def test_the_present_release_goes_on_where_the_former_stopped(tmp_path: Path) ->
                 repository = tmp_path / "repos" / role / name
                 assert "error" not in cluster.hg("-R", repository, "verifypushlog", on_master=True)
         assert cluster.cli("verify").returncode == 0
+    assert len(files) >= 8
+    assert [file for file, content in appended_files(tmp_path).items() if not content.startswith(files[file])] == []
