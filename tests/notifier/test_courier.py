@@ -277,3 +277,13 @@ def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, mon
     turns.take(10)
     assert turns.state.request(number).result == "sent 2 messages again"
     assert len(turns.destination.got) == 4
+
+
+def test_a_running_destination_goes_back_when_the_log_loses_its_newest_notices(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 5)
+    turns.take(8)
+    assert turns.position == 5
+    turns.log.lose(NOTICES, 0, 3)
+    turns.take(8)
+    assert turns.destination.told("x") == [1, 2, 3, 4, 5, 1, 2]
+    assert turns.position == 2
