@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror's repositories: the worker that applies events to them, checks them and heals them."""
+"""A mirror's repositories, and the worker that applies events and heals them."""

@@ -40,7 +40,9 @@ def apply_events(
     bundles: Sequence[IO[bytes] | None],
     now: float,
 ) -> Checkpoint:
-    """Apply consecutive events to `repo`, which is at `checkpoint`, in one transaction; returns the checkpoint reached.
+    """Apply consecutive events to `repo`, which is at `checkpoint`, in one transaction.
+
+    Returns the checkpoint reached.
 
     The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a bundle that is none.
     """
@@ -100,7 +102,7 @@ def _apply_event(
 
 
 def _move_phases_and_bookmarks(repo: localrepository, tr: transaction, event: Event) -> None:
-    """Set phases and bookmarks, which are absolute and name nodes that must be here by now."""
+    """Set phases and bookmarks; the nodes that they name must be here by now."""
     changes = event.changes
     try:
         observe.move_phases(repo, tr, changes.phases)
@@ -156,11 +158,11 @@ def _raising_malformed() -> Iterator[None]:
 
 
 class BundleTooLarge(MalformedEvent):
-    """A bundle whose content cannot be taken from it: the mirror asks the master for the changesets."""
+    """A bundle that unpacks to too much: the mirror asks the master instead."""
 
 
 class _BoundedEngine:
-    """Mercurial's engine for a kind of compression, whose reader stops after `limit` unpacked bytes."""
+    """Mercurial's engine for a compression; its reader stops after `limit` bytes."""
 
     def __init__(self, engine: Any, limit: int) -> None:
         self._engine, self._limit = engine, limit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository read through: every revision of every file against its hash, without a lock, while events are applied."""
+"""A check of every revision of every file, without a lock."""
 
 import os
 from dataclasses import replace

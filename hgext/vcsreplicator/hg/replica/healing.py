@@ -225,7 +225,7 @@ def _keep_serving(repo: localrepository, folder: str) -> None:
 
 
 def _keep_hgrc(repo: localrepository, folder: str) -> None:
-    """Keep the configuration of what is shown until the release of what the copy brought."""
+    """Keep the configuration of what is shown until the release of the copy."""
     try:
         with open(os.path.join(folder, ".hg", "hgrc"), "rb") as file:
             repo.vfs.write(b"hgrc", file.read())
@@ -234,7 +234,7 @@ def _keep_hgrc(repo: localrepository, folder: str) -> None:
 
 
 def _enclosing_folder(settings: MirrorSettings, folder: str) -> str:
-    """Name the folder that a repository must not leave: the mirror's own while it has no URL."""
+    """Name the folder that a repository must not leave."""
     own = settings.folder.rstrip("/") + "/"
     return settings.folder if folder.startswith(own) else settings.root
 

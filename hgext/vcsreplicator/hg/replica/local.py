@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a task knows of one repository of a mirror: where it stands, how far it is, and why it cannot go on."""
+"""What a task knows of one repository: its folder, checkpoint and trouble."""
 
 import contextlib
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class LocalRepository:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[place.LockedPlace]:
-        """Lock the repository where it was found: no other process moves it or writes into it.
+        """Lock the repository where it was found against other processes.
 
         Raises place.Busy if it is not there any more, error.LockHeld if another process has it.
         """

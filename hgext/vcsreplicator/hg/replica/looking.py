@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository as it is on a mirror and on its master, read without a lock on either side."""
+"""A repository on a mirror and on its master, both read without a lock."""
 
 import os
 

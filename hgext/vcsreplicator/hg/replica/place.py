@@ -28,7 +28,7 @@ _EXCHANGE, _AT_FDCWD = 2, -100
 
 
 class Busy(Exception):
-    """Another process moved something into a folder, or out of it, a moment ago: read it again."""
+    """Another process moved something into a folder, or out of it, a moment ago."""
 
 
 class LockedPlace:
@@ -198,7 +198,7 @@ def move(state: str, root: str, held: LockedPlace, new: str) -> None:
 
 
 def hide(state: str, root: str, held: LockedPlace, repository: str) -> str:
-    """Take the repository's URL away for the moment, and return where it waits for another."""
+    """Take the repository's URL away, and return where it waits for another."""
     waiting, old = waiting_of(state, repository), held.folder
     _make(waiting)
     held.carry(waiting)

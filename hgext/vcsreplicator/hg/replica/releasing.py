@@ -106,7 +106,7 @@ def _move_to_path(
 
 
 def refuse_conflict(settings: MirrorSettings, repository: str, path: str, generation: int) -> None:
-    """Raise Halted if something stands at the path for good that this repository can never displace."""
+    """Raise Halted if this repository can never displace what stands at the path."""
     target = settings.local(path)
     if (file := place.find_obstacle(settings.root, target)) is not None:
         raise Halted(Reason.REFUSED, f"path {path!r} cannot be made: {file} is no folder")
@@ -179,7 +179,7 @@ def _take_away(
 
 
 def _can_show(repo: localrepository, newest: Checkpoint, checkpoint: Checkpoint) -> bool:
-    """Whether the checkpoint can be shown: its changesets may have been stripped since."""
+    """Whether the checkpoint can be shown, or was stripped since."""
     return (checkpoint.seq == newest.seq and not newest.stripping) or is_prefix(repo, checkpoint)
 
 

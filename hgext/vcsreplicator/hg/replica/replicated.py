@@ -51,7 +51,7 @@ def hgrc_since(repo: localrepository, seq: int, released: int) -> Mapping[str, M
 
 
 def after(repo: localrepository, seq: int) -> list[Checkpoint]:
-    """List the kept checkpoints above `seq` of which a release can be shown, the lowest first."""
+    """List the kept checkpoints above `seq` that can be shown, the lowest first."""
     return [checkpoint for checkpoint in _read_back_to(repo, seq) if not checkpoint.stripping][::-1]
 
 

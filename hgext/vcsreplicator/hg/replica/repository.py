@@ -114,7 +114,7 @@ def locked(repo: localrepository) -> Iterator[None]:
 
 
 def _identity(folder: str) -> _Identity:
-    """Read what changes when a folder becomes another repository, or must be read in another way."""
+    """Read what changes when a folder becomes another repository."""
     try:
         store = os.stat(os.path.join(folder, ".hg", "store"))
         requires = os.stat(os.path.join(folder, ".hg", "requires"))

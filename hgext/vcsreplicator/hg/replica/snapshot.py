@@ -182,7 +182,7 @@ def _read_state(answer: StreamAnswer) -> _MasterState:
 
 
 def _expect_history(repo: localrepository, state: _MasterState) -> None:
-    """Raise Diverged if the master goes on with another history, about which the served one says nothing."""
+    """Raise Diverged if the master goes on with another incarnation."""
     checkpoint = replicated.read(repo)
     if checkpoint is not None and checkpoint.incarnation != state.level.incarnation:
         raise Diverged(f"the master goes on as incarnation {state.level.incarnation}")

@@ -31,7 +31,7 @@ _DISK = {
 
 
 def trouble_of(problem: Exception) -> Trouble:
-    """Name the reason behind an exception, and whether another attempt soon may be enough."""
+    """Name the reason behind an exception, and whether it may pass soon."""
     note = " ".join(text(stringutil.forcebytestr(problem)).split())[:500] or type(problem).__name__
     match problem:
         case Halted():

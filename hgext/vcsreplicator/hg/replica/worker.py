@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A worker process of a mirror: tasks come in through a pipe, outcomes go back; it ends when the pipe does.
+"""A worker process of a mirror: tasks come through a pipe, outcomes go back.
 
     python -m hgext.vcsreplicator.hg.replica.worker DESCRIPTOR
 

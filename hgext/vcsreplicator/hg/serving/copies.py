@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a client copies from disk as it lies there: stream clones, clone bundles and pull bundles.
+"""What a client copies from disk: stream clones, clone and pull bundles.
 
 Nothing can be hidden in a file, so a mirror gives files away only while the disk holds nothing that is not released.
 """
@@ -52,7 +52,7 @@ def _offer_stream(orig: Callable[..., bool], repo: localrepository) -> bool:
 def _answer_stream(
     orig: Callable[..., Any], bundler: bundle2.bundle20, repo: localrepository, *args: Any, **kwargs: Any
 ) -> Any:
-    """Answer a client that was offered a stream, though events may have been applied since the offer."""
+    """Answer a client that was offered a stream, even if events came since."""
     setattr(repo.unfiltered(), _STREAMING, True)
     try:
         return orig(bundler, repo, *args, **kwargs)
@@ -78,7 +78,7 @@ def _generate_stream(orig: Callable[..., Any], repo: localrepository, *args: Any
 
 
 def _generate_legacy_stream(orig: Callable[..., Any], repo: localrepository, *args: Any, **kwargs: Any) -> Any:
-    """Refuse in the one temporary way that old clients understand: the repository cannot be locked."""
+    """Refuse old clients with the one temporary error that they understand."""
     try:
         return _generate_stream(orig, repo, *args, **kwargs)
     except error.Abort as refusal:
@@ -86,7 +86,7 @@ def _generate_legacy_stream(orig: Callable[..., Any], repo: localrepository, *ar
 
 
 def _read_manifest(orig: Callable[..., list[bytes]], repo: localrepository) -> list[bytes]:
-    """Name clone bundles only while everything is released: they were made from all that the disk held."""
+    """Name clone bundles, which hold all that was on disk, only if it is released."""
     return orig(repo) if everything_is_released(repo) else []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ways into a mirror's repositories, each wrapped so that it shows what was released.
+"""The ways into a mirror's repositories, wrapped to show what was released.
 
 They are installed in every process, because a repository's own hgrc, or a web server's file, can make it a mirror after Mercurial
 has started. Each wrapper asks the repository's configuration and leaves those of other roles alone.
@@ -133,13 +133,13 @@ def _refuse_request(res: wsgiresponse, status: bytes, reason: bytes) -> Iterator
 
 
 def _configured_view(ui: Ui, section: bytes) -> bytes | None:
-    """Read `view` of [web], which a repository's owner may set as well, or of [server]."""
+    """Read `view` of [web], which a repository's owner may set, or of [server]."""
     view: bytes | None = ui.config(section, b"view", untrusted=section == b"web")
     return view
 
 
 def _open_behind_path(orig: Callable[..., localrepository], local_peer: localrepo.localpeer) -> localrepository:
-    """Give the repository behind a path to a command that works on it directly, such as the destination of a clone."""
+    """Give the repository behind a path to a command that works on it directly."""
     repo = orig(local_peer)
     return repo.unfiltered().filtered(b"served") if is_limited(repo) else repo
 

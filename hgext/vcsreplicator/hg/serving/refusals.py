@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What clients ask of a mirror in vain: to write, and what extensions answer from files beside the history."""
+"""What a mirror refuses: writing, and commands that read files past the view."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror's repository object: read-only, and in our views no longer than the release."""
+"""A mirror's repository object: read-only, and ending with the release."""
 
 from typing import Any, NoReturn, cast
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a mirror shows: at most what was released, to every client, by every way in.
+"""What a mirror shows: at most what was released, by every way in.
 
 On a repository with `[vcsreplicator] role = mirror` the web pages and the wire protocol (HTTP, SSH, a path) see it through views
 of our own, in which the changesets behind the watermark do not exist; without a watermark nothing does. File histories, which
@@ -102,7 +102,7 @@ def hold_release(unfiltered: localrepository) -> None:
 
 
 def held_release(repo: localrepository) -> Watermark | None:
-    """Give the release that this repository object shows: the one that was current when it was first asked for."""
+    """Give the release that this repository object has held since its first use."""
     repo = repo.unfiltered()
     if not hasattr(repo, _RELEASE):
         hold_release(repo)
@@ -134,7 +134,7 @@ def everything_is_released(repo: localrepository) -> bool:
 
 
 def warm(repo: localrepository) -> None:
-    """Bring the caches of what clients see up to date on disk, so that no request pays for it.
+    """Bring the caches of what clients see up to date on disk.
 
     For the idle moments of a mirror's worker, with any configuration; needs no lock.
     """
@@ -174,7 +174,7 @@ def register_views() -> None:
 
 
 def _limited_filter(name: bytes) -> Callable[..., frozenset[int]]:
-    """Make the filter of one of Mercurial's views, and of everything behind the watermark."""
+    """Make the filter of a view of Mercurial's, and of all behind the watermark."""
 
     def hide(repo: localrepository, *args: Any, **kwargs: Any) -> frozenset[int]:
         # The variants of topic hide nothing more; it may not be loaded.

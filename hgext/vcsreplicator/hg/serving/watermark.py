@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The watermark: up to where a mirror may show a repository, kept in `.hg/replicated-watermark`.
+"""The watermark, up to which a mirror may show a repository.
 
-One line of text, five words: `1 SEQ LENGTH TIP PUSH` and a line feed. The first word is the version of the format. SEQ is the
-event that was released, LENGTH the number of changesets after it (hidden ones included), TIP the node of the last of them, PUSH
-the newest push id, `-` without one. Events apply and release in order, so what is not released is a suffix of the changelog.
+`.hg/replicated-watermark` has one line of five words: `1 SEQ LENGTH TIP PUSH` and a line feed. The first word is the version of
+the format. SEQ is the event that was released, LENGTH the number of changesets after it (hidden ones included), TIP the node of the
+last of them, PUSH the newest push id, `-` without one. Events apply and release in order, so what is not released is a suffix of
+the changelog.
 
 Beside it: `.hg/replicated-bookmarks`, the bookmarks of the release in Mercurial's own format, and `.hg/replicated-data`, the
 compatible form for other tools: a canonical CBOR map with `heads` (20 bytes each, newest first) and `last_push_id`. Each file
@@ -113,7 +114,7 @@ def lower_watermark(repo: localrepository, length: int) -> None:
 
 
 def raise_watermark(repo: localrepository, length: int) -> None:
-    """Show the first `length` changesets again, after a strip that removed them for a moment."""
+    """Show the first `length` changesets again, after a strip."""
     former = read_watermark(repo.vfs)
     if former is not None and count_shown(repo, former) == former.length < length:
         _move_to(repo, former, length)
@@ -192,7 +193,7 @@ def _compatible(heads: list[bytes], push_id: int | None) -> Iterator[bytes]:
 
 
 def _replace(repo: localrepository, name: bytes, content: bytes) -> None:
-    """Replace a file: readers see the old or the new one, with times at least 2 s apart."""
+    """Replace a file in one step, with a time at least 2 s later."""
     final = repo.vfs.join(name)
     temporary = final + b".new"
     with open(temporary, "wb") as file:

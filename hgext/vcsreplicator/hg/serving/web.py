@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A folder of repositories over HTTP: hgweb as a WSGI application that knows a new repository at its first request.
+"""A folder of repositories over HTTP: hgweb, with new ones known at once.
 
 hgweb scans its folder every `web.refreshinterval` seconds (20), which hides a new repository after its notice. Here the scan
 happens when it is needed: a path that is a repository on disk and that hgweb does not know yet, or that was one.
@@ -25,7 +25,7 @@ Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class _RepositoryFolder(hgwebdir_mod.hgwebdir):
-    """A folder of repositories but for a mirror's own folder in it, where repositories are made and put aside."""
+    """A folder of repositories, without a mirror's own folder in it."""
 
     known: frozenset[bytes]
 
@@ -39,7 +39,7 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
 
 
 def _is_own_folder(virtual: bytes) -> bool:
-    """Whether the path leads into the mirror's own folder: no wire path has a part that begins with `~`."""
+    """Whether a part begins with `~`, as in no wire path but a mirror's own folder."""
     return any(part.startswith(b"~") for part in virtual.split(b"/"))
 
 
@@ -66,7 +66,7 @@ def application(root: str) -> Application:
 
 
 def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Have hgweb answer, or answer 400 to malformed arguments, for which hgweb raises exceptions of many kinds.
+    """Have hgweb answer, or answer 400 to malformed arguments.
 
     A storage that cannot be read is not the client's mistake.
     """
@@ -84,13 +84,13 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
 
 
 def _raising_line(problem: BaseException) -> str:
-    """Name the line that raised it, as FILE:LINE, by which an operator can tell a client's mistake from one of ours."""
+    """Name the line that raised it, as FILE:LINE."""
     last = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}"
 
 
 def _has_changed(hgweb: _RepositoryFolder, folder: bytes, where: str) -> bool:
-    """Whether the request's path leads into a repository that the last scan did not see, or that is gone since."""
+    """Whether the path leads into a repository that came, or left, since the scan."""
     virtual = b""
     # WSGI hands paths over as Latin-1 text.
     for part in where.strip("/").encode("latin-1", "replace").split(b"/"):
