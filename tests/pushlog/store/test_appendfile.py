@@ -227,3 +227,19 @@ def test_a_replacement_is_on_disk_before_it_takes_the_name_and_its_name_before_i
         patch.setattr(disk.os, "fsync", folder)
         disk.replace(repository.svfs, NAME, b"new").close()
     assert steps == [("content", b"new", b"old"), (repository.svfs.join(b""), b"new")]
+
+
+def test_a_reader_that_opened_the_file_before_its_first_append_was_aborted_sees_nothing(repository, monkeypatch):
+    read_size = AppendFile._read_journalled_size
+    with repository.lock():
+        tr = repository.transaction(b"test", report=lambda message: None)
+        facts(repository).append(tr, [b"aborted"])
+
+        def abort_then_read_size(file):
+            if repository.currenttransaction() is not None:
+                tr.abort()
+            return read_size(file)
+
+        monkeypatch.setattr(AppendFile, "_read_journalled_size", abort_then_read_size)
+        assert payloads(repository) == []
+    assert not repository.svfs.exists(NAME)
