@@ -92,6 +92,12 @@ it is shown where it was before.
   
   moving	90a8f74e9175e66a3234662bcd3974bb6f5c79ff
   steady	2484820b67bb0af565333fb0ab73f6babba7d4c0 (no-eol)
+  $ hg debugpushkey ssh://user@dummy/repo bookmarks --config ui.ssh="\"$PYTHON\" \"$RUNTESTDIR/dummyssh\""
+  moving	90a8f74e9175e66a3234662bcd3974bb6f5c79ff
+  steady	2484820b67bb0af565333fb0ab73f6babba7d4c0
+  $ hg debugpushkey repo bookmarks
+  moving	90a8f74e9175e66a3234662bcd3974bb6f5c79ff
+  steady	2484820b67bb0af565333fb0ab73f6babba7d4c0
   $ get '?cmd=branchmap'
   200 Script output follows
   
