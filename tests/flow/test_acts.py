@@ -269,15 +269,27 @@ def test_a_backup_keeps_what_was_deleted_without_a_url_once_another_has_it(bench
     assert former.tip in bench.hg(former, "log", "-T", "{node}")
 
 
-def test_a_repository_whose_whole_life_is_over_goes_when_it_is_read_again(bench: Bench) -> None:
+def test_a_repository_whose_whole_life_is_over_is_never_made(bench: Bench) -> None:
+    deleted_and_noticed(bench)
+    with bench.mirror():
+        eventually(bench.everything_passed, "everything read")
+    assert bench.found() == {}
+    assert not (bench.root / "~vcsreplicator/aside").exists()
+
+
+def test_a_backup_gets_a_repository_whose_whole_life_is_over(bench: Bench) -> None:
+    author = deleted_and_noticed(bench)
+    with bench.mirror(backup=True):
+        eventually(bench.everything_passed, "everything read")
+    assert author.tip in bench.hg(author, "log", "-T", "{node}")
+
+
+def deleted_and_noticed(bench: Bench) -> Author:
     author = pushed(bench, "repo")
     author.event(Type.DELETED)
     bench.send(author)
     bench.release(author, deleted=True, noticed=author.seq)
-    with bench.mirror():
-        eventually(bench.everything_passed, "everything read")
-        eventually(lambda: bench.found() == {}, "it is gone")
-    assert len(list((bench.root / "~vcsreplicator/aside").iterdir())) == 1
+    return author
 
 
 def test_what_was_stripped_since_is_passed_over_and_the_ack_says_what_can_be_shown_next(bench: Bench) -> None:

@@ -51,9 +51,17 @@ class Departures:
         return True
 
     def _is_finished_without(self, event: Event) -> bool:
-        """Whether the repository was deleted, which is noticed, and is not here: no event of it has anything to do."""
+        """Whether the repository is not here and its deletion is noticed: its events need no work, but on a backup.
+
+        A backup keeps what others delete, so it applies these events like any other.
+        """
         state = self._finished.get(event.repository)
-        if state is None or state.incarnation != event.incarnation or event.seq > state.seq:
+        if (
+            self._membership.is_backup
+            or state is None
+            or state.incarnation != event.incarnation
+            or event.seq > state.seq
+        ):
             return False
         return self._table.get(event.repository) is None
 
