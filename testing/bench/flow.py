@@ -76,7 +76,7 @@ def _measure(log: str, broker: str, *options: str) -> list[Row]:
     returned: list[float] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        Cluster(Path(folder), "--pulse", broker, *options) as cluster,
+        Cluster(Path(folder), "--pulse", broker, *options, warm=False) as cluster,
         open_log(cluster.log_url) as opened,
     ):
         clone = cluster.create("bench")

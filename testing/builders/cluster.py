@@ -8,6 +8,7 @@
 Every service is a process group of its own and is killed at the end of the block, also after an error.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -30,10 +31,15 @@ START_TIMEOUT = 60.0
 
 
 class Cluster:
-    """A prepared cluster in `folder`, started when entered; `options` are those of `vcsreplicator demo`."""
+    """A prepared cluster in `folder`, started when entered; `options` are those of `vcsreplicator demo`.
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    `warm` services and their workers are forks of a Python that has imported everything. A test that kills their children, and a
+    benchmark, want cold ones.
+    """
+
+    def __init__(self, folder: Path, *options: str, warm: bool = True) -> None:
         self.folder = folder
+        self._start = warm_starts if warm else contextlib.nullcontext
         ready = folder / "ready.json"
         program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "demo", "--prepare"]
         done = subprocess.run(
@@ -204,7 +210,7 @@ class Cluster:
         Path(where).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener.bind(where)
-        with open(self.folder / "output" / f"{role}.log", "ab") as output, warm_starts():
+        with open(self.folder / "output" / f"{role}.log", "ab") as output, self._start():
             self._processes[role] = subprocess.Popen(
                 leashed(service["argv"]),
                 env={**service["env"], "NOTIFY_SOCKET": where},

@@ -108,7 +108,7 @@ def run(plan: Plan, folder: Path) -> Result:
         url = broker.url if broker else f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
         log = stack.enter_context(open_log(url))
         log.create(checker.remembering_topics())
-        cluster = stack.enter_context(Cluster(folder, "--log", url))
+        cluster = stack.enter_context(Cluster(folder, "--log", url, warm=False))
         names = [f"repository-{number}" for number in range(REPOSITORIES)]
         create(cluster, names)
         load = Load()

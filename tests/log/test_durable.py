@@ -19,12 +19,12 @@ pytestmark = pytest.mark.processes
 LOG = """
 import os, sys
 from pathlib import Path
-from hgext.vcsreplicator.log import EVENTS, STATE, Message, topics
+from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 
 told = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
 def tell(word): os.write(told, word.encode())
-def message(number): return Message(topic=EVENTS, key=str(number), value=b"1")
+def message(number): return NewRecord(topic=EVENTS, key=str(number), value=b"1")
 
 with SqliteLog(Path(sys.argv[1], "log.db")) as log:
     tell("opened")

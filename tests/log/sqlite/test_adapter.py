@@ -171,10 +171,10 @@ def test_a_database_that_may_not_be_written_is_unavailable_and_says_what_to_chec
     program = f"""
 from pathlib import Path
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 try:
-    SqliteLog(Path({str(path)!r})).append([Message(topic="notices", key="x", value=b"1")])
+    SqliteLog(Path({str(path)!r})).append([NewRecord(topic="notices", key="x", value=b"1")])
 except Unavailable as error:
     print(error)
 """
@@ -186,17 +186,17 @@ def test_a_full_disk_is_unavailable_and_the_log_goes_on_when_there_is_room(path:
 import resource
 from pathlib import Path
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 log = SqliteLog(Path({str(path)!r}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
 try:
     while True:
-        log.append([Message(topic="notices", key="x", value=b"." * 50_000)])
+        log.append([NewRecord(topic="notices", key="x", value=b"." * 50_000)])
 except Unavailable as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(log.append([Message(topic="notices", key="x", value=b"room")]))
+print(log.append([NewRecord(topic="notices", key="x", value=b"room")]))
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     refused, written = out.splitlines()
@@ -359,9 +359,9 @@ def test_a_reader_is_woken_by_a_bell_and_does_not_wait_for_its_slow_poll(
     reader = log.reader({(NOTICES, 0): 0})
     program = f"""
 from pathlib import Path
-from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
-SqliteLog(Path({str(path)!r})).append([Message(topic="notices", key="x", value=b"from elsewhere")])
+SqliteLog(Path({str(path)!r})).append([NewRecord(topic="notices", key="x", value=b"from elsewhere")])
 """
     writer = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
     assert [record.value for record in reader.poll(3600)] == [b"from elsewhere"]
@@ -478,11 +478,11 @@ def test_processes_append_at_once_and_each_keeps_its_order(path: Path, log: Sqli
     program = """
 import sys
 from pathlib import Path
-from hgext.vcsreplicator.log import Message
+from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 log = SqliteLog(Path(sys.argv[1]))
 for number in range(100):
-    log.append([Message(topic="notices", key=sys.argv[2], value=b"%d" % number)])
+    log.append([NewRecord(topic="notices", key=sys.argv[2], value=b"%d" % number)])
 """
     writers = [subprocess.Popen([sys.executable, "-c", program, str(path), name], cwd=ROOT) for name in "abc"]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
