@@ -41,9 +41,9 @@ def heal(
     local: LocalRepository, repositories: OpenRepositories, settings: MirrorSettings, task: Task, clock: Clock
 ) -> None:
     """Repair the repository of the task from the master, where it stands or beside."""
-    url = url_of(settings, task.path)
     with contextlib.suppress(Halted):
         local.find(settings, task.repository, settings.local(task.path))
+    url = url_of(settings, task.path)
     if task.heal in IN_PLACE and local.folder is not None and local.checkpoint is not None:
         repo = repositories.open(local.folder)
         local.checkpoint = bring_up(repo, url, task.repository, settings, clock.now())
