@@ -25,6 +25,8 @@ services)
     program chromium chromium
     program chromedriver chromium-driver
     program strace strace
+    program redis-server redis-server
+    ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
     ;;
 *)
     echo "usage: $0 python|services" >&2
