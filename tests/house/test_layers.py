@@ -22,7 +22,7 @@ ORDER = {
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
     "< master, serving < replica < commands, registration",
     "pushlog": "seams < store < api, checking, fetching, limit, pushed, recording, revsets, streams, stripping, wire < web",
-    "notifier": "authorities, database, destination, jsonlines, message, public, rejects, schemas, secret, state, window "
+    "notifier": "authorities, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, state, window "
     "< pulse, sns, webhook < decode, edge, hgpush, poll, work, guardian < courier, feed, orders, publisher, replay, settings",
 }
 

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Raw messages: what a client submitted, as the edge writes it and the decoder reads it.
+
+Pure. Both forms are the same JSON, a line of a file and the value of a record:
+
+    {"attributeMap": {"submission_timestamp": "2026-11-23T14:00:00.000000Z", "uri": "/submit/…", …}, "payload": "<base64>"}
+
+In the configuration, `log:NAME` is a topic of the log; `[edge] output` and `[decode] input` take it.
+"""
+
+import base64
+import binascii
+import json
+import re
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+
+from hgext.vcsreplicator.log import TOPIC_NAMES, NewRecord, Topic
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import MalformedEvent
+
+# Where the edge writes, and the decoder reads, unless the configuration says otherwise.
+DEFAULT_PLACE = "log:raw"
+
+# Attributes that every raw message has, and those that it may have; there are no others.
+REQUIRED = ("submission_timestamp", "uri", "protocol", "method")
+OPTIONAL = (
+    "args",
+    "remote_addr",
+    "content_length",
+    "date",
+    "dnt",
+    "host",
+    "user_agent",
+    "x_forwarded_for",
+    "x_pingsender_version",
+    "x_debug_id",
+)
+
+# Attributes that identify a person: no output of the decoder has them.
+PRIVATE = ("x_forwarded_for", "remote_addr", "user_agent")
+
+# Seconds that the log keeps raw messages and what was decoded of them.
+RETENTION = 30 * DAY
+
+_TOPIC = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
+_UUID = "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_PLAIN = re.compile(rf"/submit/(?P<namespace>{_NAME})/(?P<type>{_NAME})/(?P<version>[0-9]{{1,9}})(?:/(?P<id>{_UUID}))?")
+_TELEMETRY = re.compile(
+    rf"/submit/telemetry/(?P<id>{_UUID})/(?P<type>{_NAME})"
+    r"/(?P<app>[!-.0->@-~]{1,100})/(?P<version>[!-.0->@-~]{1,100})/(?P<channel>[!-.0->@-~]{1,100})/(?P<build>[!-.0->@-~]{1,100})"
+)
+
+
+class NotBase64(MalformedEvent):
+    """The payload of a raw message is not base64; `raw` is the rest, its payload the text that was found."""
+
+    def __init__(self, raw: "RawMessage") -> None:
+        super().__init__("payload: not base64")
+        self.raw = raw
+
+
+class WrongUri(MalformedEvent):
+    """The path is none that a message can be submitted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawMessage:
+    """A submitted body, untouched, and its attributes; `check` says whether the required ones are there."""
+
+    payload: bytes
+    attributes: Mapping[str, str]
+
+    def check(self) -> None:
+        """Raise MalformedEvent naming the first required attribute that is missing."""
+        for name in REQUIRED:
+            if not self.attributes.get(name):
+                raise MalformedEvent(f"attribute {name!r} is missing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a URI says: which document, and for telemetry which application sent it.
+
+    `version` is None for telemetry, whose body says it; `id` is in lower case, None for a type that has none.
+    """
+
+    namespace: str
+    type: str
+    version: str | None
+    id: str | None
+    app_name: str | None = None
+    app_version: str | None = None
+    app_update_channel: str | None = None
+    app_build_id: str | None = None
+
+
+def parse_uri(uri: str, args: str = "", *, without_id: Collection[str] = ()) -> Submission:
+    """Read `/submit/NAMESPACE/TYPE/VERSION/ID`, or telemetry's `/submit/telemetry/ID/TYPE/APP/VERSION/CHANNEL/BUILD`.
+
+    `args` is the query without its `?`: telemetry must have `v=4`. `without_id` names each `NAMESPACE.TYPE` whose URI ends
+    with the version. Raises WrongUri, which quotes nothing of the URI.
+    """
+    if uri.startswith("/submit/telemetry/"):
+        return _parse_telemetry(uri, args)
+    found = _PLAIN.fullmatch(uri)
+    if found is None:
+        raise WrongUri("uri: expected /submit/NAMESPACE/TYPE/VERSION/ID with a UUID as ID")
+    namespace, document_type, document_id = found["namespace"], found["type"], found["id"]
+    has_no_id = f"{namespace}.{document_type}" in without_id
+    if (document_id is None) != has_no_id:
+        raise WrongUri(f"uri: expected /submit/NAMESPACE/TYPE/VERSION{'' if has_no_id else '/ID'} for this type")
+    return Submission(
+        namespace=namespace,
+        type=document_type,
+        version=found["version"],
+        id=None if document_id is None else str(uuid.UUID(document_id)),
+    )
+
+
+def _parse_telemetry(uri: str, args: str) -> Submission:
+    found = _TELEMETRY.fullmatch(uri)
+    if found is None:
+        raise WrongUri("uri: expected /submit/telemetry/ID/TYPE/APP/VERSION/CHANNEL/BUILD with a UUID as ID")
+    if parse_qs(args, keep_blank_values=True).get("v") != ["4"]:
+        raise WrongUri("uri: expected ?v=4 for telemetry")
+    return Submission(
+        namespace="telemetry",
+        type=found["type"],
+        version=None,
+        id=str(uuid.UUID(found["id"])),
+        app_name=found["app"],
+        app_version=found["version"],
+        app_update_channel=found["channel"],
+        app_build_id=found["build"],
+    )
+
+
+def to_line(raw: RawMessage) -> bytes:
+    """Return the JSON of a raw message, without a newline."""
+    payload = base64.b64encode(raw.payload).decode("ascii")
+    return json.dumps({"attributeMap": dict(raw.attributes), "payload": payload}, sort_keys=True).encode("ascii")
+
+
+def from_line(line: bytes) -> RawMessage:
+    """Read the JSON of a raw message; its attributes are not checked, see `RawMessage.check`.
+
+    Raises MalformedEvent, which quotes nothing of the line; NotBase64 if only the payload is wrong.
+    """
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        raise MalformedEvent("raw message: not JSON") from None
+    if not isinstance(content, dict) or content.keys() != {"payload", "attributeMap"}:
+        raise MalformedEvent("raw message: expected an object of payload and attributeMap")
+    payload, attributes = content["payload"], content["attributeMap"]
+    if not isinstance(attributes, dict) or not all(isinstance(text, str) for text in attributes.values()):
+        raise MalformedEvent("attributeMap: expected an object of texts")
+    if not isinstance(payload, str):
+        raise MalformedEvent("payload: expected text")
+    try:
+        return RawMessage(binascii.a2b_base64(payload, strict_mode=True), attributes)
+    except ValueError:
+        raise NotBase64(RawMessage(payload.encode("utf-8", "surrogatepass"), attributes)) from None
+
+
+def to_record(raw: RawMessage, topic: str) -> NewRecord:
+    """Return the record of a raw message; its key is None: order means nothing here."""
+    return NewRecord(topic=topic, key=None, value=to_line(raw), partition=0)
+
+
+def topic_of(place: str) -> str | None:
+    """Return the topic that `log:NAME` names, None for another place.
+
+    Raises ValueError for a name that no topic may have, or that of a topic of replication.
+    """
+    scheme, _, name = place.partition(":")
+    if scheme != "log":
+        return None
+    if not _TOPIC.fullmatch(name):
+        raise ValueError(f"expected log:NAME of lower-case letters, digits and hyphens, got {place!r}")
+    if name in TOPIC_NAMES:
+        raise ValueError(f"expected a topic of its own, {name!r} is one of replication")
+    return name
+
+
+def raw_topic(name: str) -> Topic:
+    """Return the topic of this name, to be created: one partition, kept for `RETENTION`."""
+    return Topic(name=name, retention=RETENTION)
