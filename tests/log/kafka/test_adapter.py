@@ -25,7 +25,7 @@ from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.clients import wait
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.errors import BadConfig, Rewound, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
 from testing.services.kafka import Kafka
 from testing.services.process import free_port
 from testing.waiting import eventually
@@ -339,3 +339,19 @@ def test_positions_that_a_broker_left_hanging_are_readable_again(
         transactor.commit([], group="single", positions={(EVENTS, 0): 9})
         assert log.stored("single", EVENTS) == {0: 9, 1: 3}
         transactor.close()
+
+
+def test_the_note_of_an_older_instance_that_a_broker_brought_back_fences_only_the_older_ones(log: Log) -> None:
+    assert isinstance(log, KafkaLog)
+    older = log.transactor("one")
+    note = older._last_owner()
+    newest = log.transactor("one")
+    log.broker.store("transactor-one", {(broker.OWNERS, 0): OffsetAndMetadata(*note, -1)})
+    newest.renew()
+    newest.commit([NewRecord(topic=NOTICES, key="x", value=b"1")])
+    with pytest.raises(Fenced):
+        older.renew()
+    newer = log.transactor("one")
+    with pytest.raises(Fenced):
+        newest.renew()
+    newer.close()

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log.sqlite.adapter import STEP, TOMBSTONES_KEPT, Sqlite
 from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
 from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
 from testing.services.cache import CHECKOUT
 
 pytestmark = pytest.mark.processes
@@ -239,6 +239,51 @@ def test_a_reader_finds_its_topic_in_a_database_that_has_others_before_it(path: 
     path.with_name("other.db").rename(path)
     assert [record.value for record in reader.poll(0)] == [b"1"]
     reader.close()
+
+
+@pytest.mark.parametrize("copied", [0, 1], ids=["no instance", "an older instance"])
+def test_a_copy_that_lacks_the_newest_instance_fences_only_the_older_ones(
+    path: Path, log: SqliteLog, copied: int
+) -> None:
+    older = [log.transactor("one") for _ in range(copied)]
+    copy = path.with_name("copy.db")
+    sqlite3.connect(path).backup(sqlite3.connect(copy))
+    newest = log.transactor("one")
+    restore(copy, path)
+    with pytest.raises(Unavailable, match="restored"):
+        newest.commit([message(b"1")])
+    newest.renew()
+    newest.commit([message(b"2")])
+    for transactor in older:
+        with pytest.raises(Fenced):
+            transactor.renew()
+    newer = log.transactor("one")
+    with pytest.raises(Fenced):
+        newest.renew()
+    newer.commit([message(b"3")])
+    assert [record.value for record in everything(log, NOTICES)] == [b"2", b"3"]
+
+
+def test_of_two_instances_that_began_with_the_same_copy_one_goes_on(path: Path, log: SqliteLog) -> None:
+    copy = path.with_name("copy.db")
+    sqlite3.connect(path).backup(sqlite3.connect(copy))
+    one = log.transactor("one")
+    restore(copy, path)
+    other = log.transactor("one")
+    fenced = 0
+    for transactor in (one, other, one, other):
+        try:
+            transactor.renew()
+        except Fenced:
+            fenced += 1
+    assert fenced == 2
+
+
+def restore(copy: Path, path: Path) -> None:
+    """Put the copy where the log was, while others may have that open."""
+    for beside in ("-wal", "-shm"):
+        path.with_name(path.name + beside).unlink(missing_ok=True)
+    copy.rename(path)
 
 
 def test_a_database_that_vanished_is_not_made_anew_behind_the_operators_back(path: Path, log: SqliteLog) -> None:

@@ -33,14 +33,15 @@ class KafkaTransactor:
         self._instance = uuid.uuid4().hex
         broker.create_owners()
         epoch, _ = self._last_owner()
-        note = OffsetAndMetadata(epoch + 1, self._instance, -1)
-        broker.store(self._group, {(OWNERS, 0): note})
+        self._epoch = epoch + 1
+        self._write_note()
         self._producer: KafkaProducer | None = None
         self._begin()
 
     def renew(self) -> None:
         self.close()
-        self._refuse_newer()
+        if self._refuse_newer() != self._instance:  # a broker that lost the newest note brought back an older one
+            self._write_note()
         self._begin()  # and should one come just now, the note decides: that one renews, and fences this one
 
     def commit(
@@ -62,7 +63,8 @@ class KafkaTransactor:
                 f"{self._broker.options.url}: {self._identity}: its last transaction is unclear; renew it"
             )
         if not plan and not offsets:
-            return self._refuse_newer()
+            self._refuse_newer()
+            return
         try:
             with rim(self._broker.options, f"commit as {self._identity}"):
                 self._transact(self._producer, plan, offsets, group)
@@ -71,7 +73,6 @@ class KafkaTransactor:
             if isinstance(error.__cause__, kafka_errors.ProducerFencedError | kafka_errors.InvalidProducerEpochError):
                 self._refuse_newer()
             raise
-        return None
 
     def close(self) -> None:
         producer, self._producer = self._producer, None
@@ -130,12 +131,14 @@ class KafkaTransactor:
         note = found.get(group, {}).get(partition)
         return (0, "") if note is None or note.offset < 0 else (note.offset, note.metadata or "")
 
-    def _refuse_newer(self) -> None:
-        """Raise Fenced if another instance came after this one.
+    def _write_note(self) -> None:
+        note = OffsetAndMetadata(self._epoch, self._instance, -1)
+        self._broker.store(self._group, {(OWNERS, 0): note})
 
-        If the note expired, none did.
-        """
-        _, owner = self._last_owner()
-        if owner not in ("", self._instance):
+    def _refuse_newer(self) -> str:
+        """Return the instance that the note names; raise Fenced if it came after this one. If the note expired, none did."""
+        epoch, owner = self._last_owner()
+        if owner not in ("", self._instance) and epoch >= self._epoch:
             self.close()
             raise Fenced(f"{self._identity}: a newer instance took over")
+        return owner

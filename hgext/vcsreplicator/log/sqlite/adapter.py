@@ -17,6 +17,7 @@ Rules of this room:
 
 import json
 import os
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ TOMBSTONES_KEPT = 1 * DAY
 
 # Records that one append removes at most, beside as many as it adds.
 STEP = 64
+
+# Largest step from one transactor's epoch to the next.
+EPOCH_STEP = 1 << 32
 
 TopicPartition = tuple[str, int]
 
@@ -132,7 +136,7 @@ class SqliteLog:
 
     def transactor(self, identity: str) -> Transactor:
         with self._writing() as connection:
-            [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity)
+            [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity, random.randint(1, EPOCH_STEP))
         return SqliteTransactor(self, identity, epoch)
 
     def commit(
@@ -297,7 +301,8 @@ class SqliteLog:
 class SqliteTransactor:
     """A transactor fenced by its epoch.
 
-    Each commit compares the epoch with the newest of its identity, inside the same transaction.
+    Each commit compares the epoch with the newest of its identity, inside the same transaction. A log that was restored from a
+    copy may know only older ones: `renew` writes this epoch again, so of two such transactors the newer one goes on.
     """
 
     def __init__(self, log: SqliteLog, identity: str, epoch: int) -> None:
@@ -313,15 +318,26 @@ class SqliteTransactor:
         self._log.commit(messages, group, positions or {}, self._fence)
 
     def renew(self) -> None:
-        self._log.commit((), None, {}, self._fence)
+        self._log.commit((), None, {}, self._become_newest)
 
     def close(self) -> None:
         pass
 
+    def _become_newest(self, connection: Connection) -> None:
+        self._refuse_newer(connection)
+        connection.run(sql.SET_EPOCH, self._identity, self._epoch)
+
     def _fence(self, connection: Connection) -> None:
-        [(newest,)] = connection.rows(sql.EPOCH, self._identity)
-        if newest != self._epoch:
+        newest = self._refuse_newer(connection)
+        if newest < self._epoch:
+            raise Unavailable(f"{self._identity}: the log was restored from a copy (epoch {newest}); renew it")
+
+    def _refuse_newer(self, connection: Connection) -> int:
+        """Return the newest epoch of this identity that the log knows; raise Fenced if it is a newer one."""
+        newest = max((int(epoch) for (epoch,) in connection.rows(sql.EPOCH, self._identity)), default=0)
+        if newest > self._epoch:
             raise Fenced(f"{self._identity}: a newer instance took over (epoch {newest}, this one has {self._epoch})")
+        return newest
 
 
 def _add_topic(connection: Connection, topic: Topic) -> None:

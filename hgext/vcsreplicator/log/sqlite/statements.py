@@ -112,8 +112,9 @@ SET_POSITION = """
 POSITIONS_OF_GROUP = "SELECT partition, position FROM positions WHERE topic = ? AND reader = ? ORDER BY partition"
 POSITIONS_OF_TOPIC = "SELECT reader, partition, position FROM positions WHERE topic = ? ORDER BY reader, partition"
 
-# Transactors: primary key (identity).
+# Transactors: primary key (identity). Steps of chance tell apart what came after the same copy of the log.
 NEXT_EPOCH = """
-    INSERT INTO transactors (identity, epoch) VALUES (?, 1)
-    ON CONFLICT DO UPDATE SET epoch = epoch + 1 RETURNING epoch"""
+    INSERT INTO transactors (identity, epoch) VALUES (?1, ?2)
+    ON CONFLICT DO UPDATE SET epoch = epoch + ?2 RETURNING epoch"""
+SET_EPOCH = "INSERT INTO transactors (identity, epoch) VALUES (?, ?) ON CONFLICT DO UPDATE SET epoch = excluded.epoch"
 EPOCH = "SELECT epoch FROM transactors WHERE identity = ?"
