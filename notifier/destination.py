@@ -31,6 +31,7 @@ DESTINATIONS: Mapping[str, str] = {
     "stdout": "notifier.jsonlines:StdoutSettings",
     "pulse": "notifier.pulse.destination:PulseSettings",
     "sns": "notifier.sns.destination:SnsSettings",
+    "hg-push": "notifier.hgpush.destination:HgPushSettings",
     "webhook": "notifier.webhook.destination:WebhookSettings",
 }
 

@@ -13,8 +13,8 @@ type = "pulse"                                  which destination; the other key
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, cast
 from urllib.parse import unquote
 
 from hgext.vcsreplicator.words import shape
@@ -49,7 +49,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     if "public" not in tables:
         raise BadConfig(f"{file}: section [public] is missing: it says which repositories may be told, and their URLs")
     public = _read(PublicSettings, tables["public"], f"{file}: public")
-    found = {name: _destination(name, table, f"{file}: notifier.{name}") for name, table in section.items()}
+    found = {name: _destination(name, table, f"{file}: notifier.{name}", state) for name, table in section.items()}
     _check_files(found, state, str(tables.get("log", "")), file)
     return NotifierSettings(public=public, destinations=found, state=state)
 
@@ -78,14 +78,19 @@ def _check_files(destinations: Mapping[str, DestinationSettings], state: str, lo
                     )
 
 
-def _destination(name: str, table: Any, where: str) -> DestinationSettings:
+def _destination(name: str, table: Any, where: str, state: str) -> DestinationSettings:
     if not _NAME.match(name):
         raise BadConfig(f"{where}: expected a name of lower-case letters, digits and hyphens")
     keys = dict(_mapping(table, where))
     kind = keys.pop("type", None)
     if kind not in DESTINATIONS:
         raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {kind!r}")
-    found: DestinationSettings = _read(settings_class(kind), keys, where)
+    settings = settings_class(kind)
+    if any(field.name == "state" for field in fields(cast(Any, settings))):
+        if "state" in keys:
+            raise BadConfig(f"{where}.state: unknown key, expected notifier.state")
+        keys["state"] = state
+    found: DestinationSettings = _read(settings, keys, where)
     try:
         check_common(found)
     except ValueError as error:

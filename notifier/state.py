@@ -39,6 +39,10 @@ CREATE TABLE IF NOT EXISTS conditions (
     time REAL NOT NULL,
     content TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS repositories (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    repository TEXT NOT NULL UNIQUE
+);
 """
 _ASK = "INSERT INTO requests (destination, kind, argument, who, asked_at) VALUES (?, ?, ?, ?, ?)"
 _OPEN = """SELECT id, destination, kind, argument, who, asked_at, done_at, result FROM requests
@@ -51,6 +55,8 @@ _LAST_PAUSE = """SELECT kind FROM requests WHERE destination = ? AND kind IN ('p
     ORDER BY id DESC LIMIT 1"""
 _TELL = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
     ON CONFLICT (destination) DO UPDATE SET time = excluded.time, content = excluded.content"""
+_NUMBER = "INSERT INTO repositories (repository) VALUES (?) ON CONFLICT DO NOTHING"
+_NUMBER_OF = "SELECT number FROM repositories WHERE repository = ?"
 _CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
 
 
@@ -135,6 +141,14 @@ class StateDatabase:
     def conditions(self) -> dict[str, dict[str, Any]]:
         """Return the last status of each destination, with its `time`."""
         return {name: {**json.loads(content), "time": time} for name, time, content in self._rows(_CONDITIONS)}
+
+    def repository_number(self, repository: str) -> int:
+        """Return the number of a repository, given to it at the first call and never to another; durable on return."""
+        if not (rows := self._rows(_NUMBER_OF, (repository,))):
+            self._run(_NUMBER, (repository,))
+            rows = self._rows(_NUMBER_OF, (repository,))
+        [(number,)] = rows
+        return int(number)
 
     def close(self) -> None:
         """Free the database."""

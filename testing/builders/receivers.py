@@ -21,6 +21,7 @@ import kombu
 
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.destination import DestinationSettings
+from notifier.hgpush.destination import HgPushSettings
 from notifier.jsonlines import JsonLinesSettings
 from notifier.pulse.destination import PulseSettings
 from notifier.sns.destination import SnsSettings
@@ -28,6 +29,7 @@ from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Subscription
 from notifier.window import Patience
 from testing.builders.endpoint import Endpoint, Reply, Request
+from testing.builders.notices import node
 
 FAST = Patience(attempts=2, retry=Backoff(first=0.02, longest=0.2))
 
@@ -168,6 +170,53 @@ class PulseReceiver(Receiver):
 
     def close(self) -> None:
         self._connection.release()
+
+
+class HgPushReceiver(PulseReceiver):
+    """The queue `hg`, and the mirror that is asked for changesets; what it says of `poison` makes no sense."""
+
+    poison = "unreadable"
+
+    def __init__(self, rabbitmq: Any, folder: Path) -> None:
+        self.folder = folder
+        self.mirror = Endpoint(self._answer)
+        self.mirror.__enter__()
+        super().__init__(rabbitmq, "v2")
+
+    def _answer(self, request: Request) -> Reply:
+        path, _, query = request.path.partition("/json-pushes?")
+        if _name(path) == self.poison:
+            return Reply(body=b'{"pushes": "none"}')
+        number = urllib.parse.parse_qs(query)["endID"][0]
+        nodes = [node(_name(path), "first", number), node(_name(path), int(number))]
+        entry = {"changesets": nodes, "date": 1456826400, "user": "dana@example.com", "more": 1}
+        return Reply(body=json.dumps({"lastpushid": int(number), "pushes": {number: entry}}).encode())
+
+    def listen(self) -> None:
+        self._connection = _kombu.Connection(self.url)
+        self.queue = _kombu.Queue("hg", durable=True)
+        _kombu.Consumer(self._connection, [self.queue], callbacks=[self._take]).consume()
+
+    def _take(self, body: Any, message: Any) -> None:
+        self.bodies.append(body)
+        self.messages.append(message)
+        self.sequences += [(_name(message.headers["repository"]), push["id"]) for push in body["pushes"]]
+        message.ack()
+
+    def settings(self) -> DestinationSettings:
+        state = str(self.folder / "notifier.db")
+        return HgPushSettings(url=self.url, state=state, mirror_url=self._mirror_url, patience=FAST)
+
+    def table(self) -> dict[str, Any]:
+        return {"type": "hg-push", "url": self.url, "mirror-url": self._mirror_url}
+
+    @property
+    def _mirror_url(self) -> str:
+        return f"http://127.0.0.1:{self.mirror.port}"
+
+    def close(self) -> None:
+        super().close()
+        self.mirror.__exit__()
 
 
 class SnsReceiver(Receiver):

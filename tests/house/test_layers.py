@@ -23,7 +23,7 @@ ORDER = {
     "< master, serving < replica < commands, registration",
     "pushlog": "seams < store < api, checking, fetching, limit, pushed, recording, revsets, streams, stripping, wire < web",
     "notifier": "authorities, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, state, window "
-    "< pulse, sns, webhook < decode, edge, hgpush, poll, work, guardian < courier, feed, orders, publisher, replay, settings",
+    "< pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian < courier, feed, orders, publisher, replay, settings",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.

@@ -20,14 +20,22 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
 from testing.builders.notifying import Notifier, Scripted
-from testing.builders.receivers import LinesReceiver, PulseReceiver, Receiver, SnsReceiver, Told, WebhookReceiver
+from testing.builders.receivers import (
+    HgPushReceiver,
+    LinesReceiver,
+    PulseReceiver,
+    Receiver,
+    SnsReceiver,
+    Told,
+    WebhookReceiver,
+)
 from testing.faults import PythonSteps, first_visits
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-KINDS = ("jsonlines", "pulse-v1", "pulse-v2", "sns", "webhook")
-KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "webhook")  # a queue behind SNS does not
+KINDS = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "sns", "webhook")
+KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "webhook")  # a queue behind SNS does not
 
 
 @pytest.fixture
@@ -55,6 +63,8 @@ def a_receiver(kind: str, request: pytest.FixtureRequest, folder: Path) -> Recei
     match kind:
         case "jsonlines":
             return LinesReceiver(folder)
+        case "hg-push":
+            return HgPushReceiver(request.getfixturevalue("rabbitmq"), folder)
         case "sns":
             return SnsReceiver(request.getfixturevalue("aws").url)
         case "webhook":
@@ -106,7 +116,7 @@ def test_order_of_a_repository_holds_while_the_other_side_comes_and_goes(
         assert first_appearances(of(path, receiver.told())) == list(range(1, 11))
 
 
-@every_kind("jsonlines", "pulse-v1", "pulse-v2", "sns")
+@every_kind("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "sns")
 def test_position_stands_while_nothing_is_confirmed(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     other = Scripted()
     notifier.start(it=receiver.settings(), other=other)
@@ -136,7 +146,7 @@ def test_webhook_is_confirmed_by_its_table_and_delivers_when_the_endpoint_is_bac
     eventually(lambda: receiver.told() == [("x", 1), ("x", 2), ("x", 3)], "all messages")
 
 
-@every_kind("pulse-v1", "pulse-v2", "webhook")
+@every_kind("pulse-v1", "pulse-v2", "hg-push", "webhook")
 def test_poison_is_set_aside_and_holds_up_nothing(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     assert receiver.poison is not None
     notifier.start(it=receiver.settings())
@@ -260,6 +270,8 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
         )
         more = (
             "notifier/pulse/destination.py",
+            "notifier/hgpush/destination.py",
+            "notifier/hgpush/queue.py",
             "notifier/sns/destination.py",
             "notifier/webhook/destination.py",
             "notifier/webhook/dispatcher.py",

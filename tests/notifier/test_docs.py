@@ -55,7 +55,12 @@ def test_every_key_in_the_docs_is_one(tmp_path: Path) -> None:
     whole = "\n".join(blocks("destinations.md", "toml")).replace("[notifier.NAME", "[notifier.common")
     whole = whole.replace('type = "jsonlines"                    #', 'type = "stdout"                       #')
     settings = read(tomllib.loads(whole), "destinations.md")
-    assert set(settings.destinations) == {"common", "lines", "pulse-v2", "sns", "hooks"}
+    assert set(settings.destinations) == {"common", "lines", "pulse-v2", "workers", "sns", "hooks"}
+
+
+def test_every_key_of_the_queue_in_the_docs_is_one() -> None:
+    whole = "[public.urls]\n" + blocks("hg-push.md", "toml")[0]
+    assert set(read(tomllib.loads(whole), "hg-push.md").destinations) == {"workers"}
 
 
 def test_documented_consumer_gets_messages(log: Log, notifier: Notifier, rabbitmq: Any, tmp_path: Path) -> None:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The destination `hg-push`: pushes to a durable AMQP queue, for workers that follow repositories by pushes.
+
+A notice names the heads of a push. Its changesets are asked of `push_json_url`, which every mirror answers when the notice is sent.
+Where they cannot be had any more (the repository is gone, the push was stripped), the heads are sent instead: late is no loss.
+"""
+
+import queue
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.streams import Stream
+
+from ..authorities import trusting
+from ..destination import DeliveryOutcome, Destination, take_all
+from ..message import Message
+from ..rejects import judged
+from ..state import StateDatabase
+from ..window import PATIENCE, Delivery, Patience
+from .message import LARGEST, QueuedPush, read_answer, to_body
+from .queue import QueueSender, QueueSettings
+
+# Seconds that a mirror may take to answer.
+ANSWER = 30.0
+
+# Questions to mirrors at a time.
+AT_ONCE = 8
+
+# Seconds that one wait may last while lookups are under way.
+BLINK = 0.02
+
+# What the header `source` says by default.
+SOURCE = "notifier"
+
+_ORIGIN = re.compile(r"https?://[^/?#@]+\Z")
+_TYPES = (Stream.CHANGEGROUP.value,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HgPushSettings(QueueSettings):
+    """The table of a destination of type `hg-push`.
+
+    `source` says whose numbers the repository ids are: two senders to one queue need two. `mirror_url` is scheme and host to ask
+    for changesets, in place of those of the public URLs; `mirror_ca_file` has the authorities for it. `state` is not a key: it is
+    the notifier's, which keeps the numbers.
+    """
+
+    state: str
+    source: str = SOURCE
+    mirror_url: str | None = None
+    mirror_ca_file: str | None = None
+    types: tuple[str, ...] = _TYPES
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def __post_init__(self) -> None:
+        QueueSettings.__post_init__(self)
+        if self.types != _TYPES:
+            raise ValueError(f"types: hg-push has {_TYPES[0]} only")
+        check_source(self.source)
+        if self.mirror_url is not None and not _ORIGIN.match(self.mirror_url):
+            raise ValueError(
+                f"mirror_url: expected https://HOST or http://HOST:PORT without a path, got {self.mirror_url!r}"
+            )
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return HgPush(name, self, clock)
+
+
+def check_source(source: str) -> None:
+    """Raise ValueError unless the text can be a `source`."""
+    if not source.isascii() or not 1 <= len(source) <= 60:
+        raise ValueError(f"source: expected 1 to 60 ASCII characters, got {source[:80]!r}")
+
+
+Looked = tuple[Delivery, tuple[QueuedPush, ...], ReplicationError | None]
+
+
+class HgPush:
+    """The destination `hg-push`: looks changesets up in threads, and sends in the courier's."""
+
+    def __init__(self, name: str, settings: HgPushSettings, clock: Clock) -> None:
+        self.settings = settings
+        self._sender = QueueSender(name, settings, clock)
+        self._numbers = StateDatabase(settings.state)
+        self._http = urllib3.PoolManager(
+            maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(settings.mirror_ca_file)
+        )
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lookup")
+        self._looked: queue.SimpleQueue[Looked] = queue.SimpleQueue()
+        self._looking = 0
+
+    def start(self) -> None:
+        self._sender.start()
+
+    def submit(self, delivery: Delivery) -> None:
+        self.start()
+        self._looking += 1
+        self._pool.submit(lambda: self._looked.put(self._look_up(delivery)))
+
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
+        found = [self._begin(*looked) for looked in take_all(self._looked, min(timeout, BLINK) if self._looking else 0)]
+        known = [outcome for outcome in found if outcome is not None]
+        return known + self._sender.outcomes(0 if known else min(timeout, BLINK) if self._looking else timeout)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._sender.close()
+        self._numbers.close()
+        self._http.clear()
+
+    def _begin(self, delivery: Delivery, pushes: tuple[QueuedPush, ...], error: ReplicationError | None) -> Any:
+        """Begin to send what was looked up; return the outcome if it is known already."""
+        self._looking -= 1
+        message = delivery.message
+        if error is not None or not pushes:
+            return DeliveryOutcome(number=delivery.number, error=error)
+        try:
+            number = self._numbers.repository_number(message.repository)
+            self._sender.send(
+                delivery.number,
+                message.id,
+                to_body(number, pushes),
+                {"source": self.settings.source, "repository": message.repo_url},
+                int(message.created),
+            )
+        except Unavailable as trouble:
+            return DeliveryOutcome(number=delivery.number, error=trouble)
+        return None
+
+    def _look_up(self, delivery: Delivery) -> Looked:
+        try:
+            return delivery, tuple(map(self._push, _entries(delivery.message))), None
+        except Exception as error:
+            return delivery, (), judged(error)
+
+    def _push(self, entry: "PushReference") -> QueuedPush:
+        changesets = self._changesets(entry.url, entry.id) or entry.heads
+        return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
+
+    def _changesets(self, url: str, number: int) -> tuple[str, ...]:
+        """Return the changesets of a push; () if the mirrors know it no more. Raises Unavailable."""
+        if self.settings.mirror_url is not None:
+            url = f"{self.settings.mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
+        try:
+            answer = self._http.request("GET", url, preload_content=False)
+            text = answer.read(LARGEST + 1)
+            answer.release_conn()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unavailable(f"{url}: {error}") from error
+        if answer.status == 404:
+            return ()
+        if answer.status != 200:
+            raise Unavailable(f"{url}: status {answer.status}, expected 200")
+        return next((push.changesets for push in read_answer(text, url).pushes if push.id == number), ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushReference:
+    id: int
+    date: int
+    user: str
+    url: str
+    heads: tuple[str, ...]
+
+
+def _entries(message: Message) -> list[PushReference]:
+    """Return the pushes of a message; none for a change without a push."""
+    heads = tuple(message.data["heads"])
+    return [
+        PushReference(id=each["pushid"], date=each["time"], user=each["user"], url=each["push_json_url"], heads=heads)
+        for each in message.data["pushlog_pushes"]
+    ]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The messages of the queue `hg`, and the answers of json-pushes that they are made of. Pure.
+
+    {"type": "hg-push", "repository_id": 7, "pushes": [{"id": 1, "date": 1456826400, "user": "alice", "changesets": ["…"]}]}
+
+`repository_id` is a number that the sender gives to a repository and never to another. What a receiver needs beside that travels
+in two headers: `source` (whose numbers they are) and `repository` (the URL). Text comes from other hosts: everything is checked.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.shape import parse, read
+
+from ..message import clean, to_text
+
+TYPE = "hg-push"
+
+# Bytes of an answer of json-pushes, and of a message.
+LARGEST = 16 * 1024 * 1024
+
+# Characters of a user's name that are kept.
+USER_KEPT = 1000
+
+_NODE = re.compile(r"[0-9a-f]{40}\Z")
+_ID = re.compile(r"[1-9][0-9]{0,17}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedPush:
+    """One push: `date` in seconds since the epoch, `changesets` as 40 hexadecimal digits, the head last."""
+
+    id: int
+    date: int
+    user: str
+    changesets: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.id < 1:
+            raise ValueError(f"id: expected a positive number, got {self.id}")
+        if not all(map(_NODE.match, self.changesets)):
+            raise ValueError("changesets: expected 40 hexadecimal digits each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HgPushMessage:
+    """The body of a message."""
+
+    type: str
+    repository_id: int
+    pushes: tuple[QueuedPush, ...]
+
+    def __post_init__(self) -> None:
+        if self.type != TYPE:
+            raise ValueError(f"type: expected {TYPE}, got {self.type[:60]!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushesAnswer:
+    """An answer of json-pushes, version 2; `pushes` in the order of their ids."""
+
+    last: int
+    pushes: tuple[QueuedPush, ...]
+
+
+def to_body(repository_id: int, pushes: Sequence[QueuedPush]) -> str:
+    """Return the body of a message."""
+    plain = [
+        {"id": push.id, "date": push.date, "user": push.user, "changesets": list(push.changesets)} for push in pushes
+    ]
+    return to_text({"type": TYPE, "repository_id": repository_id, "pushes": plain})
+
+
+def from_body(text: bytes) -> HgPushMessage:
+    """Read the body of a message; raises MalformedEvent."""
+    return read(HgPushMessage, parse(text, TYPE, limit=LARGEST), TYPE)
+
+
+def read_answer(text: bytes, where: str) -> PushesAnswer:
+    """Read an answer of `json-pushes?version=2`; raises MalformedEvent naming `where`."""
+    data = parse(text, where, limit=LARGEST)
+    if not isinstance(data, dict) or not isinstance(data.get("pushes"), dict):
+        raise MalformedEvent(f"{where}: expected an object with lastpushid and pushes (json-pushes, version 2)")
+    last = data.get("lastpushid")
+    if type(last) is not int or not 0 <= last < 2**62:
+        raise MalformedEvent(f"{where}: lastpushid: expected a number, got {str(last)[:40]!r}")
+    pushes = [_read_push(name, entry, where) for name, entry in data["pushes"].items()]
+    return PushesAnswer(last=last, pushes=tuple(sorted(pushes, key=lambda push: push.id)))
+
+
+def _read_push(name: str, entry: Any, where: str) -> QueuedPush:
+    place = f"{where}: pushes.{name[:20]}"
+    if not _ID.match(name) or not isinstance(entry, Mapping):
+        raise MalformedEvent(f"{place}: expected a push and its id")
+    plain = {key: entry.get(key) for key in ("date", "user", "changesets")}
+    if isinstance(plain["user"], str):
+        plain["user"] = clean(plain["user"])[:USER_KEPT]
+    return read(QueuedPush, {"id": int(name), **plain}, place)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The destination `hg-push` on a real RabbitMQ: the body to the letter, numbers that stay, and queues that go away.
+
+What every destination must do is in `tests/notifier/test_destination.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.event import Type
+from notifier.hgpush.destination import HgPushSettings
+from notifier.settings import read
+from testing.builders.endpoint import Reply
+from testing.builders.notices import a_notice, an_event, node, publish, publish_pushes
+from testing.builders.notifying import Notifier
+from testing.builders.receivers import HgPushReceiver
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+TABLES = {"public": {"urls": {"": "https://hg.example/"}}}
+
+
+@pytest.fixture
+def receiver(rabbitmq: Any, tmp_path: Path) -> Iterator[HgPushReceiver]:
+    made = HgPushReceiver(rabbitmq, tmp_path)
+    yield made
+    made.close()
+
+
+def test_body_is_the_documented_one_with_all_changesets(log: Log, notifier: Notifier, receiver: HgPushReceiver) -> None:
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, "x", 1, 1)
+    eventually(receiver.told)
+    changesets = [node("x", "first", "1"), node("x", 1)]
+    push = {"id": 1, "date": 1460975081, "user": "dana@example.com", "changesets": changesets}
+    assert receiver.bodies == [{"type": "hg-push", "repository_id": 1, "pushes": [push]}]
+    [message] = receiver.messages
+    assert message.headers == {"source": "notifier", "repository": "https://hg.example/x"}
+    assert (message.properties["delivery_mode"], message.properties["type"]) == (2, "hg-push")
+
+
+def test_repository_id_is_the_same_after_a_restart_and_a_rename_and_of_one_repository_only(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    notifier.start(it=receiver.settings())
+    for path in ("x", "y"):
+        publish_pushes(log, path, 1, 1)
+    notifier.settled("it")
+    notifier.stop()
+    renamed = replace(an_event("x", 2), path="renamed")
+    publish(log, a_notice(renamed), a_notice(an_event("y", 2)), a_notice(an_event("z", 1)))
+    notifier.start(it=receiver.settings())
+    eventually(lambda: len(receiver.told()) == 5, "all messages")
+    numbers = {}
+    for body, message in zip(receiver.bodies, receiver.messages, strict=True):
+        numbers[message.headers["repository"].rsplit("/", 1)[-1], body["pushes"][0]["id"]] = body["repository_id"]
+    assert numbers["x", 1] == numbers["renamed", 2]
+    assert numbers["y", 1] == numbers["y", 2]
+    assert len({numbers["x", 1], numbers["y", 1], numbers["z", 1]}) == 3
+
+
+def test_push_that_mirrors_know_no_more_is_sent_with_its_heads(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    receiver.mirror.reply = lambda request: Reply(status=404)
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, "x", 1, 1)
+    eventually(receiver.told)
+    assert receiver.bodies[0]["pushes"][0]["changesets"] == [node("x", 1)]
+
+
+def test_push_waits_for_a_mirror_that_answers(log: Log, notifier: Notifier, receiver: HgPushReceiver) -> None:
+    answer, receiver.mirror.reply = receiver.mirror.reply, lambda request: Reply(status=502)
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, "x", 1, 2)
+    eventually(lambda: len(receiver.mirror.requests) > 3, "some attempts")
+    assert receiver.told() == []
+    receiver.mirror.reply = answer
+    eventually(lambda: receiver.told() == [("x", 1), ("x", 2)], "both pushes, in order")
+
+
+def test_change_without_a_push_is_settled_without_a_message(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    notifier.start(it=receiver.settings())
+    publish(log, a_notice(an_event("x", 1, type=Type.CREATED)))
+    publish_pushes(log, "x", 2, 2)
+    notifier.settled("it")
+    eventually(receiver.told)
+    assert receiver.told() == [("x", 2)]
+
+
+def test_deleted_queue_is_declared_again_and_gets_the_message(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, "x", 1, 1)
+    eventually(receiver.told)
+    receiver._connection.release()
+    with kombu.Connection(receiver.url) as connection:
+        connection.channel().queue_delete("hg")
+    publish_pushes(log, "x", 2, 2)
+    notifier.settled("it")
+    receiver.listen()
+    eventually(lambda: ("x", 2) in receiver.told(), "the message behind the deletion")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"url": "http://h"}, "it.url: expected amqp://"),
+        ({"types": ["newrepo.1"]}, "it.types: hg-push has changegroup.1 only"),
+        ({"source": ""}, "it.source: expected 1 to 60 ASCII characters"),
+        ({"mirror-url": "https://h/path"}, "expected https://HOST"),
+        ({"state": "/elsewhere.db"}, "it.state: unknown key, expected notifier.state"),
+        ({"queue": ""}, "it.queue: expected a name"),
+    ],
+)
+def test_wrong_key_is_one_line_with_file_and_key(wrong: dict[str, Any], complaint: str) -> None:
+    table = {"type": "hg-push", "url": "amqp://h", **wrong}
+    with pytest.raises(BadConfig, match=complaint) as refused:
+        read({**TABLES, "notifier": {"it": table}}, "v.toml")
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith("v.toml: notifier.it.")
+
+
+def test_numbers_are_kept_in_the_state_of_the_notifier() -> None:
+    tables = {**TABLES, "notifier": {"state": "/s.db", "it": {"type": "hg-push", "url": "amqp://h"}}}
+    settings = read(tables, "v.toml").destinations["it"]
+    assert isinstance(settings, HgPushSettings)
+    assert settings.state == "/s.db"
