@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log.sqlite.adapter import STEP, TOMBSTONES_KEPT, Sqlite
 from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
 from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
 from testing.services.cache import CHECKOUT
 
 pytestmark = pytest.mark.processes
@@ -284,6 +284,21 @@ def restore(copy: Path, path: Path) -> None:
     for beside in ("-wal", "-shm"):
         path.with_name(path.name + beside).unlink(missing_ok=True)
     copy.rename(path)
+
+
+def test_a_reader_that_returned_nothing_yet_notices_a_copy_that_grew_past_its_position(
+    path: Path, log: SqliteLog
+) -> None:
+    log.append([message(b"%d" % number) for number in range(2)])
+    copy = path.with_name("copy.db")
+    sqlite3.connect(path).backup(sqlite3.connect(copy))
+    log.append([message(b"lost")])
+    log.append([message(b"lost too")])
+    with contextlib.closing(log.reader({(NOTICES, 0): 4})) as reader:
+        restore(copy, path)
+        log.append([message(b"%d" % number, key="new") for number in range(3)])
+        with pytest.raises(Rewound):
+            reader.poll(0)
 
 
 def test_a_database_that_vanished_is_not_made_anew_behind_the_operators_back(path: Path, log: SqliteLog) -> None:

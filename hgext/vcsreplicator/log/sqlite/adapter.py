@@ -124,7 +124,16 @@ class SqliteLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         with self._reading() as connection:
             topics = {self._topic(connection, topic).id for topic, _ in positions}
-        return SqliteReader(positions, connect=self.connect, find_streams=self.streams, bells=self.bells, topics=topics)
+            streams = {place: self._stream(self._topic(connection, place[0]), place) for place in positions}
+            marks = {place: connection.rows(sql.BEFORE, streams[place], at) for place, at in positions.items()}
+        return SqliteReader(
+            positions,
+            connect=self.connect,
+            find_streams=self.streams,
+            marks={place: mark for place, rows in marks.items() for mark in rows},
+            bells=self.bells,
+            topics=topics,
+        )
 
     def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the row ids of these partitions in the present file.

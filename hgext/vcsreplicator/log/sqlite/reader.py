@@ -31,7 +31,8 @@ Mark = tuple[Any, ...]
 class SqliteReader:
     """Reads by a connection of its own, in snapshots that end before `poll` returns.
 
-    `find_streams` returns the row ids of partitions, which differ in a file that was made anew.
+    `find_streams` returns the row ids of partitions, which differ in a file that was made anew; `marks` are the records right
+    before the positions.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class SqliteReader:
         *,
         connect: Callable[[], Connection],
         find_streams: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
+        marks: Mapping[TopicPartition, Mark],
         bells: Path,
         topics: set[int],
     ) -> None:
@@ -49,7 +51,7 @@ class SqliteReader:
         self._positions = dict(positions)
         self._paused: set[TopicPartition] = set()
         self._connection: Connection | None = None
-        self._marks: dict[TopicPartition, Mark] = {}
+        self._marks = dict(marks)
         self._rewound: Rewound | None = None
         self._turn = 0
         try:

@@ -85,6 +85,7 @@ ADD_RECORD = "INSERT INTO records (stream, offset, time, key, headers, value) VA
 RECORDS = """
     SELECT offset, time, key, headers, value FROM records
     WHERE stream = ? AND offset >= ? ORDER BY offset LIMIT ?"""
+BEFORE = "SELECT offset, time, key FROM records WHERE stream = ? AND offset < ? ORDER BY offset DESC LIMIT 1"
 MARK = "SELECT time, key FROM records WHERE stream = ? AND offset = ?"
 OLDEST = "SELECT offset, time FROM records WHERE stream = ? AND offset >= ? ORDER BY offset LIMIT ?"
 DELETE_BEFORE = "DELETE FROM records WHERE stream = ? AND offset < ?"
