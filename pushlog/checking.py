@@ -128,7 +128,9 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
         if log.file.tail() == 0:
             return _import_database(ui, log)
         before = _read_database(ui, log)
-        _mend_file(ui, log)
+        if _check_file(log) is not None:
+            with log.repo.transaction(b"repairpushlog") as tr:
+                _open_session(log, tr)
         after = _read_file(log)
         _rebuild_database(log)
     count = 0
@@ -172,17 +174,6 @@ def _check_file(log: Pushlog) -> TornRecord | None:
     except TornRecord as torn:
         return torn
     return None
-
-
-def _mend_file(ui: Ui, log: Pushlog) -> None:
-    """Let a damaged file have what pushlog2.db knows."""
-    torn = _check_file(log)
-    if torn is not None:
-        with log.repo.transaction(b"repairpushlog") as tr:
-            _open_session(log, tr)
-        ui.warn(
-            b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n" % str(torn).encode()
-        )
 
 
 def _import_database(ui: Ui, log: Pushlog) -> int:

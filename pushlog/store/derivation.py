@@ -11,12 +11,16 @@ import collections
 import sqlite3
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mercurial import error
+
 from . import database, entry
-from .frames import TornRecord
+from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
 if TYPE_CHECKING:
     from mercurial.transaction import transaction as Transaction
+
+SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n"
 
 
 class Derived(NamedTuple):
@@ -35,7 +39,7 @@ def derive(
 ) -> Derived:
     """Bring SQLite up to date with the file, and collect an operator's edits and what the note says for the file.
 
-    With ``reads_all`` the whole file is read, so that damage is found wherever it is.
+    With ``reads_all`` the whole file is read, so that damage is found wherever it is. Raises Abort for a file of another version.
     """
     derived = Derived(facts={}, removed=[], renumbered=[])
     # Pushes of which the file knows more than the operator who edited SQLite.
@@ -49,8 +53,12 @@ def derive(
             derived.facts.update(_adopt_database(log, connection, tr))
         else:
             late = _apply_new_facts(log, connection, tr, *state)
-    except TornRecord:
+    except UnknownVersion as other:
+        hint = b"use the version that wrote it; or move the file away, and what pushlog2.db has counts"
+        raise error.Abort(str(other).encode(), hint=hint) from other
+    except TornRecord as torn:
         _salvage_file(log, connection, tr, state)
+        log.repo.ui.warn(SALVAGED % str(torn).encode())
     for fact in edits if state else ():
         if fact.id in late:
             log.repo.ui.log(b"pushlog", b"edit of push %d dropped: pushlog2.db was behind\n", fact.id)
@@ -119,7 +127,6 @@ def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction,
     ]
     log.repo.svfs.write(b"pushlog-damaged.log", log.repo.svfs.read(FILE)[position:])
     log.file.mend(position, map(entry.encode, lost))
-    log.repo.ui.log(b"pushlog", b"pushlog.log is damaged from byte %d on; kept in pushlog-damaged.log\n", position)
 
 
 def _record_removed(

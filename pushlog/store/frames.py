@@ -37,6 +37,10 @@ class TornRecord(Exception):
         self.reason = reason
 
 
+class UnknownVersion(TornRecord):
+    """A frame whose magic differs in its last byte: that of another version of the same kind of file."""
+
+
 class FramedPayload(NamedTuple):
     """One payload and the bytes its frame occupies: ``start`` inclusive, ``end`` exclusive (the next record's start)."""
 
@@ -60,7 +64,8 @@ def decode(name: bytes, magic: bytes, block: bytes, position: int, start: int) -
         raise TornRecord(name, start, "shorter than a frame")
     found, size, crc = _HEAD.unpack_from(block, position)
     if found != magic:
-        raise TornRecord(name, start, f"expected {magic!r}, got {found!r}")
+        kind = UnknownVersion if found[:-1] == magic[:-1] else TornRecord
+        raise kind(name, start, f"expected {magic!r}, got {found!r}")
     begin = position + HEAD_BYTES
     end = begin + size
     if end + SIZE_BYTES > len(block):

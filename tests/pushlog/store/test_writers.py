@@ -154,6 +154,35 @@ def test_a_repair_of_a_damaged_file_loses_no_push(place, server, byte):
     assert server.errors() == []
 
 
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_file_of_another_version_refuses_pushes_and_stays_as_it_is(place, server, which):
+    before, file = server.rows(), server.folder / ".hg" / "store" / "pushlog.log"
+    content = file.read_bytes()
+    start = content.index(b"PLG1") if which == "first" else content.rindex(b"PLG1")
+    file.write_bytes(content := content[:start] + b"PLG2" + content[start + 4 :])
+    place("source").commit(b"d")
+    repository = server.repository
+    if which == "last":
+        with pytest.raises(error.Abort, match="expected b'PLG1', got b'PLG2'"):
+            place("source").push_to(server)
+    with pytest.raises(error.Abort, match="expected b'PLG1', got b'PLG2'") as refused:
+        checking.repairpushlog(repository.ui, repository)
+    assert refused.value.hint.startswith(b"use the version that wrote it")
+    assert file.read_bytes() == content
+    assert server.rows() == before
+
+
+def test_a_push_says_that_it_repairs_a_damaged_file_and_what_it_keeps(place, server):
+    damage(server, -20)
+    damaged = (server.folder / ".hg" / "store" / "pushlog.log").read_bytes()
+    source = place("source")
+    source.commit(b"d")
+    source.push_to(server)
+    said = source._printed.getvalue()
+    assert said.count(b"; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n") == 1, said
+    assert damaged.endswith((server.folder / ".hg" / "store" / "pushlog-damaged.log").read_bytes())
+
+
 @pytest.mark.parametrize("makes_anew", [checking.repairpushlog, checking.verifypushlog])
 def test_only_the_damaged_record_is_lost_without_the_database(place, server, makes_anew):
     before = server.rows()
