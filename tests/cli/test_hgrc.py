@@ -58,6 +58,19 @@ def test_an_hgrc_that_requires_the_extensions_is_right(tmp_path: Path, required:
     assert "hg extension pushlog: " in result.output
 
 
+def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_path: Path) -> None:
+    for name in ("proj", "PROJ", "other"):
+        (tmp_path / "repos" / name / ".hg" / "store").mkdir(parents=True)
+        (tmp_path / "repos" / name / ".hg" / "requires").write_text("store\n")
+    master = (
+        f"{MIRROR.replace('mirror', 'master')}relay = /run/relay.sock\n[vcsreplicator-roots]\n{tmp_path}/repos = .\n"
+    )
+    result = checked(tmp_path, master)
+    assert result.exit_code == 0, result.exception
+    line = f"only in case or Unicode: {tmp_path}/repos/PROJ, {tmp_path}/repos/proj: mirrors take only one, rename the others"
+    assert result.output.count(line) == 1, result.output
+
+
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [

@@ -10,6 +10,7 @@ import click
 from ..words.errors import BadConfig
 
 EXTENSIONS = ("vcsreplicator", "pushlog")
+ROOTS = "vcsreplicator-roots."
 # What Mercurial reads as true.
 _TRUE = {"1", "yes", "true", "on", "always"}
 
@@ -46,6 +47,19 @@ def check_hgrc(file: str | None) -> None:
     sources = dict(line.split("\t") for line in _hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n"))
     for name in EXTENSIONS:
         click.echo(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
+    roots = {name: wire for name, wire in found.items() if name.startswith(ROOTS)}
+    _name_twins({os.path.realpath(name.removeprefix(ROOTS)): wire for name, wire in roots.items()})
+
+
+def _name_twins(roots: dict[str, str]) -> None:
+    """Print which repositories below these roots mirrors take for one."""
+    # Most verbs do not need Mercurial.
+    from ..hg.master import twins
+
+    for folders in twins.find_all({folder: "" if wire == "." else wire for folder, wire in roots.items()}):
+        click.echo(
+            f"names that differ only in case or Unicode: {', '.join(folders)}: mirrors take only one, rename the others"
+        )
 
 
 def _is_enabled(found: dict[str, str], extension: str) -> bool:

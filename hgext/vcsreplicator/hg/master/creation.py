@@ -38,21 +38,22 @@ def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments:
     Invalid settings, or a name that mirrors cannot have, are refused before anything is written.
     """
     configured = settings.role(ui)
-    if configured is settings.MachineRole.MASTER:
-        _refuse_name(settings.read(ui), os.fsdecode(os.path.realpath(path)))
-    result = original(ui, path, *arguments, **keywords)
+    is_master = configured is settings.MachineRole.MASTER
+    with _reserve_name(settings.read(ui), os.fsdecode(path)) if is_master else contextlib.nullcontext():
+        result = original(ui, path, *arguments, **keywords)
     _created.add(os.path.realpath(path))
     return result
 
 
-def _refuse_name(configuration: settings.ExtensionSettings, folder: str) -> None:
-    """Raise ConfigError or Abort for a folder that mirrors could not have beside what they have."""
+def _reserve_name(configuration: settings.ExtensionSettings, folder: str) -> contextlib.AbstractContextManager[None]:
+    """Reserve a folder's path; raise ConfigError or Abort for one that mirrors could not have beside what they have."""
     path = configuration.wire_path(folder)
-    if path is not None:
-        # Most processes of a master do not need it.
-        from . import twins
+    if path is None:
+        return contextlib.nullcontext()
+    # Most processes of a master do not need it.
+    from . import twins
 
-        twins.refuse(path, folder, configuration.roots)
+    return twins.reserved(path, folder, configuration.roots)
 
 
 def take_just_created(repo: localrepository) -> bool:

@@ -2,17 +2,34 @@
 """Twins: repositories whose names are one name to some file systems, `PROJ` and `proj`, or two spellings of `é`.
 
 A mirror takes one of two twins and refuses the other, wherever it runs. So the second is refused where it is made: on the master,
-by creation, clone, rename, and adoption of a copy. Twins that exist already go on as they are.
-
-The check holds no lock: two that are made at the same instant can both pass. A mirror then takes one and reports the other.
+by creation, clone, rename, and adoption of a copy. Twins that exist already go on as they are, and `config check` names them.
 """
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Iterator, Mapping
 
 from mercurial import error
 
-from ...words.path import twin
+from ...relay.scan import find_repositories
+from ...words.path import twin, wire_path
+
+
+@contextlib.contextmanager
+def reserved(path: str, folder: str, roots: Mapping[str, str]) -> Iterator[None]:
+    """Refuse a twin as `refuse` does; within, no other process reserves a path, so of two at the same instant one is refused."""
+    with contextlib.ExitStack() as held:
+        # One folder can be two roots, by a mount; a process would wait for itself.
+        states = {root: os.stat(root) for root in sorted(roots) if os.path.isdir(root)}
+        for root in {(state.st_dev, state.st_ino): root for root, state in states.items()}.values():
+            # Not every file system locks folders: there two at the same instant can both pass.
+            with contextlib.suppress(OSError):
+                descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                held.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        refuse(path, folder, roots)
+        yield
 
 
 def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
@@ -25,6 +42,16 @@ def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
                 ),
                 hint=b"choose another name: mirrors take only one of the two",
             )
+
+
+def find_all(roots: Mapping[str, str]) -> list[list[str]]:
+    """List the folders of repositories that are twins, those of one name together."""
+    named: dict[str, set[str]] = {}
+    for folder in {folder for root in roots for folder in find_repositories(root)}:
+        path = wire_path(folder, roots)
+        if path is not None:
+            named.setdefault(twin(path), set()).add(folder)
+    return sorted(sorted(folders) for folders in named.values() if len(folders) > 1)
 
 
 def _find_twins(path: str, roots: Mapping[str, str]) -> Iterator[str]:

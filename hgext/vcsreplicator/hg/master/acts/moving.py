@@ -60,23 +60,25 @@ def rename(repo: MasterRepository, target: str | None, settings: ExtensionSettin
     twins.refuse(path, folder, settings.roots)
     if to != folder:
         _refuse_immovable(folder, to, root)
-    with repo.wlock(), repo.lock():
-        # Read again under the lock: a push may have been under way. A folder that was moved by hand refuses other events.
-        was_moved = old != repo.replication_path
-        newest = writing.read_newest(repo) if was_moved else writing.announce_outside(repo)
-        intent = Intent(
-            kind=Type.RENAMED.value,
-            repository=newest.repository,
-            seq=newest.seq,
-            path=old,
-            folder=folder,
-            to=to,
-            to_path=path,
-            to_root=to_root,
-        )
-        intents.write(root, intent)
-        announce_renamed(repo, intent)
-    _move(intent)
+    with contextlib.ExitStack() as until_moved:
+        with repo.wlock(), repo.lock():
+            # Read again under the lock: a push may have been under way. A folder that was moved by hand refuses other events.
+            until_moved.enter_context(twins.reserved(path, folder, settings.roots))
+            was_moved = old != repo.replication_path
+            newest = writing.read_newest(repo) if was_moved else writing.announce_outside(repo)
+            intent = Intent(
+                kind=Type.RENAMED.value,
+                repository=newest.repository,
+                seq=newest.seq,
+                path=old,
+                folder=folder,
+                to=to,
+                to_path=path,
+                to_root=to_root,
+            )
+            intents.write(root, intent)
+            announce_renamed(repo, intent)
+        _move(intent)
     intents.remove(root, old)
     return path
 
