@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from hgext.vcsreplicator.aggregator.aggregation import Aggregation, RecordOutcome
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator.rereading import Rereading
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
@@ -224,6 +225,57 @@ def test_a_log_whose_oldest_records_expired_is_not_read_again_for_each_repositor
         for _ in range(4):
             session.step(0.0)
     assert [noticed(log, chain) for chain in chains] == [[3], [3], [3]]
+
+
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets of the records that are read again from now on."""
+    offsets: list[int] = []
+    take = Aggregation.passed
+
+    def note(core: Aggregation, record: Record, now: float) -> RecordOutcome:
+        offsets.append(record.offset)
+        return take(core, record, now)
+
+    monkeypatch.setattr(Aggregation, "passed", note)
+    return offsets
+
+
+def gap(log: MemoryLog, session: Session, chain: Chain) -> None:
+    """The next but one event of the repository comes, and all is decided."""
+    chain.take(1)
+    send(log, chain.take(1))
+    for _ in range(4):
+        session.step(0.0)
+
+
+def test_each_record_is_read_again_once_however_many_gaps_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = installation()
+    chains = [Chain(name) for name in "abcdef"]
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        for chain in chains:
+            send(log, chain.take(5))
+        session.step(0.0)
+        offsets = passed(monkeypatch)
+        for chain in chains:
+            gap(log, session, chain)
+    assert sorted(offsets) == [*range(35)]
+    ends = [session.core.repositories[chain.repository].last for chain in chains]
+    assert ends == [7] * 6
+
+
+def test_a_partition_is_read_from_its_beginning_if_the_log_lost_what_was_read_again_before() -> None:
+    clock, log = installation()
+    other, chain = Chain("other"), Chain("x")
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        send(log, other.take(4))
+        session.step(0.0)
+        gap(log, session, other)
+        log.lose(EVENTS, 0, 4)
+        send(log, [*chain.take(1), *other.events[:4], *chain.take(1)])  # the first stands where the second was
+        ack(log, chain)
+        for _ in range(6):
+            session.step(0.0)
+        assert noticed(log, chain) == [1, 2]
 
 
 def test_an_invented_level_that_grows_with_the_log_makes_it_read_again_once(monkeypatch: pytest.MonkeyPatch) -> None:

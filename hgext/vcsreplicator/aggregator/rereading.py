@@ -3,14 +3,16 @@
 
 A slice at a time, between the other work: meanwhile other partitions, levels and notices go on, and the service beats and stops.
 What comes behind the position of such a partition waits, because it may not follow what is known before the end. A partition is
-read again only for what the log took after the last time: then nothing of it is missing that the log still has.
+read again only for what the log took after the last time: then nothing of it is missing that the log still has. The next time
+begins at the last record of the time before, unless another record stands there now: a log that lost records lost its newest. So
+each record is read again at most once, however many gaps come.
 """
 
 from collections.abc import Callable
 
 import structlog
 
-from ..log import EVENTS, Log, Reader
+from ..log import EVENTS, Log, Reader, Record
 from .aggregation import Aggregation, RecordOutcome
 
 # Records of one read.
@@ -29,6 +31,7 @@ class Rereading:
         self._log, self._core, self._commit = log, core, commit
         self._readers: dict[int, Reader] = {}
         self._ends: dict[int, int] = {}
+        self._last: dict[int, Record] = {}
 
     def __bool__(self) -> bool:
         return bool(self._readers)
@@ -47,6 +50,8 @@ class Rereading:
         place = (EVENTS, partition)
         end, start = self._core.positions[place], self._log.beginnings(EVENTS)[partition]
         newest = max(end, self._log.ends(EVENTS)[partition])
+        if partition in self._last:
+            start = max(start, self._last[partition].offset)
         logger.warning("events are read again", partition=partition, count=end - start)
         self._readers[partition], self._ends[partition] = self._log.reader({place: start}), end
         self._core.begin_again(partition, newest)
@@ -58,8 +63,17 @@ class Rereading:
     def _slice(self, partition: int, now: float) -> bool:
         reader, place = self._readers[partition], (EVENTS, partition)
         records = reader.poll(WAIT, limit=SLICE)
+        last = self._last.get(partition)
+        if records and last is not None and records[0].offset <= last.offset:
+            if records[0] != last:
+                del self._last[partition]
+                reader.close()
+                self.begin(partition)
+                return False
+            records = records[1:]
         for record in records:
             if record.offset < self._ends[partition]:
+                self._last[partition] = record
                 while self._core.passed(record, now) is RecordOutcome.UNFINISHED:
                     self._commit()
                 if self._core.is_full:
