@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What each test costs in processor seconds: `pytest -p testing.costs --costs FILE`, then `sort -rn FILE | head`.
 
-Seconds of the processor and not of the clock, so that a loaded machine measures the same. A test's processes count if
-they ended and were waited for; what a fixture of a session costs is in the test that asked for it first.
+Seconds of the processor and not of the clock, so that a loaded machine measures the same. All processes of a test count, also
+those that nothing waited for; what a fixture of a session costs is in the test that asked for it first.
 """
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from testing.services.guard import PR_SET_CHILD_SUBREAPER
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Ask for the file."""
     parser.addoption("--costs", type=Path, required=True, help="append each test's processor seconds to this file")
+
+
+def pytest_configure() -> None:
+    """Keep what the processes used whose parents ended: they become children of this one, which leaves them as zombies."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -23,10 +33,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     before = _read_seconds()
     result = yield
     with open(item.config.getoption("costs"), "a") as costs:
-        costs.write(f"{_read_seconds() - before:.3f} {item.nodeid}\n")
+        costs.write(f"{_read_seconds() - before:.2f} {item.nodeid}\n")
     return result
 
 
 def _read_seconds() -> float:
-    """The processor seconds of this process and of its children that ended."""
-    return sum(os.times()[:4])
+    """The processor seconds of this process and of all below it, with their children that ended."""
+    used: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:  # ended meanwhile
+            continue
+        process = int(status.parent.name)
+        used[process] = sum(map(int, fields[11:15]))
+        children.setdefault(int(fields[1]), []).append(process)
+    found = [os.getpid()]
+    for process in found:
+        found += children.get(process, [])
+    return sum(used[process] for process in found) / TICKS

@@ -19,7 +19,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from testing.services.aws import Aws
-from testing.services.existing import Existing, keeper, shared_aws, shared_kafka, shared_rabbitmq
+from testing.services.existing import Existing, Kept, keeper, shared
 from testing.services.kafka import Kafka
 from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ
@@ -117,20 +117,20 @@ def log_lines_of_services() -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[Kafka | Existing]:
-    with shared_kafka() as service:
+def kafka() -> Iterator[Kafka | Existing | Kept]:
+    with shared(Kafka) as service:
         yield service
 
 
 @pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitMQ | Existing]:
-    with shared_rabbitmq() as service:
+def rabbitmq() -> Iterator[RabbitMQ | Existing | Kept]:
+    with shared(RabbitMQ) as service:
         yield service
 
 
 @pytest.fixture(scope="session")
-def aws() -> Iterator[Aws | Existing]:
-    with shared_aws() as service:
+def aws() -> Iterator[Aws | Existing | Kept]:
+    with shared(Aws) as service:
         yield service
 
 

@@ -21,7 +21,8 @@ from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
 from testing.builders.aggregating import Aggregator, ask, fill, mirrors, send
 from testing.builders.chains import Chain
-from testing.services.existing import shared_kafka
+from testing.services.existing import shared
+from testing.services.kafka import Kafka
 
 REPOSITORIES = 200
 NOTICES_AT_ONCE = 10_000
@@ -34,7 +35,7 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         measured = _measure("embedded log", f"sqlite://{folder}/log.db", Path(folder))
         measured.append(_restart("embedded log", f"sqlite://{folder}/large.db", Path(folder)))
-        with shared_kafka() as kafka:
+        with shared(Kafka) as kafka:
             url = f"{kafka.url}?topic-prefix=bench-{time.time_ns()}."
             measured += _measure("Kafka", url, Path(folder))
             measured.append(_restart("Kafka", f"{kafka.url}?topic-prefix=large-{time.time_ns()}.", Path(folder)))

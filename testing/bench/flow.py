@@ -17,7 +17,9 @@ from hgext.vcsreplicator.log.opening import open_log
 from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
 from testing.bench.measure import Row
 from testing.builders.cluster import Cluster
-from testing.services.existing import shared_kafka, shared_rabbitmq
+from testing.services.existing import shared
+from testing.services.kafka import Kafka
+from testing.services.rabbitmq import RabbitMQ
 
 ROUNDS, WARM = 30, 10
 PATIENCE = 30.0
@@ -32,9 +34,9 @@ CONSUMED = "at an AMQP consumer"
 
 
 def rows() -> list[Row]:
-    with shared_rabbitmq() as rabbitmq:
+    with shared(RabbitMQ) as rabbitmq:
         measured = _measure("embedded log", rabbitmq.vhost())
-        with shared_kafka() as kafka:
+        with shared(Kafka) as kafka:
             log = f"{kafka.url}?topic-prefix=bench-{time.time_ns()}."
             return measured + _measure("Kafka", rabbitmq.vhost(), "--log", log)
 

@@ -8,20 +8,31 @@ Several workers of one run share theirs (`keeper.py`).
 All tests of a run share it, perhaps other programs too: a test uses unique names, and destroys only services of its own.
 """
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from testing.services.aws import Aws
 from testing.services.kafka import Kafka
 from testing.services.keeper import ADDRESS, Keeper, ask
+from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ
 
+# What a run may share, each with the variable that points to one that runs elsewhere.
+SHARED: dict[type[Service], str] = {
+    Kafka: "VCSREPLICATOR_TEST_KAFKA",
+    RabbitMQ: "VCSREPLICATOR_TEST_AMQP",
+    Aws: "VCSREPLICATOR_TEST_AWS",
+}
+AnyService = TypeVar("AnyService", bound=Service)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Existing:
-    """A service that runs elsewhere and that we only use."""
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A service that another process keeps and that we only use."""
 
     url: str
 
@@ -30,59 +41,38 @@ class Existing:
         """`host:port`, as Kafka's clients want it."""
         return self.url.partition("://")[2]
 
+
+@dataclass(frozen=True, kw_only=True)
+class Existing(Remote):
+    """A service that runs elsewhere."""
+
     def vhost(self) -> str:
         """Where a test may declare exchanges and queues: all of it, as long as their names are unique."""
         return self.url
 
 
-class KeptRabbitMQ(Existing):
-    """The RabbitMQ that all workers of this run share."""
+@dataclass(frozen=True, kw_only=True)
+class Kept(Remote):
+    """A service that all workers of this run share; its methods take texts and answer what JSON can say."""
 
-    def vhost(self) -> str:
-        """The URL of a new, empty virtual host."""
-        return str(ask("rabbitmq", "vhost"))
+    name: str
 
-    def control(self, *arguments: str) -> str:
-        """What `rabbitmqctl` prints for these arguments."""
-        return str(ask("rabbitmq", "control", *arguments))
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return functools.partial(ask, self.name, method)
 
 
 def keeper() -> Keeper:
     """What keeps the services of a run of several workers."""
-    return Keeper({kind.name: kind for kind in (Kafka, RabbitMQ, Aws)})
+    return Keeper({kind.name: kind for kind in SHARED})
 
 
 @contextmanager
-def shared_kafka() -> Iterator[Kafka | Existing]:
-    """The Kafka of this run."""
-    if address := os.environ.get("VCSREPLICATOR_TEST_KAFKA"):
-        yield Existing(url=f"kafka://{address}")
+def shared(kind: type[AnyService]) -> Iterator[AnyService | Existing | Kept]:
+    """The service of this kind that all tests of this run use."""
+    if address := os.environ.get(SHARED[kind]):
+        yield Existing(url=f"kafka://{address}" if kind is Kafka else address)
     elif ADDRESS in os.environ:
-        yield Existing(url=ask("kafka", "url"))
+        yield Kept(url=ask(kind.name, "url"), name=kind.name)
     else:
-        with Kafka() as own:
-            yield own
-
-
-@contextmanager
-def shared_rabbitmq() -> Iterator[RabbitMQ | Existing]:
-    """The RabbitMQ of this run."""
-    if url := os.environ.get("VCSREPLICATOR_TEST_AMQP"):
-        yield Existing(url=url)
-    elif ADDRESS in os.environ:
-        yield KeptRabbitMQ(url=ask("rabbitmq", "url"))
-    else:
-        with RabbitMQ() as own:
-            yield own
-
-
-@contextmanager
-def shared_aws() -> Iterator[Aws | Existing]:
-    """The SNS, S3 and SQS of this run."""
-    if url := os.environ.get("VCSREPLICATOR_TEST_AWS"):
-        yield Existing(url=url)
-    elif ADDRESS in os.environ:
-        yield Existing(url=ask("aws", "url"))
-    else:
-        with Aws() as own:
+        with kind() as own:
             yield own

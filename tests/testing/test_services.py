@@ -19,7 +19,7 @@ from kombu import Connection
 
 from testing.services.aws import Aws
 from testing.services.cache import CHECKOUT, cached
-from testing.services.existing import Existing, shared_aws, shared_kafka
+from testing.services.existing import Existing, shared
 from testing.services.kafka import Kafka
 from testing.services.keeper import Keeper, ask
 from testing.services.process import Service, ServiceMissing, needed
@@ -137,7 +137,7 @@ def test_a_service_that_ends_at_start_shows_what_it_printed() -> None:
 
 def test_an_environment_variable_points_to_a_service_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VCSREPLICATOR_TEST_KAFKA", "kafka.example:9092")
-    with shared_kafka() as kafka:
+    with shared(Kafka) as kafka:
         assert kafka == Existing(url="kafka://kafka.example:9092")
         assert kafka.bootstrap == "kafka.example:9092"
 
@@ -147,7 +147,7 @@ def test_workers_of_one_run_share_one_service_that_ends_with_the_run(monkeypatch
     monkeypatch.delenv("VCSREPLICATOR_TEST_AWS", raising=False)
 
     def worker(_: int) -> str:
-        with shared_aws() as aws:
+        with shared(Aws) as aws:
             return aws.url
 
     with Keeper({"aws": Aws}), ThreadPoolExecutor(3) as workers:
