@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The decoder: submitted messages are validated and enriched, and what identifies a person is removed.
+
+decoding    one message, decoded or rejected (pure)      rejection   why, without anything private (pure)
+payload     compression and JSON (pure)                  metadata    what is added to a message (pure)
+geo         addresses to places                          agent       user agents to names and versions
+documents   JSON Schemas of the documents
+"""

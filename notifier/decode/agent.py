@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""User agents: names and versions of browser and system, never the text itself. Pure."""
+
+import functools
+import re
+
+import ua_parser
+
+from ..message import clean
+
+# Characters of a user agent that are read; what follows says nothing more.
+_READ = 1000
+
+# Mercurial's clients; a local build adds "+" and a changeset.
+_MERCURIAL = re.compile(
+    r"mercurial/proto-[0-9.]+ \(Mercurial (?P<version>[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}(?:rc[0-9]{1,2})?)?"
+)
+
+# What may be an address that a client wrote into its user agent: four numbers, or groups between colons.
+_ADDRESS = re.compile(r"[0-9]+(?:[.-][0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:")
+
+
+@functools.lru_cache(maxsize=2000)
+def read_agent(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the `user_agent_` attributes of a user agent, as pairs.
+
+    A value that may hold an address is left out; versions have at most three numbers.
+    """
+    text = clean(text[:_READ])
+    mercurial = _MERCURIAL.match(text)
+    if mercurial is not None:
+        followed = text[mercurial.end() :][:1]
+        version = mercurial["version"] if followed in (")", "+") else None
+        named = {"user_agent_browser": "Mercurial", "user_agent_browser_version": version}
+    else:
+        named = _parse(text)
+    return tuple((name, value) for name, value in named.items() if value and not _ADDRESS.search(value))
+
+
+def _parse(text: str) -> dict[str, str | None]:
+    found = ua_parser.parse(text)
+    browser, system = found.user_agent, found.os
+    return {
+        "user_agent_browser": browser.family if browser else None,
+        "user_agent_browser_version": _version(browser.major, browser.minor, browser.patch, browser.patch_minor)
+        if browser
+        else None,
+        "user_agent_os": system.family if system else None,
+        "user_agent_os_version": _version(system.major, system.minor, system.patch, system.patch_minor)
+        if system
+        else None,
+    }
+
+
+def _version(*parts: str | None) -> str | None:
+    """Join the numbers of a version, without the fourth of those that look like an address."""
+    known = [part for part in parts if part]
+    if len(known) == 4 and all(part.isdigit() and int(part) < 256 for part in known):
+        return None
+    return ".".join(known[:3]) or None

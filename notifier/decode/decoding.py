@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One message: decoded, or rejected. Pure, but for the lookup of a place.
+
+The steps have the order of docs/decode.md. After the step that reads it, nothing has a private attribute any more: not the decoded
+message, not a reject, not an exception.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.passing import is_passing
+
+from ..raw import NotBase64, RawMessage, Submission, WrongUri, from_line, parse_uri
+from . import metadata
+from .agent import read_agent
+from .documents import DocumentSchemas
+from .geo import GeoLookup
+from .payload import read_object, unpack, write_object
+from .rejection import DecodeReject, DecodingError, ErrorType, reject, without_private
+
+_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What decoding needs: `schemas`, places if there is a database, types `without_id`, bytes of the `largest` body."""
+
+    schemas: DocumentSchemas
+    geo: GeoLookup | None = None
+    without_id: frozenset[str] = frozenset()
+    largest: int = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A message to be delivered; its `body` is one line of JSON. `is_id_given` unless the decoder made the id."""
+
+    body: bytes
+    attributes: Mapping[str, str]
+    is_id_given: bool
+
+    @property
+    def route(self) -> str:
+        """`<namespace>.<type>`."""
+        return f"{self.attributes['document_namespace']}.{self.attributes['document_type']}"
+
+    @property
+    def id(self) -> str:
+        """The document's id."""
+        return self.attributes["document_id"]
+
+
+def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
+    """Decode one raw message, given as JSON.
+
+    Raises only what waiting may heal: a shortage of memory, a disk that does not answer.
+    """
+    kept = RawMessage(b"", {})
+    try:
+        raw, wrong = _read(line)
+        kept = without_private(raw)
+        if wrong is not None:
+            raise wrong
+        return _decode(raw, kept, tools)
+    except Exception as error:
+        if isinstance(error, MemoryError) or is_passing(error):
+            raise
+        return reject(kept, error)
+
+
+def reject_repeat(decoded: Decoded) -> DecodeReject:
+    """Return the reject of a message whose id was delivered before: its metadata alone."""
+    error = DecodingError(ErrorType.REPEAT, f"a message with the id {decoded.id} was delivered before")
+    return reject(RawMessage(b"", decoded.attributes), error)
+
+
+def _read(line: bytes) -> tuple[RawMessage, DecodingError | None]:
+    """Return the raw message, and what is wrong with its payload; raises DecodingError if there is no message."""
+    try:
+        return from_line(line), None
+    except NotBase64 as error:
+        return error.raw, DecodingError(ErrorType.BASE64, str(error))
+    except MalformedEvent as error:
+        # What cannot be read may have an address anywhere, so nothing of it is kept.
+        raise DecodingError(ErrorType.FORM, f"{error}; not kept, {len(line)} bytes") from error
+
+
+def _decode(raw: RawMessage, kept: RawMessage, tools: Tools) -> Decoded:
+    _check_attributes(kept)
+    places = tools.geo.find(raw.attributes) if tools.geo is not None else {}
+    submission = _read_uri(kept, tools)
+    body = read_object(unpack(kept.payload, tools.largest), tools.largest)
+    version = metadata.document_version(submission, body)
+    if version is None:
+        raise DecodingError(ErrorType.SCHEMA, "payload: expected the document's version as member 'version'")
+    tools.schemas.check((submission.namespace, submission.type, version), body)
+    enriched = {**places, **dict(read_agent(raw.attributes.get("user_agent", "")))}
+    document_id = submission.id or metadata.made_id(kept)
+    found = {
+        **metadata.attributes(submission, version, document_id, kept.attributes, enriched),
+        **metadata.normalized(submission, body, places.get("geo_country")),
+    }
+    metadata.inject(body, found)
+    return Decoded(body=write_object(body), attributes=found, is_id_given=submission.id is not None)
+
+
+def _check_attributes(kept: RawMessage) -> None:
+    try:
+        kept.check()
+    except MalformedEvent as error:
+        raise DecodingError(ErrorType.ATTRIBUTES, str(error)) from error
+    if not _TIMESTAMP.fullmatch(kept.attributes["submission_timestamp"]):
+        raise DecodingError(ErrorType.ATTRIBUTES, "attribute 'submission_timestamp': expected ISO 8601 with Z")
+
+
+def _read_uri(kept: RawMessage, tools: Tools) -> Submission:
+    try:
+        return parse_uri(kept.attributes["uri"], kept.attributes.get("args", ""), without_id=tools.without_id)
+    except WrongUri as error:
+        raise DecodingError(ErrorType.URI, str(error)) from error

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Documents: the JSON Schemas that say what each type and version must be.
+
+A folder has them as `<namespace>/<type>/<type>.<version>.schema.json`. All are compiled at start; nothing is fetched.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import jsonschema.validators
+import referencing
+
+from hgext.vcsreplicator.words.errors import BadConfig
+
+from .rejection import DecodingError, ErrorType
+
+# The schemas that come with this package.
+SHIPPED = str(files("notifier.schemas") / "documents")
+
+# Namespace, type and version.
+DocumentKind = tuple[str, str, str]
+
+_SUFFIX = ".schema.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentSchemas:
+    """Validators by namespace, type and version."""
+
+    validators: Mapping[DocumentKind, Any]
+
+    def check(self, kind: DocumentKind, body: Mapping[str, Any]) -> None:
+        """Raise DecodingError unless the body matches the schema of its kind.
+
+        The error names the place in the schema: the place in the body may be made of the client's words.
+        """
+        namespace, document_type, version = kind
+        name = f"{namespace}/{version}/{document_type}"
+        validator = self.validators.get(kind)
+        if validator is None:
+            raise DecodingError(ErrorType.SCHEMA, f"no json schema for {name}")
+        try:
+            error = next(validator.iter_errors(body), None)
+        except RecursionError as deep:
+            raise DecodingError(ErrorType.JSON, "payload: nested too deep") from deep
+        if error is not None:
+            place = "/".join(map(str, error.absolute_schema_path))
+            raise DecodingError(ErrorType.SCHEMA, f"message did not match json schema for {name}: {place}")
+
+    @property
+    def routes(self) -> frozenset[str]:
+        """Each `<namespace>.<type>` that has a schema."""
+        return frozenset(f"{namespace}.{document_type}" for namespace, document_type, _ in self.validators)
+
+
+def load_schemas(folder: str) -> DocumentSchemas:
+    """Compile all schemas in the folder; raises BadConfig naming the key, and the file that is wrong."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise BadConfig(f"decode.schemas: expected a folder of JSON Schemas, got {folder!r}")
+    found = dict(_compile(root, sorted(root.glob(f"*/*/*{_SUFFIX}"))))
+    if not found:
+        raise BadConfig(f"decode.schemas: {folder}: expected <namespace>/<type>/<type>.<version>{_SUFFIX}, found none")
+    return DocumentSchemas(found)
+
+
+def _compile(root: Path, paths: Iterable[Path]) -> Iterable[tuple[DocumentKind, Any]]:
+    for path in paths:
+        namespace, document_type, file = path.relative_to(root).parts
+        name, _, version = file.removesuffix(_SUFFIX).rpartition(".")
+        if name != document_type or not version.isdigit():
+            raise BadConfig(f"decode.schemas: {path}: expected the name {document_type}.<version>{_SUFFIX}")
+        try:
+            content = json.loads(path.read_text("utf-8"))
+            kind = jsonschema.validators.validator_for(content, default=jsonschema.Draft202012Validator)
+            kind.check_schema(content)
+        except OSError as error:
+            raise BadConfig(f"decode.schemas: {path}: cannot be read: {error.strerror}") from error
+        except (ValueError, AttributeError, jsonschema.SchemaError) as error:
+            raise BadConfig(f"decode.schemas: {path}: not a JSON Schema") from error
+        yield (namespace, document_type, version), kind(content, registry=referencing.Registry())

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is added to a message: the attributes of decoded messages, named as `notifier/schemas/decoded.1.json` has them. Pure."""
+
+import hashlib
+import re
+import uuid
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from ..raw import RawMessage, Submission
+
+# Country of an address that has no place.
+UNKNOWN_COUNTRY = "??"
+
+# Headers of the client that a decoded message keeps.
+HEADERS = ("date", "dnt", "x_pingsender_version", "x_debug_id")
+
+# Members that the decoder alone writes into a body, beside `metadata`.
+NORMALIZED = (
+    "normalized_app_name",
+    "normalized_channel",
+    "normalized_country_code",
+    "normalized_os",
+    "normalized_os_version",
+)
+
+_APP_NAMES = ("Firefox", "Fennec", "Focus", "Klar", "Thunderbird")
+_CHANNELS = ("release", "beta", "aurora", "nightly", "esr")
+# The begin of a system's name → how it is written.
+_SYSTEMS = {
+    "windows": "Windows",
+    "winnt": "Windows",
+    "darwin": "Mac",
+    "mac": "Mac",
+    "linux": "Linux",
+    "android": "Android",
+    "ios": "iOS",
+}
+_OTHER = "Other"
+_OS_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}(?![0-9.])")
+
+
+def made_id(raw: RawMessage) -> str:
+    """Return an id for a message whose type has none: the same each time this raw message is decoded."""
+    digest = hashlib.sha256(raw.payload).hexdigest()
+    said = f"{raw.attributes['uri']} {raw.attributes['submission_timestamp']} {digest}"
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, said))
+
+
+def document_version(submission: Submission, body: Mapping[str, Any]) -> str | None:
+    """Return the version of a document: its URI's, for telemetry its body's; None if that has none."""
+    if submission.version is not None:
+        return submission.version
+    found = body.get("version", body.get("v"))
+    if type(found) is int and 0 <= found < 10**9:
+        return str(found)
+    return found if isinstance(found, str) and re.fullmatch("[0-9]{1,9}", found) else None
+
+
+def attributes(
+    submission: Submission, version: str, document_id: str, raw: Mapping[str, str], enriched: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the attributes that do not depend on the body; `enriched` are those of place and user agent."""
+    named = {
+        "document_namespace": submission.namespace,
+        "document_type": submission.type,
+        "document_version": version,
+        "document_id": document_id,
+        "app_name": submission.app_name,
+        "app_version": submission.app_version,
+        "app_update_channel": submission.app_update_channel,
+        "app_build_id": submission.app_build_id,
+        "submission_timestamp": raw["submission_timestamp"],
+        "sample_id": str(zlib.crc32(document_id.encode("ascii")) % 100),
+        **{name: raw.get(name) for name in HEADERS},
+        **enriched,
+    }
+    return {name: text for name, text in named.items() if text}
+
+
+def normalized(submission: Submission, body: Mapping[str, Any], country: str | None) -> dict[str, str]:
+    """Return the `normalized_` attributes, those that the body or the URI gives."""
+    application, system = _member(body, "application"), _member(body, "environment", "system", "os")
+    app_name = submission.app_name or _text(application.get("name")) or _text(body.get("appName"))
+    channel = _text(application.get("channel")) or submission.app_update_channel
+    os_name = _text(system.get("name")) or _text(body.get("os"))
+    os_version = _text(system.get("version")) or _text(body.get("osversion"))
+    number = _OS_VERSION.match(os_version or "")
+    named = {
+        "normalized_app_name": app_name and _one_of(_APP_NAMES, app_name),
+        "normalized_channel": channel and _beginning(_CHANNELS, channel),
+        "normalized_country_code": country or UNKNOWN_COUNTRY,
+        "normalized_os": os_name and _SYSTEMS.get(_beginning(_SYSTEMS, os_name), _OTHER),
+        "normalized_os_version": number and number[0],
+    }
+    return {name: text for name, text in named.items() if text}
+
+
+def inject(body: dict[str, Any], found: Mapping[str, str]) -> None:
+    """Write the attributes into the body: all as `metadata`, the normalized ones beside it; what a client wrote there goes."""
+    for name in NORMALIZED:
+        body.pop(name, None)
+        if name in found:
+            body[name] = found[name]
+    body["metadata"] = dict(found)
+
+
+def _member(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """Return the object at this place in the body; an empty one if there is none."""
+    found: Any = body
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _one_of(known: tuple[str, ...], text: str) -> str:
+    return next((name for name in known if name.lower() == text.lower()), _OTHER)
+
+
+def _beginning(known: tuple[str, ...] | Mapping[str, str], text: str) -> str:
+    """Return the known name with which the text begins."""
+    return next((name for name in known if text.lower().startswith(name)), _OTHER)

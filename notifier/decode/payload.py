@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Payloads: unpacked within a limit, and read as JSON. Pure."""
+
+import json
+import zlib
+from typing import Any
+
+import zstandard
+
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.shape import parse
+
+from .rejection import DecodingError, ErrorType
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+# zlib's word for a stream with the header and trailer of gzip.
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+# Bytes of a window that a zstd stream may ask for.
+_ZSTD_WINDOW = 8 * 1024 * 1024
+
+
+def unpack(payload: bytes, largest: int) -> bytes:
+    """Return the content of a gzip or zstd stream; what is neither comes back as it is.
+
+    Raises DecodingError for a broken stream, and for more than `largest` bytes, of which no more are unpacked.
+    """
+    content = payload
+    try:
+        if payload.startswith(_GZIP):
+            content = _gunzip(payload, largest)
+        elif payload.startswith(_ZSTD):
+            content = _unpack_zstd(payload, largest)
+    except (zlib.error, zstandard.ZstdError, EOFError) as error:
+        raise DecodingError(ErrorType.COMPRESSION, "payload: broken gzip or zstd stream") from error
+    if len(content) > largest:
+        raise DecodingError(ErrorType.SIZE, f"payload: more than {largest} bytes")
+    return content
+
+
+def read_object(content: bytes, largest: int) -> dict[str, Any]:
+    """Read a JSON object; raises DecodingError."""
+    try:
+        found = parse(content, "payload", limit=largest)
+    except MalformedEvent as error:
+        raise DecodingError(ErrorType.JSON, "payload: not JSON") from error
+    if not isinstance(found, dict):
+        raise DecodingError(ErrorType.JSON, "payload: expected a JSON object")
+    return found
+
+
+def write_object(content: dict[str, Any]) -> bytes:
+    """Return an object as one line of ASCII JSON; raises DecodingError if it is nested too deep."""
+    try:
+        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except RecursionError as error:
+        raise DecodingError(ErrorType.JSON, "payload: nested too deep") from error
+
+
+def _gunzip(payload: bytes, largest: int) -> bytes:
+    """Unpack all members of a gzip stream, at most one byte more than `largest`."""
+    content = b""
+    while payload and len(content) <= largest:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        content += member.decompress(payload, largest + 1 - len(content))
+        if not member.eof and len(content) <= largest:
+            raise EOFError("cut short")
+        payload = member.unused_data
+    return content
+
+
+def _unpack_zstd(payload: bytes, largest: int) -> bytes:
+    """Unpack all frames of a zstd stream, at most one byte more than `largest`."""
+    content = b""
+    while payload and len(content) <= largest:
+        frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj(read_across_frames=False)
+        view, fed = memoryview(payload), 0
+        while fed < len(view) and not frame.eof and len(content) <= largest:
+            # 1 kB becomes at most some 100 kB for each block, so what is held beyond the limit is bounded.
+            content += frame.decompress(view[fed : fed + 1024])
+            fed += 1024
+        if not frame.eof and len(content) <= largest:
+            raise EOFError("cut short")
+        payload = frame.unused_data + payload[fed:] if frame.eof else b""
+    return content[: largest + 1]

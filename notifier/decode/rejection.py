@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Why a message is rejected, in words that quote nothing of it.
+
+Texts of exceptions are never used: those of libraries quote what they were given. A stack trace is files, lines and code.
+"""
+
+import enum
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.words.errors import Rejected
+
+from ..message import clean
+from ..raw import OPTIONAL, PRIVATE, REQUIRED, RawMessage
+
+# Causes of an exception that are kept.
+CAUSES = 5
+
+# The last characters of each stack trace are kept, this many.
+TRACE_KEPT = 8 * 1024
+
+# Attributes of a reject that the message did not come with.
+CAUSE_ATTRIBUTES = tuple(f"stack_trace_cause_{number}" for number in range(1, CAUSES + 1))
+ERROR_ATTRIBUTES = ("error_type", "error_message", "exception_class", "stack_trace", *CAUSE_ATTRIBUTES)
+
+_KEPT = frozenset((*REQUIRED, *OPTIONAL)) - frozenset(PRIVATE)
+
+
+class ErrorType(enum.StrEnum):
+    """The steps at which a message is rejected."""
+
+    FORM = "form"
+    BASE64 = "base64"
+    ATTRIBUTES = "attributes"
+    URI = "uri"
+    COMPRESSION = "compression"
+    SIZE = "size"
+    JSON = "json"
+    SCHEMA = "schema"
+    REPEAT = "repeat"
+    UNEXPECTED = "unexpected"
+
+
+class DecodingError(Rejected):
+    """A message that cannot be decoded; the text quotes nothing of it."""
+
+    def __init__(self, kind: ErrorType, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeReject:
+    """A message without its private attributes, and the attributes that say why it is rejected."""
+
+    raw: RawMessage
+    errors: Mapping[str, str]
+
+    @property
+    def kind(self) -> str:
+        """The type of the error."""
+        return self.errors["error_type"]
+
+    def as_raw(self) -> RawMessage:
+        """Return the message with all its attributes, which can be decoded again."""
+        return RawMessage(self.raw.payload, {**self.raw.attributes, **self.errors})
+
+
+def without_private(raw: RawMessage) -> RawMessage:
+    """Return the message with the known attributes that identify nobody."""
+    kept = {name: clean(text) for name, text in raw.attributes.items() if name in _KEPT}
+    return RawMessage(raw.payload, kept)
+
+
+def reject(raw: RawMessage, error: Exception) -> DecodeReject:
+    """Return the reject of a message that has no private attributes any more."""
+    is_ours = isinstance(error, DecodingError)
+    errors = {
+        "error_type": error.kind if isinstance(error, DecodingError) else ErrorType.UNEXPECTED.value,
+        "error_message": str(error) if is_ours else f"unexpected {_class_of(error)}",
+        "exception_class": _class_of(error),
+        "stack_trace": _stack_trace(error),
+    }
+    errors.update(zip(CAUSE_ATTRIBUTES, map(_stack_trace, _causes(error)), strict=False))
+    return DecodeReject(raw=raw, errors={name: str(text) for name, text in errors.items()})
+
+
+def _class_of(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = {id(error)}
+    while True:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None or id(cause) in seen:
+            return
+        seen.add(id(cause))
+        yield cause
+        error = cause
+
+
+def _stack_trace(error: BaseException) -> str:
+    """Return the class and the frames of an exception, without its text."""
+    frames = "".join(traceback.format_tb(error.__traceback__, limit=-20))
+    return f"{_class_of(error)}\n{frames}"[-TRACE_KEPT:]

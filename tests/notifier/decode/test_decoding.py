@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Decoding of one message: what comes out, why one is rejected, and that nothing private is left anywhere.
+
+The golden files have a raw message each, and what becomes of it. Write them anew after a change that was meant:
+
+    python -m tests.notifier.decode.test_decoding
+"""
+
+import base64
+import gzip
+import json
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import zstandard
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from notifier.decode import decoding
+from notifier.decode.decoding import Decoded, Tools, decode, reject_repeat
+from notifier.decode.documents import SHIPPED, DocumentSchemas, load_schemas
+from notifier.decode.geo import open_geo
+from notifier.decode.rejection import DecodeReject, ErrorType
+from notifier.raw import PRIVATE, RawMessage, from_line, to_line
+from notifier.schemas import schema
+from testing.builders.submissions import (
+    BERLIN,
+    ENGLAND,
+    HGPUSH,
+    ID,
+    IPV6,
+    TELEMETRY,
+    VILLAGE,
+    a_document,
+    a_raw,
+    write_cities,
+    write_geo,
+)
+
+GOLDEN = Path(__file__).with_name("golden")
+
+# What a client may be recognized by.
+PLANTED = ("203.0.113.7", "203-0-113-7", "2001:db8::7", "planted-agent")
+
+
+def cases() -> dict[str, bytes]:
+    """The raw message of each golden file."""
+    document = json.dumps(a_document()).encode()
+    firefox = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15; rv:109.0) Gecko/20100101 Firefox/115.0.2"
+    raw = {
+        "decoded": a_raw(),
+        "decoded-gzip": a_raw(gzip.compress(document, mtime=0)),
+        "decoded-zstd": a_raw(zstandard.ZstdCompressor().compress(document)),
+        "decoded-headers": a_raw(date="Mon", dnt="1", x_pingsender_version="1.0", x_debug_id="me", args="a=b"),
+        "decoded-browser": a_raw(user_agent=firefox, x_forwarded_for=ENGLAND),
+        "decoded-village": a_raw(x_forwarded_for=VILLAGE),
+        "decoded-ipv6": a_raw(x_forwarded_for=IPV6),
+        "decoded-nowhere": a_raw(x_forwarded_for="unknown", user_agent=""),
+        "attributes-missing": RawMessage(document, {"uri": HGPUSH, "x_forwarded_for": BERLIN}),
+        "attributes-timestamp": a_raw(submission_timestamp="yesterday"),
+        "uri": a_raw(uri="/submit/eng-workflow/hgpush/1/no-id"),
+        "uri-telemetry": a_raw(uri=TELEMETRY, args="v=3"),
+        "compression": a_raw(gzip.compress(document, mtime=0)[:-9]),
+        "compression-zstd": a_raw(zstandard.ZstdCompressor().compress(document)[:-9]),
+        "size": a_raw(b" " * 100_001),
+        "size-unpacked": a_raw(gzip.compress(b" " * 100_001, mtime=0)),
+        "json": a_raw(b"{'no': 'json'}"),
+        "json-list": a_raw([1]),
+        "schema": a_raw({**a_document(), "changesetID": "203.0.113.7"}),
+        "schema-member-missing": a_raw({"changesetID": "0" * 40}),
+        "schema-unknown": a_raw(uri=HGPUSH.replace("/1/", "/2/")),
+        "schema-version": a_raw({"type": "main"}, uri=TELEMETRY, args="v=4"),
+    }
+    lines = {name: to_line(message) for name, message in raw.items()}
+    lines["form"] = b'{"x_forwarded_for": "203.0.113.7"'
+    lines["form-attribute"] = b'{"payload": "", "attributeMap": {"x_forwarded_for": ["203.0.113.7"]}}'
+    lines["base64"] = b'{"payload": "no base64", "attributeMap": {"uri": "/", "remote_addr": "203.0.113.7"}}'
+    return lines
+
+
+def outcome(result: Decoded | DecodeReject) -> dict[str, Any]:
+    """What a golden file has of a result; of a stack trace the class alone."""
+    if isinstance(result, Decoded):
+        return {"body": json.loads(result.body), "attributes": dict(result.attributes)}
+    errors = {name: text.splitlines()[0] for name, text in result.errors.items()}
+    payload = base64.b64encode(result.raw.payload).decode()
+    if len(payload) > 1000:
+        payload = f"{len(payload)} characters"
+    return {"payload": payload, "attributes": {**result.raw.attributes, **errors}}
+
+
+@pytest.mark.parametrize("name", cases())
+def test_a_message_becomes_what_its_golden_file_has(name: str, tools: Tools) -> None:
+    result = decode(cases()[name], tools)
+    assert outcome(result) == json.loads((GOLDEN / f"{name}.json").read_text())
+    assert name.startswith("decoded" if isinstance(result, Decoded) else result.kind)
+
+
+def test_there_is_a_golden_file_for_every_kind_of_error() -> None:
+    found = {json.loads(file.read_text())["attributes"].get("error_type") for file in GOLDEN.glob("*.json")}
+    assert found == {None, *ErrorType} - {ErrorType.REPEAT, ErrorType.UNEXPECTED}
+    assert {file.stem for file in GOLDEN.glob("*.json")} == set(cases())
+
+
+@pytest.mark.parametrize("name", [name for name in cases() if name.startswith("decoded")])
+def test_decoded_attributes_match_their_schema_and_are_in_the_body(name: str, tools: Tools) -> None:
+    result = decode(cases()[name], tools)
+    assert isinstance(result, Decoded)
+    jsonschema.validate(dict(result.attributes), schema("decoded.1"))
+    assert json.loads(result.body)["metadata"] == result.attributes
+
+
+def test_the_shipped_schemas_are_schemas() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema("decoded.1"))
+    assert load_schemas(SHIPPED).routes == {"eng-workflow.hgpush"}
+
+
+@pytest.mark.parametrize(
+    ("member", "wrong"),
+    [
+        ("changesetID", "A" * 40),
+        ("changesetID", "0" * 40 + "\n"),
+        ("repository", "mozilla-central"),
+        ("reviewSystemUsed", None),
+        ("pushDate", "2026-11-23"),
+        ("landingSystem", 1),
+        ("diffstat", {"additions": -1}),
+    ],
+)
+def test_a_document_with_a_wrong_member_is_rejected_by_its_place_in_the_schema(
+    member: str, wrong: Any, tools: Tools
+) -> None:
+    result = decode(to_line(a_raw({**a_document(), member: wrong})), tools)
+    assert isinstance(result, DecodeReject)
+    assert f"hgpush: properties/{member}" in result.errors["error_message"]
+
+
+def test_optional_members_may_be_absent(tools: Tools) -> None:
+    required = ("changesetID", "repository", "reviewSystemUsed")
+    assert isinstance(decode(to_line(a_raw({name: a_document()[name] for name in required})), tools), Decoded)
+
+
+def telemetry(tools: Tools) -> Tools:
+    """Tools with a schema for telemetry that takes anything."""
+    anything = {("telemetry", "main", "4"): jsonschema.Draft202012Validator({})}
+    return Tools(schemas=DocumentSchemas(anything), geo=tools.geo)
+
+
+@pytest.mark.parametrize("version", [{"version": 4}, {"version": "4"}, {"v": 4}])
+def test_telemetry_has_its_version_in_the_body_and_its_application_in_the_uri(
+    version: dict[str, Any], tools: Tools
+) -> None:
+    system = {"name": "Windows_NT", "version": "10.0.19045.1"}
+    body = {
+        **version,
+        "application": {"name": "firefox", "channel": "nightly-cck"},
+        "environment": {"system": {"os": system}},
+    }
+    result = decode(to_line(a_raw(body, uri=TELEMETRY, args="v=4")), telemetry(tools))
+    assert isinstance(result, Decoded)
+    jsonschema.validate(dict(result.attributes), schema("decoded.1"))
+    expected = {
+        "document_version": "4",
+        "document_id": ID,
+        "app_name": "Firefox",
+        "app_version": "61.0a1",
+        "app_update_channel": "nightly",
+        "app_build_id": "20180328030202",
+        "normalized_app_name": "Firefox",
+        "normalized_channel": "nightly",
+        "normalized_os": "Windows",
+    }
+    assert expected.items() <= result.attributes.items()
+    assert result.attributes.get("normalized_os_version") is None  # four numbers may be an address
+    assert expected["normalized_os"] == json.loads(result.body)["normalized_os"]
+
+
+def test_what_a_client_writes_where_the_decoder_does_is_gone(tools: Tools) -> None:
+    forged = {**a_document(), "metadata": {"geo_country": "XX"}, "normalized_os": "forged", "sample": 1}
+    result = decode(to_line(a_raw(forged)), tools)
+    assert isinstance(result, Decoded)
+    body = json.loads(result.body)
+    assert body["metadata"] == result.attributes
+    assert "normalized_os" not in body
+    assert body["sample"] == 1
+
+
+def test_a_sample_id_is_the_checksum_of_the_id(tools: Tools) -> None:
+    result = decode(to_line(a_raw()), tools)
+    assert isinstance(result, Decoded)
+    assert result.attributes["sample_id"] == str(zlib.crc32(ID.encode()) % 100)
+
+
+def test_a_type_without_ids_gets_one_that_is_the_same_each_time(tools: Tools) -> None:
+    made = Tools(schemas=tools.schemas, without_id=frozenset({"eng-workflow.hgpush"}))
+    first, again, other = (
+        decode(
+            to_line(a_raw(uri="/submit/eng-workflow/hgpush/1", submission_timestamp=f"2026-11-23T14:00:0{n}Z")), made
+        )
+        for n in (1, 1, 2)
+    )
+    assert isinstance(first, Decoded)
+    assert isinstance(again, Decoded)
+    assert isinstance(other, Decoded)
+    assert first.id == again.id != other.id
+    assert not first.is_id_given
+    jsonschema.validate(dict(first.attributes), schema("decoded.1"))
+
+
+@pytest.mark.parametrize("name", cases())
+def test_a_reject_can_be_decoded_again_to_the_same_end(name: str, tools: Tools) -> None:
+    result = decode(cases()[name], tools)
+    if isinstance(result, DecodeReject) and result.kind not in ("form", "base64"):
+        again = decode(to_line(result.as_raw()), tools)
+        assert isinstance(again, DecodeReject)
+        assert again.raw == result.raw
+        assert again.errors["error_message"] == result.errors["error_message"]
+
+
+def test_a_repeat_is_rejected_with_its_metadata_alone(tools: Tools) -> None:
+    decoded = decode(to_line(a_raw()), tools)
+    assert isinstance(decoded, Decoded)
+    found = reject_repeat(decoded)
+    assert (found.kind, found.raw.payload, found.raw.attributes) == ("repeat", b"", decoded.attributes)
+
+
+def test_an_unexpected_exception_is_a_reject_that_does_not_quote_it(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(text: str) -> None:
+        try:
+            raise KeyError(text)
+        except KeyError as error:
+            raise RuntimeError(f"no such agent: {text}") from error
+
+    monkeypatch.setattr(decoding, "read_agent", fail)
+    result = decode(to_line(a_raw(user_agent="planted-agent")), tools)
+    assert isinstance(result, DecodeReject)
+    assert result.errors["error_type"] == "unexpected"
+    assert result.errors["exception_class"] == "builtins.RuntimeError"
+    assert "in fail" in result.errors["stack_trace"]
+    assert result.errors["stack_trace_cause_1"].startswith("builtins.KeyError\n")
+    assert "planted-agent" not in repr(result)
+
+
+def test_a_shortage_of_the_machine_is_no_reject(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(decoding, "read_agent", fail)
+    with pytest.raises(MemoryError):
+        decode(to_line(a_raw()), tools)
+
+
+# -- privacy
+
+addresses = st.sampled_from(PLANTED)
+agents = st.one_of(
+    addresses,
+    addresses.map("mercurial/proto-1.0 (Mercurial {})".format),
+    addresses.map("Mozilla/5.0 (X11; Linux {0}; rv:{0}) Gecko/20100101 Firefox/{0}".format),
+    addresses.map("Mozilla/5.0 (compatible; {0}bot/{0}; +http://{0}/bot.html)".format),
+    addresses.map("Mozilla/5.0 (Windows NT {0}) AppleWebKit/{0} Chrome/{0} Safari/{0}".format),
+    addresses.map("{0} CFNetwork/{0} Darwin/{0}".format),
+    st.tuples(st.text(max_size=20), addresses, st.text(max_size=20)).map("".join),
+)
+forwarded = st.one_of(
+    addresses,
+    st.lists(addresses | st.text(max_size=10), max_size=4).map(",".join),
+    addresses.map("[{}]:443".format),
+    addresses.map("{}%eth0".format),
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | addresses,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10) | addresses, inner, max_size=3),
+    max_leaves=10,
+)
+documents = st.one_of(
+    st.just(a_document()),
+    st.builds(lambda name, value: {**a_document(), name: value}, st.sampled_from(sorted(a_document())), values),
+    st.builds(lambda name, value: {**a_document(), name: value}, st.text(max_size=10), values),
+    values,
+)
+payloads = st.one_of(
+    documents.map(lambda found: json.dumps(found).encode()),
+    documents.map(lambda found: gzip.compress(json.dumps(found).encode(), 1)),
+    documents.map(lambda found: zstandard.ZstdCompressor(1).compress(json.dumps(found).encode())),
+    st.binary(max_size=100),
+    st.binary(max_size=100).map(b"\x1f\x8b\x08".__add__),
+    st.binary(max_size=100).map(b"\x28\xb5\x2f\xfd".__add__),
+    st.integers(1, 5000).map(lambda depth: b'{"a":' * depth + b"1" + b"}" * depth),
+    st.integers(1, 5000).map(lambda digits: b'{"pushDate":' + b"9" * digits + b"}"),
+)
+attributes = st.fixed_dictionaries(
+    {
+        "submission_timestamp": st.just("2026-11-23T14:00:00.123456Z") | st.text(max_size=10),
+        "uri": st.sampled_from([HGPUSH, HGPUSH, HGPUSH, TELEMETRY, "/submit"]) | st.text(max_size=10),
+        "protocol": st.just("HTTP/1.1"),
+    },
+    optional={
+        "method": st.just("POST"),
+        "args": st.just("v=4") | st.text(max_size=10),
+        "date": st.text(max_size=10),
+        "x_forwarded_for": forwarded,
+        "remote_addr": addresses | st.text(max_size=10),
+        "user_agent": agents,
+        "X-Forwarded-For": addresses,
+        "remote_port": addresses,
+    },
+)
+raw_lines = st.builds(RawMessage, payloads, attributes).map(to_line)
+lines = st.one_of(
+    raw_lines,
+    raw_lines,
+    st.builds(lambda line, end: line[:end], raw_lines, st.integers(0, 300)),
+    st.builds(
+        lambda line, at, new: line[:at] + new + line[at + 1 :], raw_lines, st.integers(0, 300), st.binary(max_size=2)
+    ),
+    st.binary(max_size=100),
+)
+
+
+def check_any_line(line: bytes, tools: Tools) -> None:
+    """Whatever comes in, the result is whole, and nothing of it identifies a client beyond what is in its body."""
+    result = decode(line, tools)
+    if isinstance(result, Decoded):
+        assert json.loads(result.body)["metadata"] == result.attributes
+        jsonschema.validate(dict(result.attributes), schema("decoded.1"))
+        assert b"\n" not in result.body
+        said = dict(result.attributes)
+    else:
+        assert result.kind in set(ErrorType)
+        assert {"error_message", "exception_class", "stack_trace"} <= result.errors.keys()
+        assert result.kind != "unexpected", result.errors["stack_trace"]
+        assert from_line(to_line(result.as_raw())) == result.as_raw()
+        said = {**result.raw.attributes, **result.errors}
+        if result.kind == "form":
+            assert result.raw == RawMessage(b"", {})
+    assert not set(PRIVATE) & said.keys()
+    assert not [word for word in PLANTED if word in json.dumps(said)]
+
+
+@pytest.fixture(scope="module")
+def any_tools(places: Path) -> Tools:
+    geo = open_geo(str(places / "geo.mmdb"), str(places / "cities.txt"), 0, 1)
+    anything = {("telemetry", "main", "4"): jsonschema.Draft202012Validator({})}
+    validators = {**load_schemas(SHIPPED).validators, **anything}
+    return Tools(schemas=DocumentSchemas(validators), geo=geo, largest=20_000)
+
+
+@settings(max_examples=1000)
+@given(lines)
+@example(to_line(a_raw(b'{"a":' * 900 + b"1" + b"}" * 900)))
+@example(to_line(a_raw(b'{"pushDate": 1e400}')))
+@example(to_line(a_raw(user_agent="mercurial/proto-1.0 (Mercurial 203.0.113.7)")))
+def test_any_line_is_decoded_or_rejected_without_what_is_private(any_tools: Tools, line: bytes) -> None:
+    check_any_line(line, any_tools)
+
+
+@pytest.mark.slow
+@pytest.mark.hunt
+@pytest.mark.timeout(3600)
+@settings(max_examples=100_000)
+@given(lines)
+def test_any_of_many_lines_is_decoded_or_rejected_without_what_is_private(any_tools: Tools, line: bytes) -> None:
+    check_any_line(line, any_tools)
+
+
+def write_golden() -> None:
+    """Write all golden files anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        geo = open_geo(str(write_geo(Path(folder, "geo"))), str(write_cities(Path(folder, "cities"))), 15000, 0)
+        tools = Tools(schemas=load_schemas(SHIPPED), geo=geo, largest=100_000)
+        for name, line in cases().items():
+            text = json.dumps(outcome(decode(line, tools)), indent=2, sort_keys=True)
+            (GOLDEN / f"{name}.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(write_golden())
