@@ -11,8 +11,9 @@
     [aggregator]                                           hgext.vcsreplicator.aggregator.loop.AggregatorSettings
     [public]            which repositories are public, and their URLs          notifier.settings
     [notifier.NAME]     one destination                                notifier.settings
+    [edge]              what the HTTP edge takes                       notifier.edge.settings.EdgeSettings
     [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
-    [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier
+    [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge
 
 Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
 only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
@@ -34,7 +35,7 @@ DEFAULT_FILE = "/etc/vcsreplicator.toml"
 # Sections that may be left out: all their keys have defaults.
 OPTIONAL = ("aggregator", "bootstrap", "verify", "health")
 # What may stand at the top of the file.
-SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "listen", "insecure", *OPTIONAL)
+SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "listen", "insecure", *OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,9 @@ CLIENTS = {
     ),  # the demo creates the topic and the bucket that it uses
     "botocore": ("notifier.sns.", f"{OURS}.log.blobs"),
     "re2": f"{OURS}.words.rules",
+    "uvicorn": "notifier.edge.server",
+    "uvloop": "notifier.edge.",
+    "httptools": "notifier.edge.",
 }
 MERCURIAL = {"mercurial", "hgdemandimport"}
 APPEND_ONLY_FILE = "pushlog.store.appendfile"  # the file tied to a transaction, which the outbox is too

@@ -21,6 +21,7 @@ VERBS = {
     "mirror": "Apply events on a mirror",
     "aggregator": "Release events, and write notices",
     "notifier": "Deliver notices to destinations",
+    "edge": "Take submissions over HTTP",
     "web": "Serve a folder of repositories over HTTP",
     "topics": "Create and list the topics of the log",
     "roster": "Show and change the mirrors and which of them gate",

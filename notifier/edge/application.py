@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The ASGI application of the edge: what it answers to each request.
+
+It does not look into a body. What is refused before its body was read is answered at once, and the connection closed; what the
+client still sends is read and thrown away for a while, because a client that is sending would else not see the answer.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.version import VERSION
+
+from ..raw import OPTIONAL, RawMessage, WrongUri, parse_uri, to_line
+from .intake import EdgeIntake, Outcome
+from .metrics import ANSWERS
+from .settings import EdgeSettings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Answer = tuple[HTTPStatus, bytes]
+
+# The headers that become attributes, by their names in a request.
+_KEPT_HEADERS = {
+    name.replace("_", "-").encode("ascii"): name for name in OPTIONAL if name not in ("args", "remote_addr")
+}
+
+# Bytes and seconds for which the rest of a refused request is read.
+_LINGER_BYTES, _LINGER_SECONDS = 16 * 1024 * 1024, 5.0
+
+# Parts of a path: of telemetry's, and of all others with and without an id; the first is empty.
+_TELEMETRY_PARTS, _PARTS, _PARTS_WITHOUT_ID = 9, 6, 5
+
+_ANSWERS: Mapping[Outcome, Answer] = {
+    Outcome.TAKEN: (HTTPStatus.OK, b""),
+    Outcome.TOO_LARGE: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"larger than the log takes\n"),
+    Outcome.FULL: (HTTPStatus.INSUFFICIENT_STORAGE, b"the queue or its disk is full; send it again later\n"),
+    Outcome.FAILED: (HTTPStatus.INTERNAL_SERVER_ERROR, b"not taken; send it again later\n"),
+}
+
+logger = structlog.get_logger()
+
+
+class RefusedRequest(Exception):
+    """A request that is answered with an error; `allow` are the methods that its path has."""
+
+    def __init__(self, status: HTTPStatus, reason: str, *, allow: str | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.allow = status, reason, allow
+
+
+class EdgeApplication:
+    """The application over one intake."""
+
+    def __init__(self, settings: EdgeSettings, intake: EdgeIntake, clock: Clock) -> None:
+        self._settings, self._intake, self._clock = settings, intake, clock
+        self._answers = {status: ANSWERS.labels(str(status.value)) for status in HTTPStatus if status >= 200}
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            if not scope["path"].startswith("/submit/"):
+                status, content = await self._answer_page(scope)
+            elif (taken := await self._take(scope, receive)) is None:
+                return
+            else:
+                status, content = taken
+        except RefusedRequest as refusal:
+            self._answers[refusal.status].inc()
+            await _refuse(refusal, receive, send)
+            return
+        except Exception as error:
+            logger.error("request failed", kind=type(error).__name__, exc_info=True)
+            status, content = HTTPStatus.INTERNAL_SERVER_ERROR, b"an unexpected error\n"
+        self._answers[status].inc()
+        headers = [(b"content-length", str(len(content)).encode())]
+        if content:
+            kind = b"application/json" if content.startswith(b"{") else b"text/plain; charset=utf-8"
+            headers += [(b"content-type", kind), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": int(status), "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _take(self, scope: Message, receive: Receive) -> Answer | None:
+        """Take a submission; None if the client did not send all of it, and no answer reaches it."""
+        attributes = self._attributes(scope)
+        self._check(scope, attributes)
+        body = await _read_body(receive)
+        if body is None:
+            return None
+        return _ANSWERS[await self._intake.submit(to_line(RawMessage(body, attributes)))]
+
+    def _check(self, scope: Message, attributes: MutableMapping[str, str]) -> None:
+        """Raise RefusedRequest for a request whose body need not be read."""
+        if scope["method"] not in ("POST", "PUT"):
+            raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST or PUT", allow="POST, PUT")
+        length = attributes.get("content_length")
+        if length is None:
+            raise RefusedRequest(HTTPStatus.LENGTH_REQUIRED, "expected Content-Length")
+        if int(length) > self._settings.max_body_bytes:
+            reason = f"expected a body of at most {self._settings.max_body_bytes} bytes"
+            raise RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        uri = attributes["uri"]
+        try:
+            parse_uri(uri, attributes.get("args", ""), without_id=self._settings.without_id)
+        except WrongUri as error:
+            parts = uri.count("/") + 1
+            is_telemetry = uri.startswith("/submit/telemetry/")
+            lengths = (_TELEMETRY_PARTS,) if is_telemetry else (_PARTS, _PARTS_WITHOUT_ID)
+            status = HTTPStatus.BAD_REQUEST if parts in lengths else HTTPStatus.NOT_FOUND
+            raise RefusedRequest(status, str(error)) from None
+
+    def _attributes(self, scope: Message) -> dict[str, str]:
+        """Return the attributes of a request; a header that is there twice is joined by a comma."""
+        received = datetime.fromtimestamp(self._clock.now(), UTC)
+        attributes = {
+            "submission_timestamp": received.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "uri": scope["raw_path"].decode("latin-1"),
+            "protocol": f"HTTP/{scope['http_version']}",
+            "method": scope["method"],
+        }
+        if scope["query_string"]:
+            attributes["args"] = scope["query_string"].decode("latin-1")
+        if scope["client"]:
+            attributes["remote_addr"] = scope["client"][0]
+        for header, value in scope["headers"]:
+            name = _KEPT_HEADERS.get(header)
+            if name is not None:
+                text = value.decode("latin-1")
+                attributes[name] = f"{attributes[name]}, {text}" if name in attributes else text
+        return attributes
+
+    async def _answer_page(self, scope: Message) -> Answer:
+        page = _PAGES.get(scope["path"])
+        if page is None:
+            raise RefusedRequest(HTTPStatus.NOT_FOUND, "expected /submit/…")
+        if scope["method"] not in ("GET", "HEAD"):
+            raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET", allow="GET, HEAD")
+        return await page(self)
+
+    async def _answer_heartbeat(self) -> Answer:
+        if await asyncio.to_thread(self._intake.is_able):
+            return HTTPStatus.OK, b"able to take messages\n"
+        return HTTPStatus.INTERNAL_SERVER_ERROR, b"no room on disk, and messages cannot go to the log\n"
+
+    async def _answer_balancer(self) -> Answer:
+        return HTTPStatus.OK, b"running\n"
+
+    async def _answer_version(self) -> Answer:
+        return HTTPStatus.OK, json.dumps({"name": "vcsreplicator", "version": VERSION}).encode() + b"\n"
+
+
+_PAGES = {
+    "/__heartbeat__": EdgeApplication._answer_heartbeat,
+    "/__lbheartbeat__": EdgeApplication._answer_balancer,
+    "/__version__": EdgeApplication._answer_version,
+}
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the whole body, whose size was checked; None if the connection ended before."""
+    pieces = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        pieces.append(message["body"])
+        if not message.get("more_body"):
+            return b"".join(pieces)
+
+
+async def _refuse(refusal: RefusedRequest, receive: Receive, send: Send) -> None:
+    """Answer, then read for a while what the client still sends, and close the connection."""
+    content = f"{refusal.reason}\n".encode()
+    headers = [
+        (b"content-length", str(len(content)).encode()),
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"connection", b"close"),
+    ]
+    if refusal.allow:
+        headers.append((b"allow", refusal.allow.encode("ascii")))
+    await send({"type": "http.response.start", "status": int(refusal.status), "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+    left = _LINGER_BYTES
+    try:
+        async with asyncio.timeout(_LINGER_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
+    except TimeoutError:
+        pass
+    await send({"type": "http.response.body", "body": b""})

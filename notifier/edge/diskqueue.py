@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A bounded queue on disk: lines in append-only files, synced before `append` returns.
+
+A line is the CRC-32 of a value, in eight hexadecimal digits, a blank, the value and a newline; a value has no newline. Files
+are `NNNNNNNNNN.log` and read in this order; one is removed when the log has all of it. What was read of a file is remembered in
+memory alone, so a kill repeats the messages of one file at most (`SEGMENT_BYTES`, and the batch that filled it).
+
+Killed in `append`: the last file may end with a torn line, of values that were not acknowledged; the next start cuts it.
+A damaged line in front of sound ones is the disk's fault: it is skipped, and its file kept with the ending `.damaged`.
+"""
+
+import fcntl
+import os
+import re
+import threading
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from hgext.vcsreplicator.words.errors import BadConfig
+
+from .metrics import DAMAGED, QUEUED, SET_ASIDE
+
+# Bytes after which a file is full, and the next is begun.
+SEGMENT_BYTES = 4 * 1024 * 1024
+
+# Bytes that one `read` returns at least, if there are as many.
+READ_BYTES = 512 * 1024
+
+_NAME = re.compile(r"(\d{10})\.log")
+_LOCK, _ASIDE = "lock", "rejected.log"
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A file of the queue, and how many of its bytes are synced."""
+
+    path: Path
+    size: int
+    has_damage: bool = False
+
+
+class DiskQueue:
+    """The queue in `folder`, of at most `limit` bytes.
+
+    One thread appends, and one reads. Raises BadConfig if the folder cannot be used, or another process uses it.
+    """
+
+    def __init__(self, folder: str, limit: int) -> None:
+        self._folder, self._limit = Path(folder), limit
+        self._guard = threading.Lock()
+        # The file that is appended to; None before the first append, and after a failed one.
+        self._tail: int | None = None
+        self._position = self._read_to = 0
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._segments = self._open_segments()
+            except BaseException:
+                os.close(self._lock)
+                raise
+        except OSError as error:
+            raise BadConfig(f"edge.queue: {folder}: cannot be used: {error.strerror}") from error
+        last = self._segments[-1].path.stem if self._segments else "0"
+        self._next_number = int(last) + 1
+        self._size = sum(segment.size for segment in self._segments)
+        QUEUED.set(self._size)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has all that was appended."""
+        return not self._segments
+
+    @property
+    def room(self) -> int:
+        """Return the bytes that may be appended: what the bound and the disk allow.
+
+        Raises OSError if the disk cannot be asked.
+        """
+        disk = os.statvfs(self._folder)
+        return min(self._limit - self._size, disk.f_bavail * disk.f_frsize)
+
+    def append(self, values: Sequence[bytes]) -> int:
+        """Append the first values, as many as the bound allows, and return how many; they are durable then.
+
+        Raises OSError if the disk fails: then none of them counts as appended.
+        """
+        lines, size = [], 0
+        for value in values:
+            line = b"%08x %b\n" % (zlib.crc32(value), value)
+            if self._size + size + len(line) > self._limit:
+                break
+            lines.append(line)
+            size += len(line)
+        if lines:
+            with self._guard:
+                self._append(b"".join(lines))
+        return len(lines)
+
+    def read(self) -> list[bytes]:
+        """Return the oldest values; the same again until `drop`."""
+        segment = self._segments[0]
+        values: list[bytes] = []
+        damaged = 0
+        with open(segment.path, "rb") as file:
+            self._read_to = file.seek(self._position)
+            while self._read_to < segment.size and self._read_to - self._position < READ_BYTES:
+                line = file.readline()
+                self._read_to += len(line)
+                if not line:  # shorter than it was: nothing more can be read
+                    self._read_to, segment.has_damage = segment.size, True
+                elif (value := _value_of(line)) is None:
+                    damaged += 1
+                else:
+                    values.append(value)
+        if damaged:
+            segment.has_damage = True
+            DAMAGED.inc(damaged)
+            logger.error("queue damaged", file=str(segment.path), lines=damaged, kept="as .damaged")
+        return values
+
+    def drop(self) -> None:
+        """Forget what the last `read` returned: the log has it."""
+        with self._guard:
+            self._position = self._read_to
+            segment = self._segments[0]
+            if self._position < segment.size:
+                return
+            if segment.has_damage:
+                segment.path.rename(segment.path.with_suffix(".damaged"))
+            else:
+                segment.path.unlink()
+            if len(self._segments) == 1:
+                self._close_tail()
+            self._position = self._read_to = 0
+            self._count(-segment.size)
+            self._segments.popleft()
+
+    def set_aside(self, value: bytes) -> None:
+        """Keep a value that the log refuses, in a file for an operator."""
+        path = self._folder / _ASIDE
+        with open(path, "ab") as file:
+            file.write(value + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        SET_ASIDE.inc()
+        logger.error("message set aside: the log refuses it", file=str(path), size=len(value))
+
+    def close(self) -> None:
+        """Release the folder; what is queued stays for the next start."""
+        self._close_tail()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _open_segments(self) -> deque[_Segment]:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadConfig(f"edge.queue: {self._folder}: another edge uses it") from None
+        paths = sorted(path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
+        if paths:
+            _cut_torn_tail(paths[-1])
+        found = deque(_Segment(path, path.stat().st_size) for path in paths)
+        while found and not found[-1].size:
+            found.pop().path.unlink()
+        return found
+
+    def _append(self, lines: bytes) -> None:
+        if self._tail is None or self._segments[-1].size >= SEGMENT_BYTES:
+            self._begin_segment()
+        assert self._tail is not None
+        segment = self._segments[-1]
+        try:
+            view = memoryview(lines)
+            while view:
+                view = view[os.write(self._tail, view) :]
+            os.fdatasync(self._tail)
+        except OSError:
+            # What of it is on disk is unknown: cut it, and begin another file next time.
+            with suppress(OSError):
+                os.ftruncate(self._tail, segment.size)
+            self._close_tail()
+            raise
+        segment.size += len(lines)
+        self._count(len(lines))
+
+    def _begin_segment(self) -> None:
+        """Begin the next file; an empty one that is left is dropped as read."""
+        self._close_tail()
+        path = self._folder / f"{self._next_number:010}.log"
+        self._tail = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._next_number += 1
+        self._segments.append(_Segment(path, 0))
+        _sync_folder(self._folder)
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        QUEUED.set(self._size)
+
+    def _close_tail(self) -> None:
+        if self._tail is not None:
+            os.close(self._tail)
+            self._tail = None
+
+
+def _value_of(line: bytes) -> bytes | None:
+    """Return the value of a line; None if it is torn or damaged."""
+    value = line[9:-1]
+    is_sound = line[:9] == b"%08x " % zlib.crc32(value) and line.endswith(b"\n")
+    return value if is_sound else None
+
+
+def _cut_torn_tail(path: Path) -> None:
+    """Cut what follows the last sound line of the newest file."""
+    end = sound_end = 0
+    with open(path, "r+b") as file:
+        for line in file:
+            end += len(line)
+            if _value_of(line) is not None:
+                sound_end = end
+        if end > sound_end:
+            file.truncate(sound_end)
+            os.fsync(file.fileno())
+            logger.warning("torn tail cut", file=str(path), size=end - sound_end)
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The HTTP server of the edge: uvicorn, with limits for what a client may send, how slowly, and over how many connections.
+
+Rules of this file: a connection is in one phase at a time, and its time in a phase is bounded, except while it waits for us. When
+there are more connections than allowed, the one that waits longest for its client is closed. What uvicorn and asyncio report of
+single connections is not logged, because it may hold addresses.
+"""
+
+import asyncio
+import contextlib
+import enum
+import functools
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.errors import BadConfig
+
+from ..raw import raw_topic
+from .application import EdgeApplication
+from .diskqueue import DiskQueue
+from .intake import EdgeIntake
+from .metrics import ANSWERS, CLOSED, CONNECTIONS
+from .settings import HEAD_BYTES, EdgeSettings
+
+# Seconds that a client may take to read an answer, beside what the log and the disk need for it.
+ANSWER_TIMEOUT = 120.0
+
+# Seconds between two looks at all connections, in ticks of uvicorn (0.1 s).
+_SWEEP_TICKS = 5
+
+# Seconds for requests under way after SIGTERM.
+_DRAIN_TIMEOUT = 10
+
+logger = structlog.get_logger()
+
+
+def run(
+    settings: EdgeSettings,
+    log: Log,
+    *,
+    address: tuple[str, int],
+    stop: threading.Event,
+    ready: Callable[[], None],
+    clock: Clock | None = None,
+) -> None:
+    """Serve until `stop`: then accept no more, finish what is under way, and return.
+
+    Raises BadConfig if the address or the queue's folder cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(_bind(*address))
+        disk = stack.enter_context(DiskQueue(settings.queue, settings.max_queue_bytes))
+        intake = EdgeIntake(log, raw_topic(settings.topic), disk, settings.log_timeout)
+        intake.prepare()
+        stack.enter_context(intake.running())
+        application = EdgeApplication(settings, intake, clock or SystemClock())
+        protocol: Any = functools.partial(EdgeConnection, settings)
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
+        config = uvicorn.Config(
+            application,
+            http=protocol,
+            loop="uvloop",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=settings.idle_timeout,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=_DRAIN_TIMEOUT,
+        )
+        _Server(config, stop, ready).run(sockets=[listener])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise BadConfig(f"edge.listen: {host}:{port} cannot be used: {reason}") from error
+
+
+class _Server(uvicorn.Server):
+    """A server that an event stops, and that closes slow connections."""
+
+    def __init__(self, config: uvicorn.Config, stop: threading.Event, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop, self._ready = stop, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_log_exception)
+        await super().startup(sockets)
+        self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _SWEEP_TICKS == 0:
+            now = time.monotonic()
+            CONNECTIONS.set(len(self.server_state.connections))
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, EdgeConnection):
+                    connection.close_if_slow(now)
+        return await super().on_tick(counter) or self._stop.is_set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the service."""
+        yield
+
+
+def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    logger.error("connection failed", kind=type(context.get("exception")).__name__)
+
+
+class _Phase(enum.Enum):
+    """What a connection waits for."""
+
+    HEAD = "head"
+    BODY = "body"
+    ANSWER = "answer"
+    IDLE = "idle"
+
+
+class _Excess(Exception):
+    """More than a client may send; ends the parser, and `EdgeConnection` answers with its status."""
+
+
+class EdgeConnection(HttpToolsProtocol):
+    """A connection whose memory and time are bounded.
+
+    It holds at most HEAD_BYTES and one read of the socket (256 KiB) for a head, and one body.
+    """
+
+    def __init__(self, settings: EdgeSettings, **given: Any) -> None:
+        super().__init__(**given)
+        self._settings = settings
+        self._limits = {
+            _Phase.HEAD: settings.header_timeout,
+            _Phase.BODY: settings.body_timeout,
+            _Phase.ANSWER: ANSWER_TIMEOUT,
+        }
+        # Bytes of an unfinished head, and of its headers that are parsed.
+        self._head_bytes = self._header_bytes = 0
+        self._refusal = HTTPStatus.BAD_REQUEST
+        self._enter(_Phase.HEAD)
+
+    def close_if_slow(self, now: float) -> None:
+        """Close the connection if it has been in its phase for too long; idle ones are uvicorn's."""
+        if now - self._since > self._limits.get(self._phase, float("inf")):
+            self._close(f"slow {self._phase.value}")
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._settings.max_connections:
+            others = [each for each in self.connections if isinstance(each, EdgeConnection) and each is not self]
+            waiting = [each for each in others if each._phase is not _Phase.ANSWER]
+            min(waiting, key=lambda each: each._since, default=self)._close("too many")
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is _Phase.IDLE:
+            self._enter(_Phase.HEAD)
+        if self._phase is _Phase.HEAD:
+            # What the parser keeps of an unfinished header reaches no callback.
+            if self._head_bytes > HEAD_BYTES:
+                self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                self.send_400_response("")
+                return
+            self._head_bytes += len(data)
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._header_bytes = 0
+        if self._phase is not _Phase.HEAD:
+            self._enter(_Phase.HEAD)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > self._settings.max_uri_bytes:
+            self._refusal = HTTPStatus.REQUEST_URI_TOO_LONG
+            raise _Excess
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > HEAD_BYTES:
+            self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise _Excess
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # What follows the body would be in another protocol, which is not spoken here.
+            self.cycle.keep_alive = False
+        self._head_bytes = 0
+        self._enter(_Phase.BODY)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._enter(_Phase.ANSWER)
+
+    def on_response_complete(self) -> None:
+        has_next = bool(self.pipeline)
+        super().on_response_complete()
+        if self._phase is _Phase.ANSWER:
+            self._enter(_Phase.ANSWER if has_next else _Phase.IDLE)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a head that cannot be read, or is larger than allowed, and close the connection."""
+        status = self._refusal
+        ANSWERS.labels(str(status.value)).inc()
+        content = f"{status.phrase}\n".encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        head += f"content-length: {len(content)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + content)
+        self.transport.close()
+
+    def _enter(self, phase: _Phase) -> None:
+        self._phase, self._since = phase, time.monotonic()
+
+    def _close(self, reason: str) -> None:
+        CLOSED.labels(reason).inc()
+        self.connections.discard(self)
+        self.transport.abort()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The section `[edge]` of the services' file."""
+
+import os
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.log import LARGEST
+from hgext.vcsreplicator.words.shape import GIB, within
+
+from ..raw import DEFAULT_PLACE, topic_of
+
+# Bytes of a request's line and headers, which become attributes.
+HEAD_BYTES = 32 * 1024
+
+# The largest body whose record the log takes: base64 needs four bytes for three, attributes up to six for each of the head.
+LARGEST_BODY = (LARGEST - 6 * HEAD_BYTES - 4096) // 4 * 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSettings:
+    """What the edge takes, and where it keeps it.
+
+    `listen` is host:port, `output` a topic of the log as `log:NAME`, `queue` the folder for messages while the log is away, with at
+    most `max_queue_bytes`. `without_id` names each NAMESPACE.TYPE that is submitted without an id. Times in seconds: a client
+    has `header_timeout` for a request's head, then `body_timeout` for its body, and may be idle for `idle_timeout` between two
+    requests; `log_timeout` is how long the log may take before the queue is used.
+    """
+
+    listen: str
+    output: str = DEFAULT_PLACE
+    queue: str = "/var/lib/vcsreplicator/edge"
+    without_id: tuple[str, ...] = ()
+    max_queue_bytes: int = GIB
+    max_body_bytes: int = 1024 * 1024
+    max_uri_bytes: int = 4096
+    max_connections: int = 500
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
+    idle_timeout: float = 30.0
+    log_timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not os.path.isabs(self.queue):
+            raise ValueError(f"queue: expected an absolute path, got {self.queue!r}")
+        try:
+            topic = topic_of(self.output)
+        except ValueError as error:
+            raise ValueError(f"output: {error}") from None
+        if topic is None:
+            raise ValueError(f"output: expected log:NAME, got {self.output!r}")
+        within(
+            self,
+            max_queue_bytes=(1024 * 1024, 2**50),
+            max_body_bytes=(1, LARGEST_BODY),
+            max_uri_bytes=(64, HEAD_BYTES),
+            max_connections=(10, 100_000),
+            header_timeout=(0.1, 3600),
+            body_timeout=(0.1, 3600),
+            idle_timeout=(0.1, 3600),
+            log_timeout=(0.1, 60),
+        )
+
+    @property
+    def topic(self) -> str:
+        """Return the name of the topic that `output` names."""
+        return topic_of(self.output) or ""

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Slow, silent and numerous clients: each is bounded, and none keeps others out; and how the edge stops."""
+
+import socket
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.words.errors import BadConfig
+from notifier.edge import server
+from notifier.edge.settings import HEAD_BYTES, EdgeSettings
+from testing.builders.submitting import SOME, Edge, ask, connect, log_away, post, read_all, statuses, taken
+from testing.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.processes
+
+HEARTBEAT = b"GET /__lbheartbeat__ HTTP/1.0\r\n\r\n"
+HALF_HEAD = b"POST /submit/"
+ANSWERED = post()
+HALF_BODY = f"POST {SOME} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf".encode()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", HALF_HEAD, HALF_BODY, ANSWERED], ids=["nothing", "half a head", "half a body", "one request"]
+)
+def test_two_hundred_half_open_connections_keep_no_one_out(edge: Edge, sent: bytes) -> None:
+    with ExitStack() as open_connections:
+        for _ in range(200):
+            client = open_connections.enter_context(connect(edge.port))
+            client.sendall(sent)
+            if sent == ANSWERED:
+                assert statuses(client.recv(1000)) == [200]
+        assert statuses(ask(edge.port, HEARTBEAT)) == [200]
+        assert statuses(ask(edge.port, post(SOME, b"{}", "Connection: close"))) == [200]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", HALF_HEAD, HALF_BODY, b"\r\n"], ids=["nothing", "half a head", "half a body", "a newline"]
+)
+def test_a_client_that_does_not_go_on_is_closed(edge: Edge, sent: bytes) -> None:
+    with connect(edge.port) as client:
+        client.sendall(sent)
+        assert read_all(client) == b""
+
+
+@pytest.mark.parametrize(
+    "start", [HALF_HEAD, HALF_BODY, b"\r\n", post()[:-2]], ids=["head", "body", "newlines", "second head"]
+)
+def test_a_client_that_goes_on_slowly_is_closed(edge: Edge, start: bytes) -> None:
+    ended = threading.Event()
+    with connect(edge.port) as client:
+        client.sendall(start)
+
+        def trickle() -> None:
+            while not ended.wait(0.05):
+                try:
+                    client.sendall(b"\n" if start == b"\r\n" else b"x")
+                except OSError:
+                    return
+
+        trickling = threading.Thread(target=trickle)
+        trickling.start()
+        answered = read_all(client)
+        ended.set()
+        trickling.join()
+    assert statuses(answered) in ([], [200, 400], [400])
+
+
+def test_an_idle_connection_is_closed_after_its_answer(edge: Edge) -> None:
+    with connect(edge.port) as client:
+        client.sendall(post())
+        assert statuses(read_all(client)) == [200]
+
+
+def test_a_header_without_an_end_is_refused_before_it_takes_memory(edge: Edge) -> None:
+    with connect(edge.port) as client:
+        sent = 0
+        client.sendall(f"POST {SOME} HTTP/1.1\r\nX-Endless: ".encode())
+        try:
+            while sent < 64 * 1024 * 1024:
+                sent += client.send(b"x" * 65536)
+        except OSError:
+            pass
+        said = b""
+        try:
+            said = read_all(client)
+        except OSError:
+            pass
+    assert statuses(said) in ([431], [])  # a client that sends on may miss the answer
+    assert sent < HEAD_BYTES + 32 * 1024 * 1024  # what the two sockets hold
+
+
+def test_a_request_that_waits_for_us_gives_way_to_no_other(tmp_path: Path, log: Log) -> None:
+    with Edge(log, tmp_path, max_connections=10, log_timeout=60.0) as edge, ExitStack() as open_connections:
+        with log_away(tmp_path):
+            waiting = open_connections.enter_context(connect(edge.port))
+            waiting.sendall(post(SOME, b"{}", "Connection: close"))
+            for _ in range(30):
+                open_connections.enter_context(connect(edge.port)).sendall(HALF_HEAD)
+            assert statuses(ask(edge.port, HEARTBEAT)) == [200]
+        assert statuses(read_all(waiting)) == [200]
+
+
+def test_a_stop_answers_what_is_under_way(tmp_path: Path, log: Log) -> None:
+    with Edge(log, tmp_path, log_timeout=60.0) as edge, connect(edge.port) as idle, connect(edge.port) as waiting:
+        with log_away(tmp_path):
+            waiting.sendall(post())
+            idle.sendall(HEARTBEAT.replace(b"1.0", b"1.1\r\nHost: a"))
+            assert idle.recv(1000)
+            stopping = threading.Thread(target=edge.stop)
+            stopping.start()
+            assert idle.recv(1000) == b""
+            with pytest.raises(ConnectionRefusedError):
+                connect(edge.port)
+        assert statuses(read_all(waiting)) == [200]
+        stopping.join()
+    assert len(taken(log)) == 1
+
+
+def test_an_address_in_use_is_named_in_one_line(tmp_path: Path, log: Log) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = EdgeSettings(listen="unused", queue=str(tmp_path / "queue"))
+        with pytest.raises(BadConfig, match=r"^edge\.listen: 127\.0\.0\.1:\d+ cannot be used: Address already in use$"):
+            server.run(settings, log, address=other.getsockname(), stop=threading.Event(), ready=lambda: None)
+
+
+def test_no_log_line_has_an_address(tmp_path: Path, log: Log, capfd: pytest.CaptureFixture[str]) -> None:
+    with Edge(log, tmp_path, header_timeout=0.2) as edge:
+        forwarded = "X-Forwarded-For: 203.0.113.77"
+        assert statuses(ask(edge.port, post(SOME, b"{}", forwarded, "Connection: close"))) == [200]
+        assert statuses(ask(edge.port, post("/nowhere", b"{}", forwarded))) == [404]
+        assert statuses(ask(edge.port, post(SOME, b"{}", forwarded, "Content-Length: 7"))) == [400]
+        with log_away(tmp_path):
+            assert statuses(ask(edge.port, post(SOME, b"{}", forwarded, "Connection: close"))) == [200]
+        eventually(lambda: len(taken(log)) == 2, "the queue is drained", timeout=PATIENCE)
+    written = capfd.readouterr()
+    assert "203.0.113" not in written.out + written.err
+    assert "127.0.0.1" not in written.out + written.err

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The section `[edge]`: every mistake is one line with file, key and what was expected."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import notifier.edge
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.log import check_message
+from hgext.vcsreplicator.words.errors import BadConfig
+from notifier.edge.settings import HEAD_BYTES, LARGEST_BODY, EdgeSettings
+from notifier.raw import RawMessage, to_record
+
+FILE = 'log = "sqlite:///nowhere/log.db"\n'
+
+
+def read(folder: Path, section: str) -> EdgeSettings:
+    (folder / "c.toml").write_text(f"{FILE}[edge]\n{section}\n")
+    return load(folder / "c.toml").settings(EdgeSettings, "edge")
+
+
+def test_all_keys_but_the_address_have_defaults(tmp_path: Path) -> None:
+    assert read(tmp_path, 'listen = "a:1"') == EdgeSettings(listen="a:1")
+    assert EdgeSettings(listen="a:1").topic == "raw"
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("", "edge: key 'listen' is missing"),
+        ('listen = "a:1"\nport = 80', "edge: unknown key 'port'"),
+        ('listen = "a:1"\nmax_body_bytes = 1', "edge: unknown key 'max_body_bytes', expected 'max-body-bytes'"),
+        ('listen = "a:1"\nqueue = "relative"', "edge.queue: expected an absolute path, got 'relative'"),
+        ('listen = "a:1"\noutput = "amqp://x"', "edge.output: expected log:NAME, got 'amqp://x'"),
+        ('listen = "a:1"\noutput = "log:events"', "edge.output: expected a topic of its own"),
+        ('listen = "a:1"\nmax-body-bytes = 0', "edge.max-body-bytes: expected a number from 1 to"),
+        (f'listen = "a:1"\nmax-body-bytes = {LARGEST_BODY + 1}', "edge.max-body-bytes: expected a number from 1 to"),
+        ('listen = "a:1"\nbody-timeout = "30"', "edge.body-timeout: expected a number, got '30'"),
+        ('listen = "a:1"\nwithout-id = "x.y"', "edge.without-id: expected a list, got 'x.y'"),
+    ],
+)
+def test_a_mistake_names_file_key_and_what_was_expected(tmp_path: Path, section: str, expected: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        read(tmp_path, section)
+    assert str(caught.value).startswith(f"{tmp_path}/c.toml: {expected}")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_log_takes_the_largest_body_with_the_largest_head() -> None:
+    names = ("uri", "args", "user_agent", "x_forwarded_for", "x_debug_id")
+    head = dict.fromkeys(names, "\u00ff" * (HEAD_BYTES // len(names)))
+    check_message(to_record(RawMessage(b"\xff" * LARGEST_BODY, head), "raw"))
+
+
+def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "notifier.edge.server", raising=False)
+    monkeypatch.delattr(notifier.edge, "server", raising=False)
+    (tmp_path / "c.toml").write_text(f'{FILE}[edge]\nlisten = "127.0.0.1:1"\n')
+    result = CliRunner().invoke(program, ["edge", "--config", str(tmp_path / "c.toml")])
+    assert isinstance(result.exception, BadConfig)
+    assert str(result.exception) == "uvicorn is not installed; install vcsreplicator[edge]"
