@@ -179,3 +179,15 @@ def test_what_holds_a_notice_back_are_mirrors_that_gate_it_heard_of_or_not(insta
     for name, applied in (("alpha", 3), ("gone", 1)):
         installation.write(ACKS, f"{name}/{installation.chain.repository}", installation.chain.ack(name, applied))
     assert installation.picture().holding(installation.state) == ["beta"]
+
+
+def test_a_picture_holds_nothing_that_the_log_has_lost(installation: Installation) -> None:
+    log, state = installation.log, installation.state
+    older = log.copied(STATE)
+    follower = status.Follower(log)
+    installation.write(STATE, "f" * 32, replace(state, repository="f" * 32))
+    assert len(follower.update().states) == 2
+    log.restore(STATE, older)
+    assert follower.update().states == {state.repository: state}
+    installation.write(STATE, state.repository, replace(state, seq=4))
+    assert follower.update().states[state.repository].seq == 4

@@ -8,7 +8,6 @@ import click
 
 from ..config import Config
 from ..log import Log
-from ..words.errors import Expired
 from .options import run_daemon, with_config
 
 
@@ -40,11 +39,6 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
 
     def page() -> Mapping[str, object]:
         with lock:
-            try:
-                return read_status()
-            except Expired:  # The log lost records: read it from its beginning.
-                while followers:
-                    followers.pop().close()
-                return read_status()
+            return read_status()
 
     return page

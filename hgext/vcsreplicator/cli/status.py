@@ -14,6 +14,7 @@ from rich.text import Text
 from ..config import Config
 from ..status import AGGREGATOR, DESTINATION, Follower, Picture, look_at_destinations
 from ..status.findings import as_data, findings
+from ..words.errors import Unavailable
 from .display import console, table, visible
 from .options import destinations, log_of, with_config, with_json
 
@@ -53,7 +54,11 @@ def _watch(view: Callable[[], Group]) -> None:
     with Live(view(), console=console(), refresh_per_second=2) as live:
         while True:
             time.sleep(1)
-            live.update(view())
+            try:
+                live.update(view(), refresh=True)
+            except Unavailable as error:
+                text = Text(f"the log cannot be read, trying again: {visible(str(error))}", "red")
+                live.update(text, refresh=True)
 
 
 def _view(picture: Picture, now: float, wanted: list[str] | None) -> Group:

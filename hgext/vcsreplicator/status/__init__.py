@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Record
+from ..log.table import find_beginnings
 from ..words import roster as rosters
 from ..words.clock import Clock, SystemClock
-from ..words.errors import MalformedEvent
+from ..words.errors import Expired, MalformedEvent
 from ..words.levels import Ack, AggregatorBeat, Beat, RepositoryState
 from ..words.shape import from_json
 
@@ -171,20 +172,31 @@ class Follower:
 
     def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._clock = log, clock
-        self._grew = clock.monotonic()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._grew = self._clock.monotonic()
         self.picture = Picture()
-        starts = {(t, p): offset for t in (ROSTER, STATE, ACKS) for p, offset in log.beginnings(t).items()}
-        self._reader = log.reader(starts)
+        self._reader = self._log.reader(find_beginnings(self._log, ROSTER, STATE, ACKS))
 
     def close(self) -> None:
         """Free the reader."""
         self._reader.close()
 
     def update(self) -> Picture:
-        """Return the picture as of now: everything committed before the call is in it.
+        """Return the picture as of now: everything committed before the call is in it, nothing that the log has lost since.
 
-        Raise Expired if the log lost records that are in it, Unavailable if it cannot be read.
+        Raise Unavailable if the log cannot be read; it may be tried again.
         """
+        try:
+            return self._read_on()
+        except Expired:
+            former = self._reader
+            self._begin()
+            former.close()
+            return self._read_on()
+
+    def _read_on(self) -> Picture:
         before, patience = self.picture.newest, 0.0
         ends = {(t, p): end for t in (ROSTER, STATE, ACKS) for p, end in self._log.ends(t).items()}
         # At least once: of a log that lost records the ends may be passed already.

@@ -132,10 +132,6 @@ class Endpoint:
                     self._follower = Follower(self._log)
                 reasons = self._reasons(self._follower.update())
             except (Unavailable, Expired) as error:
-                if isinstance(error, Expired) and self._follower is not None:
-                    # The log lost records: read it anew.
-                    self._follower.close()
-                    self._follower = None
                 reasons = (f"the log cannot be read: {error}",)
         return {"ready": not reasons, "reasons": list(reasons), "mirror": self._mirror}
 

@@ -13,6 +13,7 @@ from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Fingerprint, Verdict
 from hgext.vcsreplicator.mirror.jobs import verify
 from hgext.vcsreplicator.mirror.task import Looked
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -150,6 +151,28 @@ def test_a_repository_no_longer_carried_is_no_alarm(round_: Round) -> None:
 def test_without_patience_it_is_looked_at_twice_all_the_same(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "OPTIONS", replace(OPTIONS, patience=0.0))
     assert round_.runs(MISSING, EQUAL) == [ComparisonOutcome.EQUAL]
+
+
+def test_a_round_goes_on_when_the_log_was_away_or_lost_records_meanwhile(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "RETRY", 0.0)
+    older, ends, answers = round_.log.copied(STATE), round_.log.ends, [False, False]
+
+    def failing(topic: str) -> dict[int, int]:
+        if answers:
+            answers.pop()
+            raise Unavailable("the broker went away")
+        return ends(topic)
+
+    def lose() -> None:
+        round_.log.restore(STATE, older)
+        monkeypatch.setattr(round_.log, "ends", failing)
+
+    round_.state(replace(STATE_OF_IT, path="lost"))
+    assert round_.runs(GONE, lose, GONE, EQUAL) == [ComparisonOutcome.EQUAL]
+    assert answers == []
+    assert round_.reported[0].path == "one"
 
 
 def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:

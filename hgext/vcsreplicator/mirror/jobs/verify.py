@@ -19,7 +19,7 @@ from prometheus_client import Counter, Gauge
 from ...log import Log
 from ...status import Follower, Picture
 from ...words.clock import DAY, Clock, SystemClock
-from ...words.errors import Unavailable
+from ...words.errors import Expired, Unavailable
 from ...words.levels import RepositoryState
 from ...words.shape import within
 from ..comparison import ComparisonOutcome, Verdict, judge
@@ -31,7 +31,7 @@ COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome"
 DIFFERING = Gauge(
     "vcsreplicator_verify_differing_repositories", "Repositories that differ, in the last round", ["mirror"]
 )
-# Seconds after which a round that failed begins again.
+# Seconds after which a round that failed begins again, and a log that does not answer is asked again.
 RETRY = 5.0
 # What does not pass by itself.
 NEEDS_OPERATOR = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
@@ -88,14 +88,14 @@ def compare(
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
 ) -> None:
-    """Compare every repository (or those at `paths`) once, and report its verdict."""
+    """Compare every repository (or those at `paths`) once, and report its verdict. A log that goes away meanwhile is waited for."""
     follower = Follower(events)
     try:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
 
         def make_task(job: _VerifyJob) -> Look:
             if job.since is not None:  # it may have been renamed or deleted since
-                picture = follower.update()
+                picture = _update_patiently(follower, stop)
                 job.state = picture.states.get(job.state.repository, job.state)
                 job.is_gone = not must_have(picture, settings.name, job.state)
             return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
@@ -107,6 +107,16 @@ def compare(
         crew.work(working, jobs, make_task=make_task, decide=decide, stop=stop, clock=clock, pace=options.pace)
     finally:
         follower.close()
+
+
+def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
+    while True:
+        try:
+            return follower.update()
+        except Unavailable as error:
+            logger.warning("log unavailable", reason=str(error))
+            if stop.wait(RETRY):
+                raise
 
 
 def _decide(
@@ -172,7 +182,7 @@ def run(
 
         try:
             compare(settings, events, options, report=count, stop=stop, clock=clock)
-        except Unavailable as error:
+        except (Unavailable, Expired) as error:
             logger.warning("log unavailable", reason=str(error))
             stop.wait(RETRY)
             continue
