@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check`: one line and an exit code for monitoring systems."""
 
+import os
 import sys
+import time
 
 import click
 
 from ..config import Config
+from ..relay.daemon import RelaySettings
+from ..relay.lacking import find_lacking
 from ..status import Follower, look_at_destinations
 from ..status.findings import findings
 from .options import destinations, log_of, with_config
@@ -40,8 +44,14 @@ def command(config: Config, warn: int, critical: int) -> None:
             look_at_destinations(log, picture)
         finally:
             follower.close()
-    found = findings(picture, now, warn=warn, critical=critical, destinations=destinations(config))
+        found = findings(picture, now, warn=warn, critical=critical, destinations=destinations(config))
+        if "relay" in config.tables:
+            settings = config.settings(RelaySettings, "relay", blobs=config.blobs)
+            found += find_lacking(filter(os.path.isdir, settings.roots), log, time.time())
     severity = max((finding.level for finding in found), default=0)
-    text = "; ".join(finding.text for finding in found) or "everything is caught up"
+    text = (
+        "; ".join(finding.text for finding in sorted(found, key=lambda finding: -finding.level))
+        or "everything is caught up"
+    )
     click.echo(f"{WORDS[severity]} - {text}")
     sys.exit(severity)
