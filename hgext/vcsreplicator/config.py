@@ -12,8 +12,10 @@
     [public]            which repositories are public, and their URLs          notifier.settings
     [notifier.NAME]     one destination                                notifier.settings
     [edge]              what the HTTP edge takes                       notifier.edge.settings.EdgeSettings
+    [poll]              repositories of other hosts to follow          notifier.poll.settings.PollSettings
     [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
-    [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge
+    [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge,
+                        poll
 
 Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
 only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
@@ -35,7 +37,9 @@ DEFAULT_FILE = "/etc/vcsreplicator.toml"
 # Sections that may be left out: all their keys have defaults.
 OPTIONAL = ("aggregator", "bootstrap", "verify", "health")
 # What may stand at the top of the file.
-SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "listen", "insecure", *OPTIONAL)
+SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "poll", "listen", "insecure", *OPTIONAL)
+# A file with these alone needs no log.
+WITHOUT_LOG = ("poll", "listen", "insecure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,8 @@ def load(file: str | Path) -> Config:
     if unknown:
         raise BadConfig(f"{file}: {unknown[0]}: unknown, expected one of {', '.join(SECTIONS)}")
     config = Config(file=str(file), tables=tables)
-    _ = config.log
+    if tables.keys() - set(WITHOUT_LOG) or not tables:
+        _ = config.log
     secrecy.check(tables, str(file), mode)
     return config
 

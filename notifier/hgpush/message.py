@@ -31,17 +31,21 @@ _ID = re.compile(r"[1-9][0-9]{0,17}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedPush:
-    """One push: `date` in seconds since the epoch, `changesets` as 40 hexadecimal digits, the head last."""
+    """One push: `date` in seconds since the epoch, `changesets` as 40 hexadecimal digits, the head last.
+
+    `obsolete` are changesets that an answer names apart; messages have none.
+    """
 
     id: int
     date: int
     user: str
     changesets: tuple[str, ...]
+    obsolete: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.id < 1:
             raise ValueError(f"id: expected a positive number, got {self.id}")
-        if not all(map(_NODE.match, self.changesets)):
+        if not all(map(_NODE.match, (*self.changesets, *self.obsolete))):
             raise ValueError("changesets: expected 40 hexadecimal digits each")
 
 
@@ -98,4 +102,6 @@ def _read_push(name: str, entry: Any, where: str) -> QueuedPush:
     plain = {key: entry.get(key) for key in ("date", "user", "changesets")}
     if isinstance(plain["user"], str):
         plain["user"] = clean(plain["user"])[:USER_KEPT]
+    if "obsoletechangesets" in entry:
+        plain["obsolete"] = entry["obsoletechangesets"]
     return read(QueuedPush, {"id": int(name), **plain}, place)

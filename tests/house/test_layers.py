@@ -37,6 +37,7 @@ CLIENTS = {
         f"{OURS}.demo.preparation",
     ),  # the demo creates the topic and the bucket that it uses
     "botocore": ("notifier.sns.", f"{OURS}.log.blobs"),
+    "httpx": "notifier.poll.",
     "re2": f"{OURS}.words.rules",
     "uvicorn": "notifier.edge.server",
     "uvloop": "notifier.edge.",

@@ -15,8 +15,10 @@ import kombu
 import pytest
 from amqp.exceptions import NotFound
 
+from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import Log
 from notifier import destination
+from notifier.poll.settings import PollSettings
 from notifier.settings import read
 from testing.builders.notices import an_event, publish_pushes
 from testing.builders.notifying import Notifier
@@ -61,6 +63,12 @@ def test_every_key_in_the_docs_is_one(tmp_path: Path) -> None:
 def test_every_key_of_the_queue_in_the_docs_is_one() -> None:
     whole = "[public.urls]\n" + blocks("hg-push.md", "toml")[0]
     assert set(read(tomllib.loads(whole), "hg-push.md").destinations) == {"workers"}
+
+
+def test_every_key_of_the_poller_in_the_docs_is_one(tmp_path: Path) -> None:
+    (tmp_path / "v.toml").write_text(blocks("poll.md", "toml")[0])
+    settings = load(tmp_path / "v.toml").settings(PollSettings, "poll")
+    assert len(settings.repositories) == 2
 
 
 def test_documented_consumer_gets_messages(log: Log, notifier: Notifier, rabbitmq: Any, tmp_path: Path) -> None:

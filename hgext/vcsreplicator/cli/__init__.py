@@ -22,6 +22,7 @@ VERBS = {
     "aggregator": "Release events, and write notices",
     "notifier": "Deliver notices to destinations",
     "edge": "Take submissions over HTTP",
+    "poll": "Follow the pushes of other hosts",
     "web": "Serve a folder of repositories over HTTP",
     "topics": "Create and list the topics of the log",
     "roster": "Show and change the mirrors and which of them gate",

@@ -26,6 +26,8 @@ def check(config: Config, files: tuple[str, ...]) -> None:
     """Check sections, log and hgrc; stop at the first mistake."""
     _check_sections(config)
     click.echo(f"{config.file}: all sections are correct")
+    if "log" not in config.tables:
+        return
     with log_of(config) as log:
         missing = []
         for topic in topics():
@@ -41,6 +43,7 @@ def check(config: Config, files: tuple[str, ...]) -> None:
 
 def _check_sections(config: Config) -> None:
     from notifier import settings as notifier
+    from notifier.poll import settings as poll
 
     from ..aggregator import loop
     from ..mirror.jobs import bootstrap, verify
@@ -62,12 +65,14 @@ def _check_sections(config: Config) -> None:
     config.settings(loop.AggregatorSettings, "aggregator")
     if "notifier" in config.tables:
         notifier.read(config.tables, config.file)
+    if "poll" in config.tables:
+        config.settings(poll.PollSettings, "poll")
     config.settings(health.HealthSettings, "health")
     config.settings(verify.VerifySettings, "verify")
     config.settings(bootstrap.BootstrapSettings, "bootstrap")
     _check_blobs(config.blobs, f"{config.file}: blobs")
     mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
-    roles = {"relay", "aggregator", "notifier", "verify", *mirrors}
+    roles = {"relay", "aggregator", "notifier", "verify", "poll", *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")

@@ -97,6 +97,11 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         found.append((f"mirror.{name}.master", mirror.get("master")))
     for name, destination in _sections(tables.get("notifier")):
         found += [(f"notifier.{name}.{key}", value) for key, value in destination.items() if key.endswith("url")]
+    poll = tables.get("poll")
+    if isinstance(poll, Mapping):
+        found.append(("poll.url", poll.get("url")))
+        repositories = poll.get("repositories")
+        found += [("poll.repositories", url) for url in (repositories if isinstance(repositories, list) else ())]
     return ((where, url) for where, url in found if isinstance(url, str))
 
 

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One question to a host over HTTP. What it answers is untrusted: bounded in size and time, redirects are not followed."""
+
+import asyncio
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.version import VERSION
+
+from ..authorities import trusting
+from ..hgpush.message import LARGEST, PushesAnswer, read_answer
+from .hosts import HostUnavailable, read_retry_after
+from .settings import PollSettings
+
+# Statuses after which the host itself is left alone for a while.
+_HOST_TROUBLE = {429, 500, 502, 503, 504}
+
+
+class AnswerTooLarge(Unavailable):
+    """An answer is larger than what is taken: ask for fewer pushes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What came: the `answer`, None if nothing changed since the answer with this `etag`; the `link` to the next part."""
+
+    answer: PushesAnswer | None
+    etag: str | None = None
+    link: str | None = None
+
+
+class Asker:
+    """Asks over connections that are kept."""
+
+    def __init__(self, settings: PollSettings, clock: Clock) -> None:
+        self._timeout, self._clock = settings.timeout, clock
+        self._client = httpx.AsyncClient(
+            verify=trusting(settings.hosts_ca_file),
+            timeout=settings.timeout,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=200, keepalive_expiry=90),
+            headers={"User-Agent": f"vcsreplicator-poll/{VERSION}", "Accept-Encoding": "identity"},
+        )
+
+    async def ask(self, url: str, etag: str | None) -> Asked:
+        """Ask for the pushes at this address.
+
+        Raises HostUnavailable, AnswerTooLarge, Unavailable about this repository alone, or MalformedEvent.
+        """
+        headers = {} if etag is None else {"If-None-Match": etag}
+        try:
+            async with asyncio.timeout(self._timeout), self._client.stream("GET", url, headers=headers) as response:
+                self._check_status(url, response, has_etag=etag is not None)
+                if response.status_code == 304:
+                    return Asked(answer=None, etag=etag)
+                text = await _read_body(url, response)
+        except TimeoutError:
+            raise HostUnavailable(f"{url}: no whole answer within {self._timeout:g} s") from None
+        except httpx.HTTPError as error:
+            raise HostUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
+        answer = read_answer(text, url)
+        return Asked(answer=answer, etag=response.headers.get("etag"), link=_find_link(url, response))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _check_status(self, url: str, response: httpx.Response, *, has_etag: bool) -> None:
+        status = response.status_code
+        if status == 200 or (status == 304 and has_etag):
+            return
+        if status in _HOST_TROUBLE:
+            wait = read_retry_after(response.headers.get("retry-after"), self._clock.now())
+            raise HostUnavailable(f"{url}: status {status}", wait)
+        moved = f", moved to {response.headers['location'][:200]!r}" if "location" in response.headers else ""
+        raise Unavailable(f"{url}: status {status}, expected 200{moved}")
+
+
+async def _read_body(url: str, response: httpx.Response) -> bytes:
+    parts, size = [], 0
+    async for part in response.aiter_raw():
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            raise AnswerTooLarge(f"{url}: an answer of more than {LARGEST} bytes")
+    return b"".join(parts)
+
+
+def _find_link(url: str, response: httpx.Response) -> str | None:
+    """Return the address of the next part, if it is one of the same page of the same host."""
+    try:
+        found = response.links.get("next", {}).get("url")
+        link = urljoin(url, found) if found else None
+        same = link is not None and urlsplit(link)[:3] == urlsplit(url)[:3]
+    except ValueError:
+        return None
+    return link if same else None

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What an answer of json-pushes means for a repository that was followed up to some push. Pure.
+
+Each question begins with the last push that is known, so that its answer shows whether it is still the same repository. The
+position moves only to pushes that were in an answer: ids have holes, and a host may leave out the end of an answer.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from hgext.vcsreplicator.words.errors import MalformedEvent, ReplicationError
+
+from ..hgpush.message import PushesAnswer, QueuedPush
+
+# Push ids that are asked for at once at most, where ids have a large hole.
+WIDEST = 1_000_000
+
+# Pushes of one message.
+PUSHES = 100
+
+# Changesets of one message, unless one push has more.
+CHANGESETS = 10_000
+
+
+class Replaced(ReplicationError):
+    """The repository lost pushes that were sent, or has others in their place."""
+
+
+# Where a repository stands that is followed from its end on, until its end is known.
+UNDECIDED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A repository, its `number`, and the `last` push that was sent with its newest changeset (`tip`, "": unknown).
+
+    `last` is 0 if none was sent, `UNDECIDED` if it is not decided yet where to begin.
+    """
+
+    number: int
+    url: str
+    last: int = 0
+    tip: str = ""
+
+    def after(self, push: QueuedPush) -> Self:
+        """Return the same, one push further."""
+        return replace(self, last=push.id, tip=push.changesets[-1] if push.changesets else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Pushes with ids above `after`, up to `after + span`; or those behind a `link` of the host."""
+
+    after: int
+    span: int
+    link: str | None = None
+
+    def url(self, repository: str) -> str:
+        """Return the address to ask."""
+        window = f"startID={self.after}&endID={self.after + self.span}"
+        return self.link or f"{repository}/json-pushes?version=2&{window}"
+
+
+def first_question(followed: Followed, page: int) -> Question:
+    """Return the question that begins with the last known push."""
+    return Question(after=max(followed.last - 1, 0), span=page)
+
+
+def find_news(followed: Followed, question: Question, answer: PushesAnswer) -> list[QueuedPush]:
+    """Return the pushes that are new; raises Replaced, or MalformedEvent for pushes that were not asked for."""
+    if answer.last < followed.last:
+        raise Replaced(f"its last push is {answer.last}, push {followed.last} was sent already")
+    pushes = answer.pushes
+    if any(push.id <= question.after for push in pushes):
+        raise MalformedEvent(f"{followed.url}: push {pushes[0].id}, which was not asked for (after {question.after})")
+    if question.link is None and pushes and pushes[-1].id > question.after + question.span:
+        raise MalformedEvent(f"{followed.url}: push {pushes[-1].id}, which was not asked for")
+    if question.after < followed.last:
+        _check_last(followed, pushes[0] if pushes else None)
+    return [push for push in pushes if push.id > followed.last]
+
+
+def next_question(question: Question, answer: PushesAnswer, link: str | None, page: int) -> Question | None:
+    """Return what to ask next, None if the repository is caught up."""
+    top = answer.pushes[-1].id if answer.pushes else question.after
+    if link is not None and top > question.after:
+        return Question(after=top, span=page, link=link)
+    if top > question.after:
+        return Question(after=top, span=page) if answer.last > top else None
+    if answer.last <= question.after + question.span:
+        return None
+    return Question(after=question.after + question.span, span=min(question.span * 2, WIDEST))
+
+
+def split(pushes: list[QueuedPush]) -> list[list[QueuedPush]]:
+    """Return the pushes in the portions of messages, in order."""
+    portions: list[list[QueuedPush]] = []
+    room = 0
+    for push in pushes:
+        if not portions or len(portions[-1]) == PUSHES or room < len(push.changesets):
+            portions.append([])
+            room = CHANGESETS
+        portions[-1].append(push)
+        room -= len(push.changesets)
+    return portions
+
+
+def _check_last(followed: Followed, push: QueuedPush | None) -> None:
+    if push is None or push.id != followed.last:
+        raise Replaced(f"push {followed.last}, which was sent already, is gone")
+    known = {*push.changesets, *push.obsolete}
+    if followed.tip and known and followed.tip not in known:
+        raise Replaced(f"push {followed.last} was sent with changeset {followed.tip[:12]}, now it has others")

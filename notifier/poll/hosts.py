@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How often a host is asked: so many questions at a time, and none while it rests after trouble."""
+
+import asyncio
+import contextlib
+import email.utils
+from collections.abc import AsyncIterator, Callable
+
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.retry import Backoff
+
+# How long a host in trouble rests, in seconds.
+REST = Backoff(first=1.0, longest=300.0)
+
+# The longest rest that a host may ask for, in seconds.
+LONGEST = 3600.0
+
+
+class HostUnavailable(Unavailable):
+    """A host does not answer, or asks for fewer questions: `retry_after` seconds, if it said so."""
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class Host:
+    """One host; times are those of the event loop."""
+
+    def __init__(self, at_once: int, chance: Callable[[], float]) -> None:
+        self._slots = asyncio.Semaphore(at_once)
+        self._chance = chance
+        self._failures = 0
+        self._rests_until = 0.0
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for the right to ask; a HostUnavailable that the block raises lets the host rest."""
+        async with self._slots:
+            loop = asyncio.get_running_loop()
+            while (wait := self._rests_until - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            try:
+                yield
+            except HostUnavailable as error:
+                self._failures += 1
+                rest = max(REST.delay(self._failures, self._chance()), min(error.retry_after or 0.0, LONGEST))
+                self._rests_until = max(self._rests_until, loop.time() + rest)
+                raise
+            self._failures = 0
+
+
+def read_retry_after(value: str | None, now: float) -> float | None:
+    """Return the seconds that the header Retry-After asks for; None without one that makes sense."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit() and len(value) < 10:
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Sends pushes to the queue in a thread of its own, and remembers them once the broker has confirmed.
+
+Rules of this file: send, be confirmed, remember, and only then say so to the poller, which has one message of a repository under
+way at a time. Killed anywhere, what was not remembered is sent again. A broker or a disk in trouble is waited for.
+"""
+
+import asyncio
+import itertools
+import queue
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import structlog
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import ReplicationError
+from hgext.vcsreplicator.words.retry import RECONNECT
+
+from ..destination import take_all
+from ..hgpush.message import QueuedPush, to_body
+from ..hgpush.queue import QueueSender
+from .following import Followed
+from .settings import PollSettings
+from .state import PollDatabase
+
+# Seconds that one wait may last.
+BLINK = 0.1
+
+# The same while messages are unconfirmed.
+BUSY_BLINK = 0.01
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Item:
+    followed: Followed
+    pushes: Sequence[QueuedPush] = ()
+    is_anew: bool = False
+    done: "Future[Followed]" = field(default_factory=Future)
+
+
+class PushSender(threading.Thread):
+    """The thread; the coroutines are those of the event loop, and return once their result is durable."""
+
+    def __init__(self, settings: PollSettings, clock: Clock) -> None:
+        super().__init__(name="outgoing", daemon=True)
+        self._settings, self._clock = settings, clock
+        self._asked: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._ended = threading.Event()
+
+    async def deliver(self, followed: Followed, pushes: Sequence[QueuedPush]) -> Followed:
+        """Send one message, and return where the repository stands then."""
+        return await self._do(_Item(followed=followed, pushes=pushes))
+
+    async def begin_at(self, followed: Followed) -> Followed:
+        """Remember where the repository stands, without a message."""
+        return await self._do(_Item(followed=followed))
+
+    async def begin_anew(self, followed: Followed) -> Followed:
+        """Give the repository a new number, with nothing sent."""
+        return await self._do(_Item(followed=followed, is_anew=True))
+
+    async def _do(self, item: "_Item") -> Followed:
+        self._asked.put(item)
+        return await asyncio.wrap_future(item.done)
+
+    def stop(self) -> None:
+        """End the thread; what is not confirmed will be sent again."""
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        sender, state, failures = QueueSender("poll", self._settings, self._clock), None, 0
+        unsent: list[_Item] = []
+        unconfirmed: dict[int, _Item] = {}
+        confirmed: list[_Item] = []
+        numbers = itertools.count()
+        try:
+            while not self._ended.is_set():
+                unsent += take_all(self._asked, 0 if unconfirmed or unsent or confirmed else BLINK)
+                try:
+                    sender.start()
+                    state = state or PollDatabase(self._settings.state)
+                    while unsent:
+                        if unsent[0].pushes:
+                            number = next(numbers)
+                            self._send(sender, number, unsent[0])
+                            unconfirmed[number] = unsent.pop(0)
+                        else:
+                            confirmed.append(unsent.pop(0))
+                    trouble: ReplicationError | None = None
+                    for outcome in sender.outcomes(BUSY_BLINK if unconfirmed else 0):
+                        item = unconfirmed.pop(outcome.number)
+                        (confirmed if outcome.error is None else unsent).append(item)
+                        trouble = outcome.error or trouble
+                    _remember(state, confirmed)
+                    if trouble is not None:
+                        raise trouble
+                    failures = 0
+                except ReplicationError as error:
+                    failures += 1
+                    delay = RECONNECT.delay(failures, random.random())
+                    logger.warning("pushes not sent", reason=str(error), retry_in=round(delay, 1))
+                    self._ended.wait(delay)
+        finally:
+            sender.close()
+            if state is not None:
+                state.close()
+
+    def _send(self, sender: QueueSender, number: int, item: _Item) -> None:
+        followed = item.followed
+        sender.send(
+            number,
+            f"{self._settings.source}-{followed.number}-{item.pushes[0].id}",
+            to_body(followed.number, item.pushes),
+            {"source": self._settings.source, "repository": followed.url},
+            int(self._clock.now()),
+        )
+
+
+def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:
+    """Store where the repositories stand, then say so; raises Unavailable, then what is left in the list is not stored."""
+    moved = [_moved(item) for item in confirmed if not item.is_anew]
+    if moved:
+        state.advance(moved)
+    while confirmed:
+        item = confirmed[-1]
+        now = state.begin_anew(item.followed) if item.is_anew else _moved(item)
+        confirmed.pop()
+        if item.done.set_running_or_notify_cancel():
+            item.done.set_result(now)
+
+
+def _moved(item: _Item) -> Followed:
+    return item.followed.after(item.pushes[-1]) if item.pushes else item.followed

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Asks every repository in turn, and hands on what is new.
+
+One task follows one repository, so its pushes are handed on in order. A repository or host in trouble is asked less and less often
+and holds up no other; while the broker is away, a repository with news waits and is not asked again.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.retry import Backoff
+
+from ..hgpush.message import PushesAnswer, QueuedPush
+from .asking import AnswerTooLarge, Asked, Asker
+from .following import UNDECIDED, Followed, Question, Replaced, find_news, first_question, next_question, split
+from .hosts import Host
+from .outgoing import PushSender
+from .settings import OnReplaced, PollSettings, StartAt
+from .state import PollDatabase, hold_alone
+
+# Answers in a row that must show a repository as replaced before another is followed: one of several mirrors may be behind.
+CONFIRMATIONS = 3
+
+# Part of the interval by which questions are spread.
+JITTER = 0.1
+
+# The longest pause between questions about a repository in trouble, in seconds.
+LONGEST = 3600.0
+
+QUESTIONS = Counter("vcsreplicator_poll_questions", "Questions to hosts, by what came of them", ["result"])
+PUSHES = Counter("vcsreplicator_poll_pushes", "Pushes confirmed by the queue")
+FOLLOWED = Gauge("vcsreplicator_poll_followed_repositories", "Repositories that are asked for")
+FAILING = Gauge("vcsreplicator_poll_failing_repositories", "Repositories whose last question failed")
+REPLACED = Gauge("vcsreplicator_poll_replaced_repositories", "Repositories that lost or changed pushes, and wait")
+
+logger = structlog.get_logger()
+
+
+class Asking(Protocol):
+    """Asks one question; see `Asker`."""
+
+    async def ask(self, url: str, etag: str | None) -> Asked:
+        """Ask for the pushes at this address."""
+
+
+class Delivering(Protocol):
+    """Sends and remembers; see `PushSender`."""
+
+    async def deliver(self, followed: Followed, pushes: Sequence[QueuedPush]) -> Followed:
+        """Send one message, and return where the repository stands then."""
+
+    async def begin_at(self, followed: Followed) -> Followed:
+        """Remember where the repository stands, without a message."""
+
+    async def begin_anew(self, followed: Followed) -> Followed:
+        """Give the repository a new number, with nothing sent."""
+
+
+def run(
+    settings: PollSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
+) -> None:
+    """Poll until `stop` is set; raises BadConfig, or Unavailable for a state that is away at start."""
+    clock = clock or SystemClock()
+    with hold_alone(settings.state):
+        state = PollDatabase(settings.state)
+        try:
+            known = state.add(settings.repositories, UNDECIDED if settings.start_at is StartAt.END else 0)
+        finally:
+            state.close()
+        outgoing = PushSender(settings, clock)
+        outgoing.start()
+        try:
+            asyncio.run(_poll(settings, known, outgoing, clock, stop=stop, ready=ready))
+        finally:
+            outgoing.stop()
+
+
+async def _poll(
+    settings: PollSettings,
+    known: Sequence[Followed],
+    outgoing: PushSender,
+    clock: Clock,
+    *,
+    stop: threading.Event,
+    ready: Callable[[], None],
+) -> None:
+    asker = Asker(settings, clock)
+    poller = Poller(settings, asker, outgoing)
+    following = asyncio.create_task(poller.follow(known))
+    ready()
+    try:
+        while not stop.is_set() and outgoing.is_alive() and not following.done():
+            await asyncio.sleep(0.1)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await asker.close()
+    if not stop.is_set():
+        raise RuntimeError("a part of the poller ended")
+
+
+class Poller:
+    """Follows repositories; `asking` and `delivering` are its two sides."""
+
+    def __init__(
+        self,
+        settings: PollSettings,
+        asking: Asking,
+        delivering: Delivering,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._settings, self._asking, self._delivering, self._chance = settings, asking, delivering, chance
+        self._hosts: dict[str, Host] = {}
+
+    async def follow(self, known: Sequence[Followed]) -> None:
+        """Follow these until cancelled."""
+        FOLLOWED.set(len(known))
+        async with asyncio.TaskGroup() as tasks:
+            for followed in known:
+                tasks.create_task(self._follow(followed))
+
+    async def _follow(self, followed: Followed) -> None:
+        loop = asyncio.get_running_loop()
+        pace = Backoff(first=self._settings.interval, longest=max(LONGEST, self._settings.interval), jitter=JITTER)
+        repository = _Repository(followed=followed, page=self._settings.page)
+        await asyncio.sleep(self._chance() * self._settings.interval)
+        while True:
+            began = loop.time()
+            failures = repository.failures
+            try:
+                await self._ask_for_all(repository)
+                repository.failures = 0
+            except Replaced as error:
+                await self._note_replaced(repository, error)
+            except Exception as error:
+                self._note_failure(repository, error)
+            _count(FAILING, was=failures > 0, now=repository.failures > 0)
+            delay = pace.delay(max(repository.failures, 1), self._chance())
+            await asyncio.sleep(max(0.0, began + delay - loop.time()))
+
+    async def _ask_for_all(self, repository: "_Repository") -> None:
+        """Ask until the repository is caught up, and hand on each part before asking for the next."""
+        if repository.followed.last == UNDECIDED:
+            await self._begin_at_the_end(repository)
+        question: Question | None = first_question(repository.followed, repository.page)
+        etag = repository.etag
+        while question is not None:
+            try:
+                asked = await self._ask(question.url(repository.followed.url), etag)
+            except AnswerTooLarge:
+                if question.link is not None or question.span == 1:
+                    raise
+                repository.page = question.span // 2
+                question, etag = replace(question, span=repository.page), None
+                continue
+            if asked.answer is None:
+                break
+            news = find_news(repository.followed, question, asked.answer)
+            is_first = question == first_question(repository.followed, repository.page)
+            question = next_question(question, asked.answer, asked.link, repository.page)
+            # The next time begins with this question again, unless there is news.
+            repository.etag = asked.etag if is_first and question is None and not news else None
+            etag = None
+            for portion in split(news):
+                repository.followed = await self._delivering.deliver(repository.followed, portion)
+                PUSHES.inc(len(portion))
+        self._note_as_known(repository)
+
+    async def _begin_at_the_end(self, repository: "_Repository") -> None:
+        """Take the newest push as sent already."""
+        followed = repository.followed
+        newest = (await self._answer(followed, Question(after=0, span=1))).last
+        begin = replace(followed, last=0)
+        if newest:
+            answer = await self._answer(followed, Question(after=newest - 1, span=1))
+            if not answer.pushes:
+                raise Unavailable(f"{followed.url}: push {newest}, the last one, is not shown")
+            begin = followed.after(answer.pushes[-1])
+        repository.followed = await self._delivering.begin_at(begin)
+
+    async def _answer(self, followed: Followed, question: Question) -> PushesAnswer:
+        asked = await self._ask(question.url(followed.url), None)
+        assert asked.answer is not None  # no etag was sent
+        return asked.answer
+
+    async def _ask(self, url: str, etag: str | None) -> Asked:
+        origin = url.split("/")[2]
+        if origin not in self._hosts:
+            self._hosts[origin] = Host(self._settings.per_host, self._chance)
+        result = "failed"
+        try:
+            async with self._hosts[origin].slot():
+                asked = await self._asking.ask(url, etag)
+            result = "unchanged" if asked.answer is None else "answered"
+        finally:
+            QUESTIONS.labels(result).inc()
+        return asked
+
+    def _note_failure(self, repository: "_Repository", error: Exception) -> None:
+        """Say once that a repository is in trouble; what is unexpected says so with its traceback."""
+        repository.failures += 1
+        if repository.failures == 1:
+            known = isinstance(error, ReplicationError)
+            reason = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+            url = repository.followed.url
+            logger.warning("repository not followed", repository=url, reason=reason, exc_info=not known)
+
+    def _note_as_known(self, repository: "_Repository") -> None:
+        if repository.replaced:
+            logger.info("repository is as it was", repository=repository.followed.url)
+            REPLACED.dec()
+        repository.replaced = 0
+
+    async def _note_replaced(self, repository: "_Repository", error: Replaced) -> None:
+        """Say once that a repository is another; follow it from its beginning, under a new number, if that is the setting."""
+        repository.etag = None
+        repository.failures = 0
+        repository.replaced += 1
+        if repository.replaced == 1:
+            REPLACED.inc()
+            step = "it is followed anew if it stays so"
+            if self._settings.on_replaced is OnReplaced.STOP:
+                step = (
+                    'nothing of it is sent until this ends; on-replaced = "follow" would follow it as a new repository'
+                )
+            logger.error("repository replaced", repository=repository.followed.url, reason=str(error), next_step=step)
+        if self._settings.on_replaced is OnReplaced.FOLLOW and repository.replaced >= CONFIRMATIONS:
+            repository.followed = await self._delivering.begin_anew(repository.followed)
+            logger.warning(
+                "repository followed anew", repository=repository.followed.url, number=repository.followed.number
+            )
+            self._note_as_known(repository)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Repository:
+    followed: Followed
+    page: int
+    etag: str | None = None
+    failures: int = 0
+    replaced: int = 0
+
+
+def _count(gauge: Gauge, *, was: bool, now: bool) -> None:
+    if was != now:
+        gauge.inc(1 if now else -1)

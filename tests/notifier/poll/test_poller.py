@@ -1,0 +1,529 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The poller between a host and a real RabbitMQ, and a simulated day of very many repositories."""
+
+import asyncio
+import json
+import os
+import random
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+import structlog
+
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from notifier.hgpush.message import QueuedPush, read_answer
+from notifier.poll import hosts, poller
+from notifier.poll.asking import AnswerTooLarge, Asked
+from notifier.poll.following import Followed
+from notifier.poll.hosts import HostUnavailable, read_retry_after
+from notifier.poll.poller import Poller
+from notifier.poll.settings import OnReplaced, PollSettings, StartAt
+from notifier.poll.state import PollDatabase
+from testing.builders.pushhost import HostReply, PushHost
+from testing.services.rabbitmq import RabbitMQ
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def host() -> Iterator[PushHost]:
+    with PushHost() as running:
+        yield running
+
+
+class HgQueue:
+    """The queue `hg`, and what came through it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.messages: list[dict[str, Any]] = []
+        self.headers: list[dict[str, Any]] = []
+        self.listen()
+
+    def listen(self) -> None:
+        self._connection = kombu.Connection(self.url)
+        kombu.Consumer(self._connection, [kombu.Queue("hg", durable=True)], callbacks=[self._take]).consume()
+
+    def _take(self, body: Any, message: Any) -> None:
+        self.messages.append(body)
+        self.headers.append(message.headers)
+        message.ack()
+
+    def pushes(self) -> dict[str, list[int]]:
+        """The ids that came, by the last part of the repository's URL."""
+        try:
+            while True:
+                self._connection.drain_events(timeout=0.02)
+        except TimeoutError:
+            pass
+        found = defaultdict(list)
+        for body, headers in zip(self.messages, self.headers, strict=True):
+            found[headers["repository"].rsplit("/", 1)[-1]] += [push["id"] for push in body["pushes"]]
+        return dict(found)
+
+    def close(self) -> None:
+        self._connection.release()
+
+
+@pytest.fixture
+def queue(rabbitmq: Any) -> Iterator[HgQueue]:
+    made = HgQueue(rabbitmq.vhost())
+    yield made
+    made.close()
+
+
+class Polling:
+    """A poller at work in this process; `stop` ends it, and it may be started again."""
+
+    def __init__(self, queue_url: str, host: PushHost, folder: Path) -> None:
+        self._url, self._host, self._folder = queue_url, host, folder
+        self.error: BaseException | None = None
+
+    def settings(self, *names: str, **more: Any) -> PollSettings:
+        urls = tuple(map(self._host.url, names))
+        return PollSettings(
+            url=self._url, repositories=urls, state=str(self._folder / "poll.db"), **{"interval": 0.1, **more}
+        )
+
+    def start(self, *names: str, **more: Any) -> None:
+        self._stop, ready = threading.Event(), threading.Event()
+        settings = self.settings(*names, **more)
+
+        def work() -> None:
+            try:
+                poller.run(settings, stop=self._stop, ready=ready.set)
+            except BaseException as error:
+                self.error = error
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=work)
+        self._thread.start()
+        ready.wait()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def polling(queue: HgQueue, host: PushHost, tmp_path: Path) -> Iterator[Polling]:
+    made = Polling(queue.url, host, tmp_path)
+    yield made
+    made.stop()
+
+
+def test_every_push_arrives_once_in_order_with_the_documented_body(
+    host: PushHost, queue: HgQueue, polling: Polling
+) -> None:
+    for number in range(250):
+        host.push("x", id=2 * number + 1, changesets=number % 3 + 1)
+    host.push("y")
+    polling.start("x", "y", page=100)
+    eventually(lambda: queue.pushes() == {"x": list(range(1, 500, 2)), "y": [1]}, "all pushes")
+    host.push("x")
+    eventually(lambda: queue.pushes()["x"][-1] == 500, "the new push")
+    first = next(
+        body for body, head in zip(queue.messages, queue.headers, strict=True) if head["repository"].endswith("x")
+    )
+    numbers = {
+        head["repository"][-1]: body["repository_id"] for body, head in zip(queue.messages, queue.headers, strict=True)
+    }
+    assert first["type"] == "hg-push"
+    assert first["pushes"][0] == {"id": 1, "date": 1456826401, "user": "dana", "changesets": host.repositories["x"][1]}
+    assert numbers["x"] != numbers["y"]
+    assert {head["source"] for head in queue.headers} == {"poll"}
+
+
+def test_restart_continues_behind_the_last_push_that_was_confirmed(
+    host: PushHost, queue: HgQueue, polling: Polling
+) -> None:
+    host.push("x")
+    polling.start("x")
+    eventually(lambda: queue.pushes() == {"x": [1]})
+    polling.stop()
+    host.push("x")
+    polling.start("x")
+    eventually(lambda: queue.pushes() == {"x": [1, 2]}, "the second push alone")
+    assert len({body["repository_id"] for body in queue.messages}) == 1
+
+
+def test_unchanged_repository_costs_a_304(host: PushHost, queue: HgQueue, polling: Polling) -> None:
+    host.push("x")
+    polling.start("x")
+    eventually(lambda: host.statuses[-3:] == [304, 304, 304], "answers without a body")
+    host.push("x")
+    eventually(lambda: queue.pushes() == {"x": [1, 2]}, "the push behind them")
+
+
+@pytest.mark.parametrize("gives_link", [True, False])
+def test_limited_answers_are_read_to_their_end(
+    host: PushHost, queue: HgQueue, polling: Polling, gives_link: bool
+) -> None:
+    host.limit, host.gives_link = 7, gives_link
+    for _ in range(100):
+        host.push("x")
+    polling.start("x", page=50)
+    eventually(lambda: queue.pushes() == {"x": list(range(1, 101))}, "all pushes")
+    assert any("endID" not in target for target in host.targets) == gives_link
+
+
+def test_link_to_another_page_is_not_followed(host: PushHost, queue: HgQueue, polling: Polling) -> None:
+    body = json.dumps({"lastpushid": 1, "pushes": {"1": {"changesets": ["a" * 40], "date": 1, "user": "u"}}}).encode()
+    headers = {"Link": '</admin/json-pushes?x>; rel="next"'}
+    host.instead = lambda target: HostReply(headers=headers, body=body) if "/x/" in target else None
+    polling.start("x")
+    eventually(lambda: queue.pushes() == {"x": [1]})
+    eventually(lambda: len(host.targets) > 3)
+    assert not any("admin" in target for target in host.targets)
+
+
+def test_host_has_few_questions_at_a_time(host: PushHost, queue: HgQueue, polling: Polling) -> None:
+    names = [f"r{number}" for number in range(30)]
+    for name in names:
+        host.push(name)
+    host.delay = 0.01
+    polling.start(*names, per_host=3)
+    eventually(lambda: len(queue.pushes()) == 30)
+    assert host.most_at_once == 3
+
+
+def test_host_that_asks_for_it_is_left_alone(host: PushHost, queue: HgQueue, polling: Polling) -> None:
+    for name in "xy":
+        host.push(name)
+    host.instead = lambda target: HostReply(status=503, headers={"Retry-After": "3600"})
+    polling.start("x", "y", per_host=1)
+    eventually(lambda: host.targets)
+    host.instead = lambda target: None
+    threading.Event().wait(1.0)  # ten intervals
+    assert len(host.targets) == 1
+    assert queue.pushes() == {}
+
+
+def test_broken_repository_holds_up_no_other(host: PushHost, queue: HgQueue, polling: Polling) -> None:
+    host.push("good")
+    nonsense = {"html": b"<html>", "huge": b"[" * 17_000_000, "deep": b"[" * 100_000}
+    host.instead = lambda target: next(
+        (HostReply(body=body) for name, body in nonsense.items() if f"/{name}/" in target), None
+    )
+    polling.start("missing", *nonsense, "good")
+    eventually(lambda: queue.pushes() == {"good": [1]}, "the good one")
+    host.push("good")
+    eventually(lambda: queue.pushes() == {"good": [1, 2]}, "the good one again")
+
+
+def test_shrunk_repository_is_named_once_and_waits_until_it_is_as_it_was(
+    host: PushHost, queue: HgQueue, polling: Polling
+) -> None:
+    for _ in range(5):
+        host.push("x")
+    with structlog.testing.capture_logs() as lines:
+        polling.start("x")
+        eventually(lambda: len(queue.pushes().get("x", [])) == 5)
+        lost = {number: host.repositories["x"].pop(number) for number in (4, 5)}
+        eventually(lambda: [line for line in lines if line["event"] == "repository replaced"], "the line")
+        host.targets.clear()
+        eventually(lambda: len(host.targets) > 5, "more questions")
+        assert queue.pushes() == {"x": [1, 2, 3, 4, 5]}
+        host.repositories["x"].update(lost)
+        host.push("x")
+        eventually(lambda: queue.pushes() == {"x": [1, 2, 3, 4, 5, 6]}, "the push after the return")
+    [line] = [line for line in lines if line["event"] == "repository replaced"]
+    assert line["reason"] == "its last push is 3, push 5 was sent already"
+    assert "on-replaced" in line["next_step"]
+
+
+def test_replaced_repository_is_followed_as_a_new_one_if_that_is_set(
+    host: PushHost, queue: HgQueue, polling: Polling
+) -> None:
+    for _ in range(3):
+        host.push("x")
+    polling.start("x", on_replaced=OnReplaced.FOLLOW)
+    eventually(lambda: queue.pushes() == {"x": [1, 2, 3]})
+    host.repositories["x"] = {number: ["b" * 40] for number in range(1, 5)}
+    eventually(lambda: queue.pushes() == {"x": [1, 2, 3, 1, 2, 3, 4]}, "the new repository")
+    assert len({body["repository_id"] for body in queue.messages}) == 2
+
+
+def test_repository_can_be_followed_from_its_end_and_no_push_during_a_stop_is_skipped(
+    host: PushHost, queue: HgQueue, polling: Polling
+) -> None:
+    for _ in range(3):
+        host.push("x")
+    polling.start("x", start_at=StartAt.END)
+    eventually(lambda: 304 in host.statuses, "the end to be known")
+    polling.stop()
+    host.push("x")
+    polling.start("x", start_at=StartAt.END)
+    eventually(lambda: queue.pushes() == {"x": [4]}, "the push during the stop")
+
+
+def test_broker_that_is_away_costs_no_push_and_no_questions(
+    host: PushHost, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
+) -> None:
+    broker = own_service(RabbitMQ)
+    queue, polling = HgQueue(broker.url), Polling(broker.url, host, tmp_path)
+    host.push("x")
+    polling.start("x", interval=0.02)
+    eventually(lambda: queue.pushes() == {"x": [1]})
+    queue.close()
+    broker.kill()
+    host.push("x")
+    eventually(lambda: host.statuses[-1] == 200)
+    asked = len(host.targets)
+    threading.Event().wait(0.5)
+    assert len(host.targets) <= asked + 2
+    broker.restart()
+    queue.listen()
+    eventually(lambda: queue.pushes() == {"x": [1, 2]}, "the push")
+    polling.stop()
+    queue.close()
+
+
+def test_second_poller_with_one_state_is_refused(polling: Polling) -> None:
+    polling.start()
+    with pytest.raises(BadConfig, match=r"poll\.state: another poller works with .*poll\.db already"):
+        poller.run(polling.settings(), stop=threading.Event(), ready=lambda: None)
+
+
+def test_removed_and_new_repositories_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
+    state = PollDatabase(str(tmp_path / "poll.db"))
+    [x, y] = state.add(["x", "y"], 0)
+    state.advance([Followed(number=y.number, url="y", last=7, tip="t")])
+    [z, again] = state.add(["z", "y"], 0)
+    anew = state.begin_anew(again)
+    state.close()
+    assert (again.number, again.last, again.tip) == (y.number, 7, "t")
+    assert len({x.number, y.number, z.number, anew.number}) == 4
+    assert anew.last == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120.0),
+        (None, None),
+        ("soon", None),
+        ("-5", None),
+        ("Thu, 01 Jan 1970 00:01:00 GMT", 50.0),
+        ("9" * 50, None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(value: str | None, seconds: float | None) -> None:
+    assert read_retry_after(value, 10.0) == seconds
+
+
+# -- the command
+
+
+def write_file(folder: Path, text: str) -> Path:
+    file = folder / "v.toml"
+    file.write_text(text)
+    return file
+
+
+def command(file: Path) -> list[str]:
+    return [sys.executable, "-m", "hgext.vcsreplicator.cli", "poll", "-c", str(file)]
+
+
+POLL = '[poll]\nurl = "amqp://guest:guest@127.0.0.1//"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (POLL, "key 'repositories' is missing"),
+        (POLL + 'repositories = ["ftp://h/x"]', "poll.repositories: expected http or https URLs"),
+        (POLL + 'repositories = ["http://127.0.0.1/x", "http://127.0.0.1/x"]', "http://127.0.0.1/x stands there twice"),
+        (
+            POLL + 'repositories = ["http://hg.example/x"]',
+            "poll.repositories: http:// to hg.example, expected https://",
+        ),
+        (
+            POLL + 'repositories = []\non-replaced = "maybe"',
+            "poll.on-replaced: expected one of stop, follow, got 'maybe'",
+        ),
+        (POLL + "repositories = []\nper_host = 1", "unknown key 'per_host', expected 'per-host'"),
+        (POLL + 'repositories = []\nstate = "here.db"', "poll.state: expected an absolute path"),
+        ("", "log: expected text"),
+    ],
+)
+def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    file = write_file(tmp_path, text)
+    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 78
+    [line] = ended.stderr.splitlines()
+    assert line.startswith(f"vcsreplicator: {file}: ")
+    assert complaint in line
+
+
+@pytest.mark.hunt
+def test_killed_a_few_times_under_load_nothing_is_lost(host: PushHost, queue: HgQueue, tmp_path: Path) -> None:
+    survive_kills(host, queue, tmp_path, kills=6)
+
+
+@pytest.mark.hunt
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_very_often_under_load_nothing_is_lost(host: PushHost, queue: HgQueue, tmp_path: Path) -> None:
+    survive_kills(host, queue, tmp_path, kills=200)
+
+
+def survive_kills(host: PushHost, queue: HgQueue, folder: Path, *, kills: int) -> None:
+    """Pushes go on all the time; every first appearance is in order, and none is missing."""
+    chance = random.Random(int(os.environ.get("VCSREPLICATOR_TEST_SEED", "0")) or None)
+    names = [f"r{number}" for number in range(8)]
+    urls = ", ".join(f'"{host.url(name)}"' for name in names)
+    queue.pushes()
+    file = write_file(
+        folder,
+        f'[poll]\nurl = "{queue.url}"\nrepositories = [{urls}]\nstate = "{folder}/poll.db"\ninterval = 0.05\npage = 5\n',
+    )
+    for name in names:
+        host.push(name)
+    for _ in range(kills):
+        before = sum(map(len, queue.pushes().values()))
+        process = subprocess.Popen(command(file), stderr=subprocess.DEVNULL)
+        try:
+            for name in names:
+                for _ in range(chance.randrange(1, 8)):
+                    host.push(name, changesets=chance.randrange(1, 3))
+            eventually(lambda before=before: sum(map(len, queue.pushes().values())) > before, "the poller at work")
+            threading.Event().wait(chance.random() * 0.1)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    process = subprocess.Popen(command(file), stderr=subprocess.DEVNULL)
+    expected = {name: sorted(host.repositories[name]) for name in names}
+    try:
+        eventually(lambda: {name: list(dict.fromkeys(ids)) for name, ids in queue.pushes().items()} == expected, "all")
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+# -- a simulated day
+
+
+class _Jump(selectors.DefaultSelector):
+    """Waits for nothing, and counts the seconds that it would have waited."""
+
+    passed = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout:
+            self.passed += timeout
+        return super().select(0)
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes as fast as it can."""
+
+    def __init__(self) -> None:
+        self._jump = _Jump()
+        super().__init__(self._jump)
+
+    def time(self) -> float:
+        return self._jump.passed
+
+
+@dataclass
+class SimulatedHosts:
+    """Repositories that get pushes by chance while time passes, on hosts that fail now and then; and the queue, which remembers."""
+
+    chance: random.Random
+    pushes: dict[str, list[int]] = field(default_factory=dict)
+    sent: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    asked: int = 0
+
+    async def ask(self, url: str, etag: str | None) -> Asked:
+        self.asked += 1
+        await asyncio.sleep(0.02)
+        name, _, query = url.partition("/json-pushes?version=2&startID=")
+        known = self.pushes[name]
+        luck = self.chance.random()
+        if luck < 0.002:
+            raise HostUnavailable(f"{url}: status 503", 5.0 if luck < 0.001 else None)
+        if luck < 0.004:
+            raise AnswerTooLarge(url) if luck < 0.003 else Unavailable(url)
+        if luck > 0.99:
+            known.append((known[-1] if known else 0) + self.chance.choice((1, 1, 1, 2, 30)))
+        tag = str(known[-1] if known else 0) + query
+        if tag == etag:
+            return Asked(answer=None, etag=etag)
+        after, to = (int(part) for part in query.split("&endID="))
+        found = {str(n): {"changesets": [f"{n:040x}"], "date": 1, "user": "u"} for n in known if after < n <= to}
+        text = json.dumps({"lastpushid": known[-1] if known else 0, "pushes": found}).encode()
+        return Asked(answer=read_answer(text, url), etag=tag)
+
+    async def deliver(self, followed: Followed, pushes: Sequence[QueuedPush]) -> Followed:
+        await asyncio.sleep(0.001)
+        self.sent[followed.url] += [push.id for push in pushes]
+        return followed.after(pushes[-1])
+
+    async def begin_at(self, followed: Followed) -> Followed:
+        return followed
+
+    async def begin_anew(self, followed: Followed) -> Followed:
+        raise AssertionError(f"{followed} was not replaced")
+
+
+def simulate(
+    repositories: int, seconds: float, monkeypatch: pytest.MonkeyPatch, *, interval: float = 60
+) -> SimulatedHosts:
+    monkeypatch.setattr(hosts, "REST", hosts.Backoff(first=0.2, longest=5.0))
+    world = SimulatedHosts(random.Random(7))
+    known = [Followed(number=number, url=f"http://h{number % 10}/r{number}") for number in range(repositories)]
+    for followed in known:
+        world.pushes[followed.url] = list(range(1, world.chance.randrange(1, 40)))
+    settings = PollSettings(url="amqp://h", repositories=(), per_host=20, page=10, interval=interval)
+
+    async def day() -> None:
+        following = asyncio.create_task(Poller(settings, world, world, world.chance.random).follow(known))
+        await asyncio.sleep(seconds)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(day())
+    return world
+
+
+def check_day(world: SimulatedHosts, least: int) -> None:
+    """Nothing was sent twice or skipped; what is missing was pushed since the last question about it."""
+    assert world.asked > least
+    behind = 0
+    for url, known in world.pushes.items():
+        sent = world.sent[url]
+        assert sent == known[: len(sent)]
+        behind += len(known) - len(sent)
+    assert behind < len(world.pushes) * 0.2
+
+
+def test_simulated_hour_of_many_repositories_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_day(simulate(100, 3600, monkeypatch), 100 * 50)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_simulated_day_of_5000_repositories_loses_and_doubles_nothing(
+    monkeypatch: pytest.MonkeyPatch, told: Callable[[object], None]
+) -> None:
+    world = simulate(5000, 86400, monkeypatch, interval=600)
+    told(f"{world.asked} questions, {sum(map(len, world.sent.values()))} pushes")
+    check_day(world, 5000 * 120)
