@@ -31,7 +31,7 @@ from .metrics import DAMAGED, QUEUED, SET_ASIDE
 SEGMENT_BYTES = 4 * 1024 * 1024
 
 # Bytes that one `read` returns at least, if there are as many.
-READ_BYTES = 512 * 1024
+READ_BYTES = 2 * 1024 * 1024
 
 _NAME = re.compile(r"(\d{10})\.log")
 _LOCK, _ASIDE = "lock", "rejected.log"

@@ -165,7 +165,8 @@ class EdgeProcess:
 
     def _end(self, number: int) -> int:
         assert self._process is not None
-        self._process.send_signal(number)
+        if self._process.poll() is None:
+            self._process.send_signal(number)
         return self._process.wait()
 
     def __enter__(self) -> Self:
@@ -203,6 +204,10 @@ class Load:
     def run(self) -> Self:
         asyncio.run(self.submit())
         return self
+
+    def end(self) -> None:
+        """Submit nothing more; from any thread."""
+        self._end = 0
 
     async def submit(self) -> None:
         loop = asyncio.get_running_loop()
