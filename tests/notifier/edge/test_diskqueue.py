@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The queue on disk: what was appended comes out in order, over kills, torn tails, damage and full disks."""
 
+import errno
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,6 +166,22 @@ def test_a_failed_append_takes_nothing_and_the_next_goes_on(tmp_path: Path) -> N
         queue.append(numbers(5, 6))
         assert drain(queue) == numbers(0, 6)
     assert files(tmp_path) == []
+
+
+def test_a_failed_sync_takes_nothing_and_its_file_is_not_appended_to_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with DiskQueue(str(tmp_path), LIMIT) as queue:
+        queue.append(numbers(0, 3))
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+            patch.setattr("os.fdatasync", fail)
+            queue.append([b"x" * 100])
+        queue.append(numbers(3, 5))
+        assert len(files(tmp_path)) == 2
+        assert drain(queue) == numbers(0, 5)
 
 
 def test_two_edges_do_not_share_a_queue(tmp_path: Path) -> None:
