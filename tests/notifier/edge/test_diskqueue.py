@@ -176,9 +176,10 @@ def test_a_failed_sync_takes_nothing_and_its_file_is_not_appended_to_again(
 
     with DiskQueue(str(tmp_path), LIMIT) as queue:
         queue.append(numbers(0, 3))
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        with monkeypatch.context() as patch:
             patch.setattr("os.fdatasync", fail)
-            queue.append([b"x" * 100])
+            with pytest.raises(OSError, match="Input/output"):
+                queue.append([b"x" * 100])
         queue.append(numbers(3, 5))
         assert len(files(tmp_path)) == 2
         assert drain(queue) == numbers(0, 5)
