@@ -23,6 +23,17 @@ A strip that was refused at its start is not carried out later by another proces
   1 B
   0 A
 
+In a share it is refused too: after a kill, the changesets that Mercurial takes away for a moment would be there, and lost here.
+
+  $ hgm --config extensions.share= share -q -U repos/one shared
+  $ hgm -R shared strip -q 'desc(B)'
+  abort: changesets of a replicated repository cannot be stripped in a share
+  (strip them in $TESTTMP/repos/one)
+  [255]
+  $ hgm -R repos/one log -T '{rev} {desc}\n'
+  1 B
+  0 A
+
 A marker whose date would change on disk would make master and mirrors differ; it is refused.
 
   $ hgm -R repos/one debugobsolete -d '0 1' aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa

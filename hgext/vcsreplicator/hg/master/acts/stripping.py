@@ -54,6 +54,10 @@ def strip(
     master = repository.replicated(repo)
     if master is None or repository.is_silenced(master):
         return original(ui, repo, nodelist, *arguments, **keywords)
+    if master.sharedpath != master.path:
+        # Mercurial keeps what it takes away for a moment in the share, where no other process would find it after a kill.
+        hint = b"strip them in %s" % os.path.dirname(master.sharedpath)
+        raise error.Abort(b"changesets of a replicated repository cannot be stripped in a share", hint=hint)
     if isinstance(nodelist, bytes):
         nodelist = [nodelist]
     with master.lock():
@@ -179,7 +183,7 @@ def _make_intent(repo: MasterRepository, nodelist: list[bytes]) -> Intent:
         heads_removed=tuple(sorted(before - after)),
         heads_after=tuple(sorted(after)),
         removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
-        bookmarks=None if capture.has_own_bookmarks(repo) else observe.bookmarks_after_strip(repo, gone),
+        bookmarks=observe.bookmarks_after_strip(repo, gone),
     )
 
 
