@@ -207,7 +207,7 @@ def _read_file(log: Pushlog) -> dict[int, entry.Push]:
 
 
 def _rebuild_database(log: Pushlog) -> None:
-    """Replace the database: the new one is complete before it takes the old one's name."""
+    """Replace the database by one that is complete before it takes the name."""
     new = log.path + ".new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)

@@ -117,10 +117,7 @@ def _parse_rows(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
 
 
 def _select_obtainable(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) -> Iterator[entry.Push]:
-    """Yield the pushes before the first that names changesets a later pull brings.
-
-    Each has only the changesets that are here or do not come.
-    """
+    """Yield pushes, with what is here of each, up to one that a later pull completes."""
     unknown = [node for push in pushes for node in push.nodes if log.revision_of(node) is None]
     to_come = _find_first_offered(remote, unknown)
     missing = set(unknown)

@@ -53,10 +53,7 @@ def _read_length_after_rollback(log: Pushlog) -> int:
 
 
 def settle(ui: Ui, log: Pushlog) -> None:
-    """Record permanently what was removed.
-
-    A failure is left to the next writer; until then the note keeps readers right.
-    """
+    """Record permanently what was removed; a failure is left to the next writer."""
     repo = log.repo
     try:
         with repo.lock(), repo.transaction(b"pushlog") as tr:

@@ -132,7 +132,7 @@ def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction,
 def _record_removed(
     log: Pushlog, connection: sqlite3.Connection, tr: Transaction, note: dict[str, Any], derived: Derived
 ) -> Derived:
-    """Take the changesets that the note names and the changelog lacks out of their pushes, and renumber the others."""
+    """Take what the note names and is gone out of its pushes, and renumber the rest."""
     removed = [node for node in log.removed_nodes(tr) if database.push_id_of(connection, node) is not None]
     restated = database.restated_without(connection, removed)
     moved = database.renumber(connection, note.get("first", 0), log.revision_of)

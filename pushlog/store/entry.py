@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Push(NamedTuple):  # made in half the time of a dataclass, which every push pays
-    """Who pushed what, when: ``date`` in whole epoch seconds, ``nodes`` 40 hex digits each, in revision order, maybe none."""
+    """Who pushed what, when: date in epoch seconds, nodes as 40 hex digits in order."""
 
     id: int
     user: str

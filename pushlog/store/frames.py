@@ -28,7 +28,7 @@ FRAME_BYTES = HEAD_BYTES + SIZE_BYTES
 
 
 class TornRecord(Exception):
-    """A damaged frame in the committed part of a file: lost power, a bad disk, or a write of another program."""
+    """A damaged frame in the committed part of a file."""
 
     def __init__(self, name: bytes, offset: int, reason: str):
         super().__init__(f"{os.fsdecode(name)}: damaged record at byte {offset}: {reason}")
@@ -38,11 +38,11 @@ class TornRecord(Exception):
 
 
 class UnknownVersion(TornRecord):
-    """A frame whose magic differs in its last byte: that of another version of the same kind of file."""
+    """A frame of another version: its magic differs in the last byte."""
 
 
 class FramedPayload(NamedTuple):
-    """One payload and the bytes its frame occupies: ``start`` inclusive, ``end`` exclusive (the next record's start)."""
+    """A payload, and where its frame begins and ends, which is the next one's start."""
 
     start: int
     end: int

@@ -59,10 +59,7 @@ def rollback(
     skip_journal_pattern: Any = None,
     **options: Any,
 ) -> None:
-    """Turn the transaction to undo into an interrupted one, then recover it.
-
-    After a kill, the next process to recover completes it.
-    """
+    """Turn the transaction to undo into an interrupted one, then recover it."""
     if file == UNDO:
         if opener.exists(JOURNAL):
             raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")

@@ -108,10 +108,7 @@ class Pushlog:
             yield from self.facts(start)
 
     def removed_nodes(self, tr: Transaction | None = None) -> list[str]:
-        """Return the changesets that a strip or rollback removed without the pushlog having recorded it yet.
-
-        Those that ``tr`` brings back were removed, too.
-        """
+        """Return what a strip or rollback removed and the pushlog has not recorded yet."""
         length = len(self.repo.changelog) if tr is None else tr.changes[b"origrepolen"]
         revisions = {node: self.revision_of(node) for node in self.note().get("nodes", ())}
         return [node for node, revision in revisions.items() if revision is None or revision >= length]

@@ -59,10 +59,7 @@ def guard(templates: Any) -> bool:
 
 
 def register() -> None:
-    """Add the functions that stand in mended templates.
-
-    Each gives what its argument prints, escaped unless it is markup.
-    """
+    """Add the functions of mended templates, which escape what is not markup."""
 
     def item(context: engine, mapping: Any, arguments: Any) -> Any:
         return _escape_value(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=True)

@@ -152,10 +152,7 @@ def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def commit_in(text: bytes) -> bytes | None:
-    """Return `git_commit` among the extras of a changeset's text.
-
-    The text has a line each for manifest, user, and date with time zone and extras.
-    """
+    """Return `git_commit` among the extras, in the third line of a changeset's text."""
     if b"git_commit:" not in text:
         return None
     words = text.split(b"\n", 3)[2].split(b" ", 2)

@@ -35,10 +35,7 @@ _LATE = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPushes:
-    """The pushes of a request: ``ids`` ascending.
-
-    ``next_id`` says that more follow behind that id.
-    """
+    """The pushes of a request: ids ascending; more follow behind `next_id`."""
 
     query: Query
     window: ResolvedQuery

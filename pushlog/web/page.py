@@ -95,10 +95,7 @@ def _read_parameter(lookup: Lookup, name: str) -> bytes:
 
 
 def description(asked: query.Query) -> str:
-    """Describe the question in words.
-
-    Such as ``Changes pushed after push ID 3, up to and including push ID 5, by user a or b``.
-    """
+    """Describe the question in words, such as `Changes pushed after push ID 3`."""
     pieces = []
     if asked.start is not None:
         kind = {"date": "", "change": "changeset ", "id": "push ID "}[asked.start.kind]

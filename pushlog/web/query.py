@@ -22,10 +22,7 @@ class BadRequest(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of a window: ``kind`` is "id", "date" or "change".
-
-    ``text`` is how the user put it.
-    """
+    """One end of a window: an id, a date or a change; `text` as the user put it."""
 
     kind: str
     value: int = 0
@@ -121,7 +118,7 @@ def _parse_page(text: str) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedQuery:
-    """A query with every changeset resolved: bounds as numbers, ``pushes`` the ids that the named changesets belong to."""
+    """A query with every changeset resolved to the id of its push."""
 
     after_id: int | None = None
     up_to_id: int | None = None
@@ -184,10 +181,7 @@ def conditions(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
 
 
 def select_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
-    """Return SQL for the ids of a window that have changesets, ascending.
-
-    A window by date or user is found by that index, not by walking all ids.
-    """
+    """Return SQL for a window's non-empty ids, ascending, by an index of date or user."""
     where, arguments = conditions(window)
     where += (" AND " if where else " WHERE ") + "EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id)"
     by_other_index = window.users or window.after_date is not None or window.before_date is not None

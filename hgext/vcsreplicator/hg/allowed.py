@@ -67,7 +67,7 @@ def _survives_file(value: str) -> bool:
 
 
 def put(repo: localrepository, sections: Sections) -> None:
-    """Write what is allowed of `sections` as the repository's hgrc; remove that if there are no sections."""
+    """Write what is allowed of `sections` as the hgrc; remove that without sections."""
     text = rendered(sections).encode("utf-8", "replace")
     if not sections:
         repo.vfs.tryunlink(b"hgrc")

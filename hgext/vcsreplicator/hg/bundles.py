@@ -30,7 +30,7 @@ MARKERS_HEADER = bytes([obsolete._fm1version])
 
 
 def make_bundle(repo: localrepository, first: int, last: int, markers: Iterable[bytes] = ()) -> Bundle:
-    """Make the bundle of revisions `first` up to before `last`, and of these encoded markers."""
+    """Make the bundle of revisions `first` up to before `last`, and of these markers."""
     repo = repo.unfiltered()
     bundler = bundle2.bundle20(repo.ui)
     bundler.setcompression(COMPRESSION)
@@ -69,7 +69,7 @@ class RepositoryOpener:
         self._ui.setconfig(b"ui", b"quiet", True)
 
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
-        """Make the bundle of an entry of the repository in `folder`; raises ChangesetsGone."""
+        """Make the bundle of an entry in `folder`'s repository; raises ChangesetsGone."""
         try:
             return make_entry_bundle(self.open(folder), entry)
         except (error.RepoError, OSError) as problem:
@@ -81,7 +81,7 @@ class RepositoryOpener:
 
 
 def make_entry_bundle(repo: localrepository, entry: Entry) -> Bundle:
-    """Make the bundle of an outbox entry; raises ChangesetsGone unless exactly its changesets stand where it says."""
+    """Make an entry's bundle; raises ChangesetsGone unless its changesets stand there."""
     last = entry.event.after.length
     changelog = repo.unfiltered().changelog
     if last > len(changelog):
@@ -92,7 +92,7 @@ def make_entry_bundle(repo: localrepository, entry: Entry) -> Bundle:
 
 
 def _count_bytes(bundle: Bundle, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Give the pieces, which are not compressed yet, and add their sizes to `bundle.unpacked`."""
+    """Give the uncompressed pieces, and add their sizes to `bundle.unpacked`."""
     for piece in pieces:
         bundle.unpacked += len(piece)
         yield piece

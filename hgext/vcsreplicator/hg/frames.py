@@ -34,7 +34,7 @@ def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[by
 
 
 def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
-    """Give the answer that makes the other side raise `kind`: Diverged, or Unavailable for what may change."""
+    """Give the answer that makes the other side raise `kind`."""
     return answer({"error": kind.__name__, "message": message})
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def lines(repo: localrepository, *, raw: bool = True) -> Iterator[tuple[str, str]]:
-    """Give (name, value) of each line; `raw` adds the hash of the marker file's bytes, which depends on their order."""
+    """Give (name, value) of each line; `raw` adds the hash of the marker file's bytes."""
     served = repo.filtered(b"served")
     visible, heads = served.changelog, list(served.changelog.headrevs())
     every, every_head = repo.changelog, list(repo.changelog.headrevs()) if len(repo) else []

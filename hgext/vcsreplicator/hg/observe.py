@@ -42,7 +42,7 @@ PHASES = (phases.public, phases.draft, phases.secret)
 
 
 class Mark(Value):
-    """How far a transaction had come at some moment: what it did later is what one event did."""
+    """How far a transaction had come: what it did later is what one event did."""
 
     length: int
     phases: Mapping[int, int]
@@ -89,7 +89,7 @@ def observe(
 
 
 def added(repo: localrepository, first: int, end: int, *, push: PushEntry | None) -> Changes:
-    """Return what a transaction would have done that added these revisions in their present phases and nothing else."""
+    """Return the changes of a transaction that added just these revisions."""
     repo = repo.unfiltered()
     changelog, revs = repo.changelog, range(first, end)
     heads_added, heads_removed = _head_changes(changelog, revs)
@@ -106,14 +106,14 @@ def added(repo: localrepository, first: int, end: int, *, push: PushEntry | None
 
 
 def tip(repo: localrepository) -> Tip:
-    """Return the length and the last node of the changelog, hidden changesets included."""
+    """Return length and last node of the changelog, hidden changesets included."""
     changelog = repo.unfiltered().changelog
     length = len(changelog)
     return Tip(length=length, node=hex(changelog.node(length - 1)).decode() if length else NULL_NODE)
 
 
 def markers_since(tr: Transaction, since: Mark) -> list[_Marker]:
-    """Return the markers that `tr` added since the mark, as Mercurial's tuples, in a fixed order."""
+    """Return the markers that `tr` added since the mark, in a fixed order."""
     return sorted(tr.changes[b"obsmarkers"] - since.markers, key=repr)
 
 
@@ -123,7 +123,7 @@ def encode_markers(markers: Iterable[_Marker]) -> list[bytes]:
 
 
 def move_phases(repo: localrepository, tr: Transaction, moves: Iterable[PhaseMove]) -> None:
-    """Carry out the phase moves of an event; a repeat changes nothing. Raises LookupError for an unknown node."""
+    """Carry out an event's phase moves; raises LookupError for an unknown node."""
     for move in sorted(moves, key=lambda move: move.phase):
         nodes = [bin(node) for node in move.nodes]
         phases.advanceboundary(repo, tr, move.phase, nodes)
@@ -137,7 +137,7 @@ def bookmarks(repo: localrepository, names: Iterable[str]) -> dict[str, str | No
 
 
 def bookmarks_after_strip(repo: localrepository, gone: set[int]) -> dict[str, str]:
-    """Return where a strip of these revisions moves their bookmarks, which it does last, in another transaction."""
+    """Return where a strip moves bookmarks, which it does last, in a transaction."""
     target, names = repair._bookmarkmovements(repo, gone)
     return {text(name): hex(repo[target].node()).decode() for name in names}
 
@@ -153,7 +153,7 @@ def bookmark_values(bookmarks: Iterable[Bookmark]) -> list[tuple[bytes, bytes | 
 
 
 def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the heads among the added, by revision, and the older changesets that got a child among them, sorted."""
+    """Return the heads among the added, and the older changesets that they cover."""
     parents = {parent for rev in added for parent in changelog.parentrevs(rev) if parent != nullrev}
     heads = tuple(_hex(changelog, rev) for rev in added if rev not in parents)
     covered = sorted(_hex(changelog, rev) for rev in parents if rev < added.start)
@@ -161,10 +161,7 @@ def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], 
 
 
 def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: Mark, end: int) -> tuple[PhaseMove, ...]:
-    """Return the moves before revision `end`.
-
-    They depend only on the phases at the mark and now, not on the steps in between.
-    """
+    """Return the moves before revision `end`: phases at the mark against those of now."""
     changelog = repo.changelog
     moved = {rev: move for revs, move in changes for rev in revs}
     before = _PhasesBefore(repo, moved, since)
@@ -184,7 +181,7 @@ def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: M
 
 
 class _PhasesBefore:
-    """The phases of revisions at a mark; those of revisions added since must be asked for in ascending order."""
+    """The phases of revisions at a mark; of added ones asked for in ascending order."""
 
     def __init__(self, repo: localrepository, moved: Mapping[int, tuple[int | None, int]], since: Mark) -> None:
         self._repo, self._moved, self._since = repo, moved, since

@@ -32,7 +32,7 @@ _setup = seams.Setup("vcsreplicator")
 
 
 def uisetup(ui: Ui) -> None:
-    """Guard what a mirror serves; on a master, spare pushes the search for cyclic garbage."""
+    """Guard what a mirror serves; on a master, let pushes collect garbage rarely."""
     from .serving import guards
 
     _setup.run(guards.install)
@@ -87,7 +87,7 @@ def _wrap_seams(*, locking: bool) -> None:
 
 
 def _load_stripping(name: str) -> Callable[..., Any]:
-    """Return a wrapper of `stripping`, which is loaded when it is called: pushes do not need it."""
+    """Return a wrapper that loads `stripping` when called: pushes do not need it."""
 
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
         from .master.acts import stripping
@@ -98,7 +98,7 @@ def _load_stripping(name: str) -> Callable[..., Any]:
 
 
 def reposetup(ui: Ui, repo: localrepository) -> None:
-    """Make a master's repository write events, and a mirror's show what is released; refuse where that cannot be guarded."""
+    """Set up a master's or a mirror's repository, or refuse what cannot be guarded."""
     if not repo.local():
         return
     _setup.check(repo)
@@ -116,7 +116,7 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
 
 
 def _check_pushlog(ui: Ui) -> None:
-    """Refuse a repository if hgrc names the pushlog and Mercurial, with a warning, goes on without it."""
+    """Refuse a repository if Mercurial goes on without the pushlog that hgrc names."""
     place = ui.config(b"extensions", b"pushlog")
     if place is None or place.startswith(b"!"):
         return

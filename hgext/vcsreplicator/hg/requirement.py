@@ -38,13 +38,13 @@ def register(*, locking: bool) -> None:
 
 
 def understand() -> None:
-    """Let this process open locked repositories, and serve them to clients without the entry."""
+    """Let this process open locked repositories, and serve them to other clients."""
     requirements.BASE_SUPPORTED.add(LOCK)
     formats.STREAM_IGNORABLE_REQUIREMENTS.add(LOCK)
 
 
 def lock_out(repo: localrepository) -> None:
-    """Add the entry if it is not there; left to the next process where another one holds a lock."""
+    """Add the entry if it is missing; another process does if this one cannot lock."""
     if LOCK in repo.requirements or repo.sharedpath != repo.path:
         return
     try:
@@ -55,7 +55,7 @@ def lock_out(repo: localrepository) -> None:
 
 
 def keep(repo: localrepository) -> None:
-    """Add or remove the entry of a mirror's repository, as the worker's setting says; the caller holds both locks."""
+    """Add or remove a mirror's entry as the setting says; the caller holds both locks."""
     wanted = dict(repo.ui.configitems(MIRROR_LOCK[0])).get(MIRROR_LOCK[1])
     if wanted is not None and (wanted == b"yes") != (LOCK in repo.requirements):
         scmutil.writereporequirements(repo, repo.requirements ^ {LOCK})

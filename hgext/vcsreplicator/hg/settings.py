@@ -34,14 +34,14 @@ class MachineRole(enum.StrEnum):
 
 
 class Durability(enum.StrEnum):
-    """What survives a power cut once a push is confirmed: the whole change, or its event (the rest may need a pull)."""
+    """What survives a power cut: the whole change, or its event (the rest by a pull)."""
 
     STORE = "store"
     OUTBOX = "outbox"
 
 
 class Acknowledge(enum.StrEnum):
-    """What a pusher waits for: until the log has the event, for a limited time, or only for the commit."""
+    """What a pusher waits for: the log, for a limited time, or only the commit."""
 
     LOG = "log"
     OUTBOX = "outbox"
@@ -65,10 +65,7 @@ class ExtensionSettings(Value):
     lock: bool = False
 
     def wire_path(self, folder: str) -> str | None:
-        """Return the wire path of a repository's folder, None if it is not replicated.
-
-        Raises ConfigError for a path that mirrors could not have.
-        """
+        """Return a folder's wire path, None without; raises ConfigError for a bad one."""
         found = wire_path(os.path.realpath(folder), self.roots)
         # A repository inside a repository's .hg belongs to a format upgrade or a strip under way.
         if found is None or ".hg" in found.split("/"):
@@ -154,7 +151,7 @@ def _read_text(ui: Ui, key: bytes) -> str | None:
 
 
 def _read_place(ui: Ui, key: bytes, expected: str, *beginnings: str) -> str | None:
-    """Read the place of a service; one that cannot be right would only be reported as unreachable, indefinitely."""
+    """Read the place of a service, refused here if it could never be reached."""
     value = _read_text(ui, key)
     if value is not None and not value.lower().startswith(beginnings):
         # Pushers read the message, and there may be a password behind the slashes.
@@ -163,7 +160,7 @@ def _read_place(ui: Ui, key: bytes, expected: str, *beginnings: str) -> str | No
 
 
 def _read_log(ui: Ui) -> str | None:
-    """Read the URL of the log; it must not expose more than `insecure` names, since pushers read the file."""
+    """Read the log's URL, which shows pushers no more than `insecure` names."""
     url = _read_place(ui, b"log", "sqlite:///absolute/path or kafka://host:port", "sqlite:/", "kafka:/")
     allowed = {os.fsdecode(word) for word in ui.configlist(SECTION, b"insecure")}
     for exposure, found in secrecy.exposures(url or ""):

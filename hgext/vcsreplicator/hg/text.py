@@ -8,7 +8,7 @@ from mercurial import encoding
 
 
 def text(local: bytes) -> str:
-    """Decode what Mercurial holds in the local encoding (names, users, descriptions); odd bytes become surrogate escapes."""
+    """Decode the local encoding (names, users); odd bytes become surrogate escapes."""
     try:
         utf8 = encoding.fromlocal(local)
     except Exception:
@@ -18,7 +18,7 @@ def text(local: bytes) -> str:
 
 
 def local(value: str) -> bytes:
-    """Encode text in Mercurial's local encoding; Mercurial keeps what that cannot show beside it."""
+    """Encode text in Mercurial's local encoding, which keeps the rest beside it."""
     return encoding.tolocal(value.encode("utf-8", "surrogateescape"))
 
 

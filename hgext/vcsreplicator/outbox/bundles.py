@@ -19,11 +19,11 @@ PIECE = 1 << 20
 
 
 class ChangesetsGone(ReplicationError):
-    """The changesets of an event are not in the repository any more; mirrors must compare with the master."""
+    """An event's changesets are gone; mirrors must compare with the master."""
 
 
 class Bundle:
-    """A bundle in the making, piece by piece; `unpacked` counts the bytes so far before their compression."""
+    """A bundle in the making; `unpacked` counts the bytes before their compression."""
 
     def __init__(self, pieces: Iterable[bytes], *, unpacked: int = 0) -> None:
         self.pieces = pieces

@@ -35,7 +35,7 @@ class Entry(Value):
 
 
 class NewestEvent(Value):
-    """A repository's identity and its newest event; sequence 0 and an empty id before the first."""
+    """A repository's identity and newest event; 0 and an empty id before the first."""
 
     repository: str
     incarnation: str

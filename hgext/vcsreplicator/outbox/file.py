@@ -115,7 +115,7 @@ class Outbox:
         return segment.name
 
     def reserve(self, tr: Any) -> None:
-        """Write to the journal how to undo `append`, so that it can be synced before anything is appended."""
+        """Write to the journal how to undo `append`, to be synced before that."""
         segment = self._last_segment(tr)
         tr.add(segment.name, segment.tail(tr))
 
@@ -135,7 +135,7 @@ class Outbox:
                 yield Place(entry=_decode(record.payload), segment=number, end=record.end)
 
     def acknowledged(self) -> Iterator[Entry]:
-        """Read the committed entries up to the marker, newest first; those that are not asked for are not read."""
+        """Read the committed entries up to the marker, newest first, one when asked for."""
         sent = self.sent()
         for number in reversed(self.segments()):
             if sent is None or number > sent.segment:
@@ -169,10 +169,7 @@ class Outbox:
             return None
 
     def fits(self, sent: SentMark) -> bool:
-        """Whether the event of a marker stands where the marker says; where damage hides it, the answer is yes.
-
-        The caller holds the sending lock.
-        """
+        """Whether the marker's event stands where it says; yes if damage hides it."""
         segment = self._segment(sent.segment)
         if segment.tail() < sent.end:
             return False
@@ -185,7 +182,7 @@ class Outbox:
             return True
 
     def mark_sent(self, sent: SentMark) -> None:
-        """Move the marker; the caller holds the sending lock. If a power cut undoes that, events are sent again."""
+        """Move the marker under the sending lock; if a power cut undoes it, events repeat."""
         self.prepare_sent(sent)
         self.move_sent(sent)
 
@@ -199,7 +196,7 @@ class Outbox:
             file.write(to_json(sent).ljust(SENT_SIZE))
 
     def move_sent(self, sent: SentMark) -> None:
-        """Move the marker to what was prepared, with the place in the log, which is known by now."""
+        """Move the marker to what was prepared, with its place in the log."""
         prepared = self._folder.join(SENT) + b".new"
         with open(prepared, "r+b") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
@@ -261,7 +258,7 @@ class Outbox:
         return read_file(self._folder.join(FORK)).decode("utf-8", "replace") or None
 
     def set_fork(self, reason: str | None) -> None:
-        """Have this repository refuse pushes for that reason; None has it take pushes again."""
+        """Have this repository refuse pushes for that reason, or with None take them."""
         if reason is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._folder.join(FORK))

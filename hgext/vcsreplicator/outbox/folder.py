@@ -9,7 +9,7 @@ from pushlog.store.appendfile import Folder
 
 
 class Store:
-    """The store of a repository that is not opened with Mercurial; the outbox in it can be read and marked."""
+    """The store of a repository that is not opened with Mercurial."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.fsencode(folder)
@@ -49,7 +49,7 @@ def read_file(path: bytes) -> bytes:
 
 
 def match_mode(folder: Folder, descriptor: int) -> None:
-    """Give everyone who may write to the store access to a file of this process, independently of the umask."""
+    """Give all who may write to the store access to a file, whatever the umask."""
     now, wanted = os.fstat(descriptor), os.stat(folder.join(b"")).st_mode & 0o666
     if stat.S_IMODE(now.st_mode) != wanted and now.st_uid == os.geteuid():
         os.fchmod(descriptor, wanted)

@@ -24,10 +24,7 @@ class SentEvent(Value):
 
 
 def known_state(log: Log, repository: str) -> RepositoryState | None:
-    """Read what the aggregator last wrote about a repository, which means the whole topic.
-
-    Raises Unavailable, MalformedEvent.
-    """
+    """Read what the aggregator last wrote of a repository, from the whole topic."""
     found = read_table(log, STATE).value(STATE, repository)
     return None if found is None else from_json(RepositoryState, found)
 
@@ -52,7 +49,7 @@ def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> str | None:
 
 
 def fork_behind(box: Outbox) -> str | None:
-    """Say that the log has more than the outbox, if the outbox's own marker shows it; needs no other record."""
+    """Say that the log has more than the outbox, if the outbox's own marker shows it."""
     sent = box.sent()
     if sent is None or box.newest() is None or box.fits(sent):
         return None
@@ -60,10 +57,7 @@ def fork_behind(box: Outbox) -> str | None:
 
 
 def _is_adopted(old: str, new: str, box: Outbox) -> bool:
-    """Whether an adoption replaced incarnation `old`.
-
-    No event behind the first one of `new`, the present incarnation, can be that adoption.
-    """
+    """Whether an adoption replaced incarnation `old` by `new`, the present one."""
     for entry in box.acknowledged():
         if _replaced_incarnation(entry.event) == old:
             return True
@@ -82,7 +76,7 @@ def _replaced_incarnation(event: Event) -> object:
 
 
 def _find_event_id(incarnation: str, seq: int, box: Outbox) -> str | None:
-    """Return the id of the event with this number in the present incarnation; None if it is not kept any more."""
+    """Return the id of this event of the present incarnation, None if not kept."""
     for entry in box.acknowledged():
         if entry.event.incarnation != incarnation or entry.event.seq < seq:
             break

@@ -71,7 +71,7 @@ class Capture:
         self.committed = 0.0
 
     def finalize(self, tr: Transaction) -> None:
-        """Append the events of `tr`, if any, to the outbox; raises Abort, which refuses the push, if no event can hold them."""
+        """Append the events of `tr`; raises Abort, which refuses the push, if none fits."""
         entries = self._make_entries(tr)
         if entries:
             # Once more: a push can bring the first large file.
@@ -191,7 +191,7 @@ def _origin(now: Tip, transaction: bytes) -> str:
 
 
 def capture_of(tr: Transaction) -> Capture:
-    """Return the capture of a running transaction, to add announcements to; raises Abort outside the roots."""
+    """Return the capture of a running transaction; raises Abort outside the roots."""
     captured: Capture | None = getattr(tr, CAPTURE, None)
     if captured is None:
         raise repository.not_configured()
@@ -199,7 +199,7 @@ def capture_of(tr: Transaction) -> Capture:
 
 
 def read_end(box: Outbox) -> OutboxEnd | None:
-    """Read what the newest entry says of the repository; raises Abort if it cannot be read."""
+    """Read what the newest entry says, or raise Abort if it cannot be read."""
     try:
         return box.end()
     except (TornRecord, MalformedEvent) as problem:
@@ -224,7 +224,7 @@ def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
 
 
 def has_own_bookmarks(repo: localrepository) -> bool:
-    """Whether this is a share whose bookmarks are its own, not those of the repository that is replicated."""
+    """Whether this is a share whose bookmarks are its own, and not replicated."""
     if repo.sharedpath == repo.path or bookmarks.bookmarksinstore(repo):
         return False
     return b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()

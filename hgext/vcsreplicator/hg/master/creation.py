@@ -46,7 +46,7 @@ def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments:
 
 
 def _reserve_name(configuration: settings.ExtensionSettings, folder: str) -> contextlib.AbstractContextManager[None]:
-    """Reserve a folder's path; raise ConfigError or Abort for one that mirrors could not have beside what they have."""
+    """Reserve a folder's path; raises ConfigError or Abort if mirrors cannot have it."""
     path = configuration.wire_path(folder)
     if path is None:
         return contextlib.nullcontext()
@@ -86,7 +86,7 @@ def set_generation(root: str, path: str, generation: int) -> None:
 
 
 def write_note(root: str, kind: str, file: str, content: bytes) -> None:
-    """Replace a file of `ROOT/.vcsreplicator/KIND` durably; users who may write to the root may replace it too."""
+    """Replace a file of `ROOT/.vcsreplicator/KIND` durably; others may do so too."""
     make_folder(root, kind)
     temporary = f"{file}.{os.getpid()}"
     with open(temporary, "wb") as stream:
@@ -98,7 +98,7 @@ def write_note(root: str, kind: str, file: str, content: bytes) -> None:
 
 
 def make_folder(root: str, kind: str) -> str:
-    """Make `ROOT/.vcsreplicator/KIND`, where users who may write to the root may write too."""
+    """Make `ROOT/.vcsreplicator/KIND`, writable to those who may write to the root."""
     for folder in (os.path.join(root, NOTES), os.path.join(root, NOTES, kind)):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
@@ -107,7 +107,7 @@ def make_folder(root: str, kind: str) -> str:
 
 
 def match_mode(made: str | int, folder: str) -> None:
-    """Give users who may read or write `folder` the same right to a file or folder made in it, whatever the umask."""
+    """Give readers and writers of `folder` the same right to what is made in it."""
     like, now = os.stat(folder).st_mode, os.stat(made).st_mode
     wanted = like & (0o2777 if stat.S_ISDIR(now) else 0o666)
     if stat.S_IMODE(now) != wanted:

@@ -63,14 +63,14 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
 
 
 def sync_journal(repo: localrepository) -> None:
-    """Do step 1: sync what is needed to undo before anything is written that may have to be undone."""
+    """Do step 1: sync what undoes what is written next."""
     for name in (b"journal", b"journal.backupfiles"):
         _sync_file(repo.svfs.join(name))
     _sync_folder(repo.svfs.join(b""))
 
 
 def before_outbox(repo: localrepository, tr: Transaction, durability: Durability) -> None:
-    """Do step 2; at least for the journal, which names the outbox by now: an event that is not committed must be undone."""
+    """Do step 2, at least for the journal: an uncommitted event must be undone."""
     paths = list(_list_touched(repo, tr)) if durability is Durability.STORE else [repo.svfs.join(b"journal")]
     if len(paths) > MANY:
         _sync_file_system(repo.svfs.join(b""))
@@ -80,7 +80,7 @@ def before_outbox(repo: localrepository, tr: Transaction, durability: Durability
 
 
 def sync_late_files(repo: localrepository, tr: Transaction, durability: Durability) -> None:
-    """Have the files synced that Mercurial writes between the outbox and the commit (bookmarks)."""
+    """Have bookmarks synced, which are written between the outbox and the commit."""
     generators = tr._filegenerators.values()
     late = [
         tr._vfsmap[location].join(name) for _, names, _, location, is_late in generators if is_late for name in names

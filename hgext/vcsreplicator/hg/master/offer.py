@@ -39,7 +39,7 @@ _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
 
 
 def register() -> None:
-    """Register the commands, once per process. They are not announced as capabilities: mirrors know them."""
+    """Register the commands, once; no capabilities announce them: mirrors know them."""
     for name, arguments, function in (
         (b"replication-state", b"firstpush", _state),
         (b"replication-changesets", b"first tip last", _changesets),
@@ -50,7 +50,7 @@ def register() -> None:
 
 
 def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
-    """Return the command that checks the client, with our errors as part of the answer."""
+    """Return the command that checks the client, our errors part of the answer."""
 
     def command(repo: localrepository, proto: Any, *arguments: bytes) -> Any:
         try:
@@ -113,7 +113,7 @@ def _covers(entry: bytes, address: bytes | None) -> bool:
 
 
 def _state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
-    """Read the state under the lock; the pushlog, which only grows, is read afterwards, up to where it was."""
+    """Read the state under the lock, and the pushlog, which only grows, afterwards."""
     patience = {(b"ui", b"timeout"): LOCK_SECONDS}
     with repo.ui.configoverride(patience, b"vcsreplicator"), repo.lock():
         if repo.svfs.exists(b"journal"):
@@ -165,7 +165,7 @@ def _push_rows(repo: localrepository, first: int, last: int) -> Iterator[bytes]:
 
 
 def _changesets(repo: localrepository, first: bytes, tip: bytes, last: bytes) -> Iterator[bytes]:
-    """Make a bundle of revisions in the master's order, so that revision numbers are the same on both sides."""
+    """Make a bundle of revisions in the master's order, which fixes their numbers."""
     begin, changelog = int(first), repo.changelog
     end = min(int(last), len(changelog), begin + CHANGESETS)
     if not 0 <= begin <= end or hex(changelog.node(begin - 1)) != tip:

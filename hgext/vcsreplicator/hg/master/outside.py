@@ -36,7 +36,7 @@ MANY = 5_000
 
 
 def announcements(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
-    """Return the events of a repository that was at `before` when its newest event was written, and is at `now`."""
+    """Return the events that lead from the newest event's state to the present one."""
     detail = {"reason": "outside", "bootstrap": "false"}
     sync = Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail)
     return [*_announce_pushes(repo.unfiltered(), before, now), sync]
@@ -60,7 +60,7 @@ def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Annou
 def _find_pushes(
     repo: localrepository, before: Tip, now: Tip, push_of: Callable[[bytes], PushRow | None]
 ) -> Iterator[Announcement]:
-    """Give an event for each push, and before it one for changesets that no push brought."""
+    """Give an event for each push, and before it one for what no push brought."""
     first = start = before.length
     last_id = 0
     while start < now.length:

@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 
 
 def push_entry(repo: localrepository, tr: Transaction) -> PushEntry | None:
-    """Return the pushlog's entry of this transaction, if it is a push and the pushlog is on."""
+    """Return the pushlog's entry of this transaction, if it is a recorded push."""
     pushlog = _pushlog()
     return entry_of(pushlog.entry_of_transaction(repo, tr)) if pushlog else None
 
 
 def entry_of(row: PushRow | None) -> PushEntry | None:
-    """Return a row of the pushlog in the form of events.
-
-    None for a row that no event can hold: an operator gave it an odd number or date.
-    """
+    """Return a row of the pushlog as events have it; None if it is too odd for one."""
     if row is None or not 0 <= row[0] <= LARGEST or not EARLIEST <= row[2] <= LATEST:
         return None
     return PushEntry(id=row[0], user=utf8(row[1]), date=row[2])
@@ -41,7 +38,7 @@ def entry_of(row: PushRow | None) -> PushEntry | None:
 
 @contextlib.contextmanager
 def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow | None]]:
-    """Give a function that returns the pushlog's row of the push that brought a changeset, None if there is none.
+    """Give a function from a changeset to the row of its push, None without.
 
     The pushlog is opened once for all of them; raises Abort if it cannot be read.
     """
@@ -54,7 +51,7 @@ def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow 
 
 
 def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marker, ...]:
-    """Return markers in their public form, with what the repository has of each changeset now."""
+    """Return markers in public form, with what is here of each changeset."""
     if not markers:
         return ()
     repo.invalidatevolatilesets()

@@ -47,7 +47,7 @@ def refuse_format(repo: localrepository) -> None:
 
 
 def refuse_odd_markers(markers: list[_Marker]) -> None:
-    """Raise Abort for a marker that reads back from disk as another one: master and mirrors would differ for good."""
+    """Raise Abort for a marker that reads back from disk as another one."""
     for _precursor, _successors, _flags, _metadata, (seconds, zone), _parents in markers:
         if zone % 60 or not math.isfinite(seconds):
             raise error.Abort(
@@ -57,7 +57,7 @@ def refuse_odd_markers(markers: list[_Marker]) -> None:
 
 
 def refuse_odd_phases(tr: Transaction) -> None:
-    """Raise Abort for changesets that go to a phase that is not replicated: mirrors would show them."""
+    """Raise Abort for a phase that is not replicated, whose content mirrors would show."""
     for revs, (_old, new) in tr.changes[b"phases"]:
         if revs and new not in observe.PHASES:
             raise error.Abort(
@@ -67,7 +67,7 @@ def refuse_odd_phases(tr: Transaction) -> None:
 
 
 def refuse_odd_bookmarks(changes: Changes) -> None:
-    """Raise Abort for a bookmark whose name Mercurial's line-based files and protocol would not keep."""
+    """Raise Abort for a bookmark's name that Mercurial's files would not keep."""
     for bookmark in changes.bookmarks:
         name = bookmark.name
         if bookmark.node is not None and (not name or name != name.strip() or re.search(_CONTROL, name)):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class MasterRepositories(RepositoryOpener):
-    """The repositories below the relay's roots; opened for one job each, without their own configuration."""
+    """The repositories below the relay's roots, opened without their configuration."""
 
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
         super().__init__(skip_hgrc=True)
@@ -47,14 +47,11 @@ class MasterRepositories(RepositoryOpener):
         )
 
     def recover(self, folder: str) -> bool:
-        """Roll back an abandoned transaction; one whose process lives is left alone, for it holds the lock."""
+        """Roll back an abandoned transaction; one whose process lives holds the lock."""
         return recovery.recover_abandoned(self.open(folder))
 
     def announce(self, folder: str) -> bool:
-        """Write the first event, if there is none yet; False if another process holds the lock.
-
-        Raises Refused for a repository that may not have one.
-        """
+        """Write the first event if there is none; False if locked, Refused if not allowed."""
         repo = self.open(folder)
         if Outbox(repo.svfs).end() is None:
             transactions.set_up(repo, self._settings)
@@ -68,7 +65,7 @@ class MasterRepositories(RepositoryOpener):
         return True
 
     def finish(self, root: str) -> list[str]:
-        """Finish interrupted acts, except where another process holds a lock; describe those that could not be finished."""
+        """Finish interrupted acts that no process locks; describe those that failed."""
         real, problems = os.path.realpath(root), []
         try:
             files = intents.files(real)

@@ -75,7 +75,7 @@ def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> 
 
 
 def _report_sent(captured: Capture, seconds: float) -> None:
-    """Write one line about a push or a creation; a command of ours reports its own event."""
+    """Write one line about a push or a creation; commands report their own events."""
     kind = captured.written[-1].event.type
     if kind is Type.CREATED:
         captured.repo.ui.status(b"(recorded repository creation in replication log in %.3fs)\n" % seconds)

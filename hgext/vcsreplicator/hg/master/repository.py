@@ -39,7 +39,7 @@ def replicated(repo: localrepository) -> MasterRepository | None:
 
 @contextlib.contextmanager
 def silenced(repo: localrepository) -> Iterator[None]:
-    """Within, transactions of this repository write no event: the caller writes one event for all of them."""
+    """Within, transactions write no event: the caller writes one for all of them."""
     repo = repo.unfiltered()
     setattr(repo, SILENT, True)
     try:
@@ -60,5 +60,5 @@ def not_configured() -> error.Abort:
 
 
 def folder_of(repo: localrepository) -> str:
-    """Return the folder of a repository; of a share, that of the repository whose store it has."""
+    """Return the folder of a repository, for a share that of its store."""
     return os.path.dirname(path_text(os.path.realpath(repo.sharedpath)))

@@ -39,7 +39,7 @@ def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: f
 
 
 def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patience: float, done: list[bool]) -> None:
-    """Send what this repository has and report that in `done`; then send what deleted repositories have."""
+    """Send what is here and report it in `done`; then what deleted repositories have."""
     from ...log.blobs import open_blobs
     from ...log.opening import open_log
 

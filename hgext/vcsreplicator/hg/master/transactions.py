@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
-    """Give a repository below a root its behaviour; others only refuse what clients push to them."""
+    """Give a repository below a root its behaviour; others only refuse pushes."""
     folder = os.path.dirname(path_text(repo.sharedpath))
     path = settings.wire_path(folder)
     if path is None:
@@ -47,7 +47,7 @@ def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
 
 
 def announce_creation(repo: localrepository) -> None:
-    """Write the first event of a repository that has none; left to `after_clone` where a clone holds the lock."""
+    """Write the first event of a repository, unless a clone holds the lock."""
     try:
         lock = repo.lock(wait=False)
     except error.LockError:

@@ -18,7 +18,7 @@ from ...words.path import twin, wire_path
 
 @contextlib.contextmanager
 def reserved(path: str, folder: str, roots: Mapping[str, str]) -> Iterator[None]:
-    """Refuse a twin as `refuse` does; within, no other process reserves a path, so of two at the same instant one is refused."""
+    """Refuse a twin as `refuse` does; within, no other process passes."""
     with contextlib.ExitStack() as held:
         # One folder can be two roots, by a mount; a process would wait for itself.
         states = {root: os.stat(root) for root in sorted(roots) if os.path.isdir(root)}
@@ -33,7 +33,7 @@ def reserved(path: str, folder: str, roots: Mapping[str, str]) -> Iterator[None]
 
 
 def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
-    """Raise Abort if a repository other than the one in `folder` has a wire path that is this path's twin."""
+    """Raise Abort if a repository other than that in `folder` is this path's twin."""
     for other in _find_twins(path, roots):
         if other != os.path.realpath(folder):
             raise error.Abort(
@@ -55,7 +55,7 @@ def find_all(roots: Mapping[str, str]) -> list[list[str]]:
 
 
 def _find_twins(path: str, roots: Mapping[str, str]) -> Iterator[str]:
-    """Find the repositories whose wire paths are this path or its twins; searches only where they can be."""
+    """Find the repositories at this path or its twins, searching only there."""
     for root, prefix in roots.items():
         before = [part for part in twin(prefix).split("/") if part]
         parts = twin(path).split("/")

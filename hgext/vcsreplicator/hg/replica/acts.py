@@ -29,10 +29,7 @@ _NODE = re.compile("[0-9a-f]{40}")
 
 
 def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, now: float) -> Checkpoint:
-    """Carry out the event on an open, locked repository, and write the checkpoint.
-
-    Raises Diverged if it leads elsewhere.
-    """
+    """Carry out an event on an open, locked repository; raises Diverged."""
     event = item.event
     if advance(checkpoint.digest, event.type, event.changes) != event.digest:
         raise Diverged(f"event {event.seq} of {event.path}: its digest does not follow from the one before")
@@ -109,10 +106,7 @@ def _restore_interrupted(repo: localrepository) -> None:
 
 
 def _censor(repo: localrepository, event: Event) -> None:
-    """Erase one revision of one file.
-
-    Raises MalformedEvent for a name or a node that is none.
-    """
+    """Erase one revision of one file; raises MalformedEvent if the event names none."""
     detail = event.detail or {}
     file, digits = os.fsencode(detail.get("file", "")), detail.get("node", "")
     if {b"..", b"", b".hg"} & set(file.split(b"/")) or not _NODE.fullmatch(digits):

@@ -40,9 +40,7 @@ def apply_events(
     bundles: Sequence[IO[bytes] | None],
     now: float,
 ) -> Checkpoint:
-    """Apply consecutive events to `repo`, which is at `checkpoint`, in one transaction.
-
-    Returns the checkpoint reached.
+    """Apply consecutive events in one transaction, and return the checkpoint reached.
 
     The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a bundle that is none.
     """
@@ -124,10 +122,7 @@ def _record_push(repo: localrepository, tr: transaction, event: Event, first: in
 
 
 def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -> None:
-    """Add the changesets and markers of a bundle within `tr`.
-
-    Raises MalformedEvent for other parts, or more bytes than `limit`.
-    """
+    """Add a bundle within `tr`; raises MalformedEvent for other parts or more bytes."""
     unbundler = exchange.readbundle(repo.ui, bundle, None)
     if not isinstance(unbundler, bundle2.unbundle20):
         raise MalformedEvent("bundle: expected a bundle of version 2")
@@ -145,10 +140,7 @@ def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) ->
 
 @contextlib.contextmanager
 def _raising_malformed() -> Iterator[None]:
-    """Raise MalformedEvent for what Mercurial raises for a damaged bundle.
-
-    Errors of the disk and the locks pass.
-    """
+    """Raise MalformedEvent for a damaged bundle; errors of disk and locks pass."""
     try:
         yield
     except (error.LockError, OSError, MemoryError, MalformedEvent, Diverged):
@@ -174,7 +166,7 @@ class _BoundedEngine:
 
 
 class _SlowFile:
-    """A file that is read little by little: Mercurial unpacks all of it at once, and zeros shrink to a thirty-thousandth."""
+    """A file read little by little, for Mercurial unpacks at once all that it gets."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -184,10 +176,7 @@ class _SlowFile:
 
 
 class _LimitedFile:
-    """A file of at most `limit` bytes.
-
-    Raises BundleTooLarge, before it reads, when more is asked for. All reads are exact.
-    """
+    """A file of at most `limit` bytes; raises BundleTooLarge before it reads more."""
 
     def __init__(self, file: Any, limit: int) -> None:
         self._file = file

@@ -18,10 +18,7 @@ from .repository import OpenRepositories
 
 
 def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Check) -> Checked:
-    """Find out what is wrong with the repository, wherever it is by now.
-
-    Undecided if it changed while it was read.
-    """
+    """Find what is wrong with a repository; undecided if it changed meanwhile."""
     local = LocalRepository(folder=wanted.folder)
     try:
         local.find(settings, wanted.repository)
@@ -63,7 +60,7 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
 
 
 class _StoreState(NamedTuple):
-    """What differs after each change of a store, even one that was rolled back: a change takes a lock, a file in its folder."""
+    """What differs after each change of a store: the time of its folder, by the lock."""
 
     store: tuple[int, int, int] | None
     is_changing: bool

@@ -56,10 +56,7 @@ def heal(
 
 
 def _choose_folder(local: LocalRepository, settings: MirrorSettings, task: Task) -> str:
-    """Choose where a copy belongs: the repository may have been moved meanwhile.
-
-    What is damaged in its folder counts as it.
-    """
+    """Choose where a copy belongs: the repository, or what is damaged, may have moved."""
     waiting = place.waiting_of(settings.folder, task.repository)
     folders = [*filter(None, (local.folder, task.folder)), waiting, settings.local(task.path)]
     ours = (folder for folder in folders if _is_of(task.repository, folder))
@@ -78,20 +75,14 @@ def _is_damaged(folder: str) -> bool:
 
 
 def url_of(settings: MirrorSettings, path: str) -> str:
-    """Name the URL of a wire path on the master.
-
-    Raises Unavailable if this mirror knows no master.
-    """
+    """Name the URL of a wire path on the master; raises Unavailable without a master."""
     if settings.master is None:
         raise Unavailable(f"mirror.{settings.name}.master is not set: there is nothing to heal from")
     return settings.master.rstrip("/") + "/" + urllib.parse.quote(path.encode("utf-8", "surrogateescape"))
 
 
 def bring_up(repo: localrepository, url: str, repository: str, settings: MirrorSettings, now: float) -> Checkpoint:
-    """Bring a sound repository to the master's level where it stands.
-
-    Raises Diverged if only a new copy helps.
-    """
+    """Bring a repository to the master's level where it stands, or raise Diverged."""
     _expect(repository, master_repository(repo.ui, url, settings), url)
     with locked(repo):
         checkpoint = replicated.read(repo)
@@ -103,12 +94,7 @@ def bring_up(repo: localrepository, url: str, repository: str, settings: MirrorS
 def copy_beside(
     repositories: OpenRepositories, url: str, repository: str, settings: MirrorSettings, clock: Callable[[], float]
 ) -> tuple[str, Checkpoint]:
-    """Make a whole and compared copy in the staging folder.
-
-    Goes on with what an earlier attempt left there.
-
-    Returns its folder and its checkpoint.
-    """
+    """Return folder and checkpoint of a whole, compared copy, perhaps begun before."""
     made = place.staging_of(settings.folder, repository)
     _keep_aside(repositories, made, settings, repository)
     repo = _open_begun(repositories, made)
@@ -128,9 +114,7 @@ def copy_beside(
 
 
 def swap(repositories: OpenRepositories, made: str, folder: str, settings: MirrorSettings, repository: str) -> None:
-    """Put the copy in place. What it replaces is kept aside.
-
-    What that one served is still served, if it is still true.
+    """Put the copy in place; keep what it replaces, and what that served.
 
     Raises place.Busy if another repository is in the folder by now: others moved while the copy was made.
     """
@@ -194,9 +178,7 @@ def _open_begun(repositories: OpenRepositories, made: str) -> localrepository:
 def _compare(
     repo: localrepository, url: str, checkpoint: Checkpoint, settings: MirrorSettings, clock: Callable[[], float]
 ) -> Checkpoint:
-    """Compare the copy with the master, and return its checkpoint.
-
-    Raises Diverged if they differ.
+    """Compare the copy with the master; raises Diverged if they differ.
 
     A master that changes all the time is trusted without a comparison.
     """

@@ -22,10 +22,7 @@ class Halted(Exception):
 
 @dataclass(slots=True)
 class LocalRepository:
-    """What the mirror has of the repository, as far as this task knows.
-
-    `floor` and `gone` as in `TaskOutcome`.
-    """
+    """What the mirror has of a repository; `floor` and `gone` as in `TaskOutcome`."""
 
     folder: str | None
     checkpoint: Checkpoint | None = None
@@ -35,7 +32,7 @@ class LocalRepository:
     floor: int = 0
 
     def find(self, settings: MirrorSettings, repository: str, target: str | None = None) -> None:
-        """Find the repository: where it was last, without a URL, at `target`, or, if it was somewhere, anywhere.
+        """Find the repository: where it was, without a URL, at `target`, or anywhere.
 
         Raises Halted if it is in none of the first three and one of them is damaged: that may be it.
         """
@@ -53,10 +50,7 @@ class LocalRepository:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[place.LockedPlace]:
-        """Lock the repository where it was found against other processes.
-
-        Raises place.Busy if it is not there any more, error.LockHeld if another process has it.
-        """
+        """Lock the repository against other processes; raises Busy or LockHeld."""
         assert self.folder is not None
         assert self.checkpoint is not None
         with place.hold(self.folder) as held:

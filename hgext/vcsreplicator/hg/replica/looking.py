@@ -15,10 +15,7 @@ from . import healing, replicated, scan, snapshot
 
 
 def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
-    """Find the repository, or what is damaged at its path.
-
-    A rename or a creation may not be released yet.
-    """
+    """Find the repository at its path, damaged or not, or where it waits."""
     at_path = scan.inspect(task.folder)
     if at_path is not None and (at_path.checkpoint is None or at_path.checkpoint.repository == task.repository):
         return task.folder
@@ -27,7 +24,7 @@ def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
 
 
 def look(task: Look, settings: MirrorSettings) -> Looked:
-    """Read both sides, the master first, so that a caught-up mirror is at its sequence or beyond; raises nothing."""
+    """Read both sides, the master first, so that the mirror is not behind."""
     ui = uimod.ui.load()
     try:
         there = snapshot.master_fingerprint(ui, healing.url_of(settings, task.path), settings.master_timeout)

@@ -11,7 +11,7 @@ OUT_OF_MEMORY = "more memory is needed than worker-memory-bytes allows"
 
 
 def bound(size: int) -> None:
-    """Bound what this process may allocate to `size` bytes, or to its present limit if that is less."""
+    """Bound what this process may allocate, at most to its present limit."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     size = size if most == resource.RLIM_INFINITY else min(size, most)
     resource.setrlimit(resource.RLIMIT_DATA, (size, most))

@@ -32,7 +32,7 @@ class Busy(Exception):
 
 
 class LockedPlace:
-    """A `.hg` whose working-copy lock this process has: no worker writes into it, and no other process moves it."""
+    """A `.hg` that this process has locked: no other one writes into it or moves it."""
 
     def __init__(self, folder: str, wlock: lock.lock | None) -> None:
         self.folder = folder
@@ -40,11 +40,9 @@ class LockedPlace:
         self._wlock = wlock
 
     def carry(self, target: str, name: str = ".hg") -> None:
-        """Move it into the existing folder `target`.
+        """Move it into the existing folder `target`; raises Busy or error.LockHeld.
 
         After a kill it keeps the lock of a dead process, which counts as none.
-
-        Raises Busy if another one is there by now, error.LockHeld if another process writes into the store.
         """
         old, new = os.path.join(self.folder, self._name), os.path.join(target, name)
         with self._lock_store(old) as store:
@@ -53,10 +51,7 @@ class LockedPlace:
             self._note_move(target, name, store)
 
     def exchange(self, made: str) -> None:
-        """Put the `.hg` in `made` in its place, in one step.
-
-        Afterwards it is in `made` itself.
-        """
+        """Put the `.hg` in `made` in its place, in one step; it is in `made` afterwards."""
         with self._lock_store(os.path.join(self.folder, self._name)) as store:
             _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
             self._note_move(made, ".hg", store)
@@ -83,11 +78,9 @@ class LockedPlace:
 
 @contextlib.contextmanager
 def hold(folder: str) -> Iterator[LockedPlace]:
-    """Lock the repository in the folder against other processes.
+    """Lock the repository in the folder without waiting; raises LockHeld, or Busy.
 
     The caller then reads which one it is.
-
-    Does not wait: raises error.LockHeld, or Busy if there is none.
     """
     place = os.path.join(folder, ".hg")
     if os.path.lexists(place) and not os.path.isdir(place):
@@ -106,7 +99,7 @@ def hold(folder: str) -> Iterator[LockedPlace]:
 
 @contextlib.contextmanager
 def _raising_busy(target: str) -> Iterator[None]:
-    """Raise Busy for a folder that was taken, or removed as an empty one, while something is moved there."""
+    """Raise Busy for a folder that is taken or removed while something is moved there."""
     try:
         yield
     except OSError as problem:
@@ -120,10 +113,7 @@ def _vfs(folder: str) -> vfs.vfs:
 
 
 def check_inside(root: str, folder: str) -> str:
-    """Return the folder if creating it stays inside the root, links resolved.
-
-    Raises Rejected.
-    """
+    """Return the folder if it is inside the root, links resolved, or raise Rejected."""
     real = os.path.realpath(root)
     target = os.path.realpath(folder)
     if not target.startswith(real.rstrip("/") + "/"):
@@ -132,10 +122,7 @@ def check_inside(root: str, folder: str) -> str:
 
 
 def find_obstacle(root: str, folder: str) -> str | None:
-    """Find what stands at the folder, or above it up to the root, and is no folder.
-
-    None without such a thing.
-    """
+    """Find what stands at the folder or above it and is no folder; None without."""
     while folder.startswith(root.rstrip("/") + "/"):
         if os.path.lexists(folder) and not os.path.isdir(folder):
             return folder
@@ -154,20 +141,14 @@ def waiting_of(state: str, repository: str) -> str:
 
 
 def empty(place: str) -> str:
-    """Make the place free for a new repository, and return it.
-
-    Removes what a killed process left there.
-    """
+    """Make room for a new repository, remove what a kill left, and return the place."""
     shutil.rmtree(place, ignore_errors=True)
     _make(os.path.dirname(place))
     return place
 
 
 def install(made: str, root: str, folder: str) -> None:
-    """Move the repository made in `made` to `folder`, where there is none.
-
-    Afterwards it is there whole, or not at all.
-    """
+    """Move the repository in `made` to `folder`, where none is: whole, or not at all."""
     check_inside(root, folder)
     _make(folder)
     os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
@@ -175,7 +156,7 @@ def install(made: str, root: str, folder: str) -> None:
 
 
 def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> None:
-    """Put the repository made in `made` in the place of the one `held` in `folder`, in one step; the old one is then in `made`.
+    """Put the repository in `made` in place of the one `held`; that is then in `made`.
 
     Moves it there if none is held; raises Busy if one is there by now.
     """
@@ -226,10 +207,7 @@ def _exchange(new: str, old: str) -> None:
 
 
 def prune(state: str, root: str, folder: str) -> None:
-    """Remove the folder and those above it, up to the root, as far as they are empty.
-
-    The mirror's own folders stay.
-    """
+    """Remove the folder and those above it while they are empty, but not the mirror's."""
     own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
     with contextlib.suppress(OSError):
         while os.path.realpath(folder) not in own:
@@ -238,7 +216,7 @@ def prune(state: str, root: str, folder: str) -> None:
 
 
 def _make(folder: str) -> None:
-    """Make the folder and those above it, though another worker may remove them as empty; raises Busy if it always does."""
+    """Make the folder though others remove it as an empty one, or raise Busy."""
     for _ in range(_ATTEMPTS):
         try:
             os.makedirs(folder, exist_ok=True)

@@ -33,10 +33,7 @@ def release(
     keep: bool,
     now: float,
 ) -> None:
-    """Show what is applied and released, if that is more than is shown.
-
-    With `keep` a deletion takes nothing away.
-    """
+    """Show what is released; with `keep` a deletion takes nothing away."""
     newest = local.checkpoint
     if newest is None or local.folder is None or min(released, newest.seq) <= local.serving:
         return
@@ -119,9 +116,7 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
 
 
 def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Free the folder for the repository that is released there.
-
-    False if that one has to wait.
+    """Free the folder for the repository released there; False if that must wait.
 
     What is in the way keeps its lock until it is elsewhere: its own worker either has finished before, or finds it moved.
     """
@@ -143,10 +138,7 @@ def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: 
 
 
 def _may_displace(settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Whether what is in the folder makes room for what is released there.
-
-    Raises Halted if neither may ever displace the other.
-    """
+    """Whether what is in the folder makes room; raises Halted if neither ever does."""
     found = scan.inspect(target)
     if found is None or (occupant := found.checkpoint) is None:
         return True

@@ -23,16 +23,13 @@ TRIM_BYTES = 1 << 20
 
 
 def read(repo: localrepository) -> Checkpoint | None:
-    """Read the last checkpoint; None if the repository never was a mirror's.
-
-    Raises appendfile.TornRecord or MalformedEvent if it is damaged.
-    """
+    """Read the last checkpoint, None without; raises TornRecord or MalformedEvent."""
     last = AppendFile(repo.svfs, FILE, MAGIC).last()
     return None if last is None else checkpoint_of(last.payload)
 
 
 def find(repo: localrepository, seq: int) -> tuple[Checkpoint, Mapping[str, str | None]] | None:
-    """Find the newest kept checkpoint that is not above `seq`, and the bookmarks that were moved since, as they were at it.
+    """Find the newest kept checkpoint up to `seq`, and the bookmarks moved since.
 
     The checkpoint that a strip lowers before it begins shows less than was applied: it is no answer.
     """
@@ -45,7 +42,7 @@ def find(repo: localrepository, seq: int) -> tuple[Checkpoint, Mapping[str, str 
 
 
 def hgrc_since(repo: localrepository, seq: int, released: int) -> Mapping[str, Mapping[str, str]] | None:
-    """Find the newest configuration that an event after `seq` and up to `released` brought; None if none did."""
+    """Find the newest configuration brought by events above `seq`, up to `released`."""
     brought = (each.hgrc for each in _read_back_to(repo, seq) if each.seq <= released)
     return next((hgrc for hgrc in brought if hgrc is not None), None)
 
@@ -80,10 +77,7 @@ def append(repo: localrepository, tr: transaction, checkpoints: Sequence[Checkpo
 
 
 def record(repo: localrepository, checkpoint: Checkpoint) -> None:
-    """Make this the newest checkpoint, for work that needs no transaction of its own.
-
-    The caller holds the lock.
-    """
+    """Make this the newest checkpoint, in a transaction; the caller holds the lock."""
     with repo.transaction(b"replicated") as tr:
         append(repo, tr, [checkpoint])
 
@@ -91,9 +85,7 @@ def record(repo: localrepository, checkpoint: Checkpoint) -> None:
 def trim(repo: localrepository, released: int) -> None:
     """Cut off the checkpoints before `released` once the file is large.
 
-    The caller holds the lock, no transaction is open.
-
-    The new file takes the name of the old one in one step: a crash leaves either.
+    The caller holds the lock, outside a transaction. The new file takes the old one's name in one step: a crash leaves either.
     """
     file = AppendFile(repo.svfs, FILE, MAGIC)
     if file.tail() < TRIM_BYTES:

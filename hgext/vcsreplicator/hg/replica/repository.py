@@ -38,10 +38,7 @@ class _DiscardedOutput(io.BytesIO):
 
 
 def prepare() -> Ui:
-    """Make the ui of this process.
-
-    Raises BadConfig unless HGRCSKIPREPO and HGRCPATH shield it from others' configuration.
-    """
+    """Make the ui of this process; raises BadConfig unless it is shielded."""
     if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
     initialization.init()
@@ -69,10 +66,7 @@ class OpenRepositories:
         self._open: OrderedDict[str, tuple[_Identity, localrepository]] = OrderedDict()
 
     def open(self, folder: str) -> localrepository:
-        """Open the unfiltered repository in `folder`.
-
-        Raises Mercurial's RepoError without one.
-        """
+        """Open the unfiltered repository in `folder`, or raise Mercurial's RepoError."""
         identity = _identity(folder)
         known = self._open.get(folder)
         if known is not None and known[0] == identity:
@@ -101,10 +95,7 @@ class OpenRepositories:
 
 @contextlib.contextmanager
 def locked(repo: localrepository) -> Iterator[None]:
-    """Take both locks of a repository without waiting, or raise error.LockHeld.
-
-    Roll back a killed process's transaction.
-    """
+    """Take both locks without waiting, or raise LockHeld; roll back what a kill left."""
     with repo.wlock(wait=False), repo.lock(wait=False):
         if repo.svfs.exists(b"journal"):
             repo.recover()

@@ -29,10 +29,7 @@ class _Store:
 
 
 def scan(root: str, state: str) -> Iterator[FoundRepository]:
-    """Find every repository of this mirror, in no order.
-
-    Leaves out what never was a mirror's repository.
-    """
+    """Find every repository that is or was this mirror's, in no order."""
     yield from _find_deleted(state)
     yield from _find_waiting(state)
     left = [root]

@@ -60,11 +60,11 @@ class _MasterState:
 
 
 def take(repo: localrepository, url: str, *, now: float, timeout: float = 60.0) -> Checkpoint:
-    """Bring `repo` (a mirror's, empty or anywhere behind) to the state of the master's repository at `url`; returns its checkpoint.
+    """Bring a mirror's `repo` to the state of the master's at `url`.
 
-    The caller holds both locks. Safe to repeat after a kill or an error, which keep what whole pieces brought. Raises Diverged if
-    what is here is not the beginning of what is there, so that only a new copy helps; Unavailable if the master does not answer,
-    does not allow it, or loses changesets meanwhile.
+    Returns its checkpoint. The caller holds both locks. Safe to repeat after a kill or an error, which keep what whole pieces
+    brought. Raises Diverged if what is here is not the beginning of what is there, so that only a new copy helps; Unavailable
+    if the master does not answer, does not allow it, or loses changesets meanwhile.
     """
     with connected(repo.ui, url, timeout) as peer:
         return take_from(repo, peer, now=now)
@@ -89,10 +89,7 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
 
 
 def master_level(ui: Ui, url: str, timeout: float = 60.0) -> NewestEvent:
-    """Ask which repository the master has at the URL, and its level.
-
-    Raises Unavailable.
-    """
+    """Ask for the newest event of the master's repository; raises Unavailable."""
     with connected(ui, url, timeout) as peer:
         return _ask_state(peer).level
 
@@ -208,7 +205,7 @@ def _pull(repo: localrepository, peer: IPeer, after: Tip) -> None:
 def _settle(
     repo: localrepository, state: _MasterState, markers: bytes, rows: Iterable[bytes], now: float
 ) -> Checkpoint:
-    """Write everything besides the changesets, and the checkpoint, in one transaction; its configuration acts at its release."""
+    """Write all but the changesets, and the checkpoint, in one transaction."""
     former = replicated.read(repo)
     with repo.transaction(b"replicated") as tr:
         if markers:

@@ -44,10 +44,7 @@ class TaskRunner:
         self._clock = clock
 
     def perform(self, task: Task) -> TaskOutcome:
-        """Carry out the task, and say what became of it.
-
-        Raises nothing, and what is done stays done.
-        """
+        """Carry out the task and say what became of it; raises nothing."""
         local = LocalRepository(folder=task.folder)
         done, attempts, trouble, is_spent = 0, 0, None, False
         try:
@@ -87,10 +84,7 @@ class TaskRunner:
         )
 
     def _apply_next(self, local: LocalRepository, items: Sequence[ReadEvent]) -> int:
-        """Apply the first of the items, and those that can share its transaction.
-
-        Returns how many, 0 to try again.
-        """
+        """Apply the first items in one transaction; return how many, 0 to try again."""
         event = items[0].event
         local.find(self.settings, event.repository, self.settings.local(event.path))
         step = plan(event, local.checkpoint)
@@ -118,10 +112,7 @@ class TaskRunner:
     def _apply(
         self, repo: localrepository, checkpoint: Checkpoint, items: Sequence[ReadEvent]
     ) -> tuple[int, Checkpoint]:
-        """Apply to the locked repository.
-
-        Returns how many of the items, and the checkpoint reached.
-        """
+        """Apply to the locked repository; return how many items, and the checkpoint."""
         event = items[0].event
         if event.type is Type.SYNC and self._must_ask_master(repo, items[0]):
             raise Halted(Reason.BLOB_MISSING, f"event {event.seq} says that the master was changed outside")
@@ -140,10 +131,7 @@ class TaskRunner:
         return reason != "requested" or tip(repo) != item.event.after
 
     def _create(self, local: LocalRepository, item: ReadEvent) -> int:
-        """Make the repository beside, with its first event applied.
-
-        It has no URL before its release.
-        """
+        """Make the repository beside, with its first event, and no URL before its release."""
         event, settings = item.event, self.settings
         if foreign := sorted(REFUSED_REQUIREMENTS & set(event.settings.requirements)):
             raise Halted(Reason.REFUSED, f"repositories with {', '.join(foreign)} are not replicated")
@@ -163,10 +151,7 @@ class TaskRunner:
         return 1
 
     def _leave(self, local: LocalRepository, task: Task) -> None:
-        """Set the repository aside, whole or damaged, and remove its half-made copy.
-
-        A repeat does nothing.
-        """
+        """Set the repository aside, whole or damaged, and remove its half-made copy."""
         waiting = place.waiting_of(self.settings.folder, task.repository)
         for folder in dict.fromkeys(filter(None, (task.folder, waiting, self.settings.local(task.path)))):
             found = scan.inspect(folder)
@@ -186,10 +171,7 @@ class TaskRunner:
         local.folder = None
 
     def _open_bundle(self, item: ReadEvent, files: contextlib.ExitStack) -> IO[bytes] | None:
-        """Open the event's bundle, its hash checked.
-
-        What has to be closed goes to `files`.
-        """
+        """Open the event's bundle, its hash checked; `files` closes it."""
         attachment, event = item.frame.header.attachment, item.event
         if attachment is None:
             return None
@@ -204,12 +186,12 @@ class TaskRunner:
 
 
 def _is_released_history(checkpoint: Checkpoint, task: Task) -> bool:
-    """Whether the release is of the history that is here: applied events may be others than those the task began with."""
+    """Whether the release is of the history that is here by now."""
     return checkpoint.incarnation == task.incarnation and not checkpoint.contradicts(task.told)
 
 
 def _check_unchanged(repo: localrepository, checkpoint: Checkpoint) -> None:
-    """Raise Diverged if the changelog is not as the checkpoint left it: another program wrote, or the disk lost something."""
+    """Raise Diverged if the changelog is not as the checkpoint left it."""
     now, then = tip(repo), checkpoint
     is_same = (now.length, now.node) == (then.length, then.tip)
     if not is_same and not (then.stripping and is_prefix(repo, then)):
@@ -220,7 +202,7 @@ def _check_unchanged(repo: localrepository, checkpoint: Checkpoint) -> None:
 
 
 def _take_successors(items: Sequence[ReadEvent]) -> list[ReadEvent]:
-    """Take the first item and the next ones that can share its transaction: each changes changesets, right after the former."""
+    """Take the first item and those behind it that can share its transaction."""
     taken = [items[0]]
     for item in items[1:]:
         event, last = item.event, taken[-1].event

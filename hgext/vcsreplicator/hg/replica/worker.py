@@ -31,7 +31,7 @@ from .work import TaskRunner
 
 
 def warm(repositories: OpenRepositories, wanted: Warm) -> Warm:
-    """Warm the caches, and lock the repository, as far as possible: a missing cache is made by its first reader."""
+    """Warm the caches, and lock the repository, as far as possible."""
     with contextlib.suppress(Exception):
         repo = repositories.open(wanted.folder)
         repo.invalidate()
@@ -42,10 +42,7 @@ def warm(repositories: OpenRepositories, wanted: Warm) -> Warm:
 
 
 def _relock(repo: localrepository, repository: str) -> None:
-    """Lock or unlock the repository on the disk as the setting says.
-
-    One that is in use is left to its next event.
-    """
+    """Lock or unlock the repository on disk as the setting says, unless it is in use."""
     with contextlib.suppress(error.LockError), repo.wlock(wait=False), repo.lock(wait=False):
         checkpoint = replicated.read(repo)
         if checkpoint is not None and checkpoint.repository == repository:

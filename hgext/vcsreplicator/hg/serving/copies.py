@@ -26,10 +26,7 @@ _STREAMING = "_vcsreplicator_streaming"
 
 
 def install() -> None:
-    """Wrap every function that gives files away.
-
-    Raises MissingSeam for one that cannot be guarded.
-    """
+    """Wrap every function that gives files away, or raise MissingSeam."""
     seams.wrap(streamclone, "allowservergeneration", _offer_stream)
     seams.wrap(bundle2, "addpartbundlestream2", _answer_stream)
     seams.wrap(streamclone, "generatev1", _generate_legacy_stream)
@@ -41,10 +38,7 @@ def install() -> None:
 
 
 def _offer_stream(orig: Callable[..., bool], repo: localrepository) -> bool:
-    """Offer a stream clone while everything is released.
-
-    `_generate_stream` decides again.
-    """
+    """Offer a stream clone while everything is released; checked again when it begins."""
     is_answering = getattr(repo.unfiltered(), _STREAMING, False)
     return (is_answering or everything_is_released(repo)) and orig(repo)
 
@@ -61,10 +55,7 @@ def _answer_stream(
 
 
 def _generate_stream(orig: Callable[..., Any], repo: localrepository, *args: Any, **kwargs: Any) -> Any:
-    """List the files of a stream clone under the lock, once everything is released.
-
-    Raises Abort after STREAM_PATIENCE.
-    """
+    """List a stream's files under the lock once all is released, or raise Abort."""
     if not is_mirror(repo.ui):
         return orig(repo, *args, **kwargs)
     end = time.monotonic() + STREAM_PATIENCE

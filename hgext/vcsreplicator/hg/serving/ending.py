@@ -23,7 +23,7 @@ class HiddenRevisions(frozenset[int]):
 
 
 class _EndedChangelog(changelog.changelog):
-    """A view's changelog that ends with the release: `-1` is the last that is shown, and the rest does not exist.
+    """A view's changelog that ends with the release: the rest does not exist.
 
     Of very many heads a request asks for each: all heads are looked up once, and `node` and `rev` are short ways with the errors
     of the long ones.
@@ -79,7 +79,7 @@ def end_changelog(
 
 
 def end_file_history(history: filelog, first: int) -> None:
-    """Forget, in this object, what came into a file with changeset number `first` or later: a suffix, as events are."""
+    """Forget, in this object, what came into a file with changeset `first` or later."""
     length = count = len(history)
     while count and history.linkrev(count - 1) >= first:
         count -= 1

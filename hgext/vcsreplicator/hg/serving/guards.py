@@ -37,10 +37,7 @@ _SERVING = "_vcsreplicator_serving"
 
 
 def install() -> None:
-    """Wrap every way in but web pages, once per process.
-
-    Raises MissingSeam for one that cannot be guarded.
-    """
+    """Wrap every way in but web pages, once per process, or raise MissingSeam."""
     seams.wrap(peer, "server_filtername", _choose_wire_view)
     seams.wrap(localrepo, "localpeer.local", _open_behind_path)
     seams.wrap(bookmarks, "_getbkfile", _open_bookmarks)
@@ -54,10 +51,7 @@ def install() -> None:
 
 
 def install_views() -> None:
-    """Register the views of a mirror and wrap hgweb, at the first repository of a mirror: hgweb costs a push 20 ms.
-
-    A repository is set up before hgweb asks for its view.
-    """
+    """Register a mirror's views and wrap hgweb, which costs a push 20 ms, when needed."""
     register_views()
     if ("path", watermark.WATERMARK) in hg.foi:
         return
@@ -78,10 +72,7 @@ def _serve(repo: localrepository) -> None:
 
 
 def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshidden: bool) -> bytes:
-    """Choose the view that an HTTP, SSH or local peer serves.
-
-    Raises Abort for a view that a mirror cannot limit.
-    """
+    """Choose the view that a peer serves; raises Abort for one that cannot be limited."""
     view = orig(repo, accesshidden)
     if not is_mirror(repo.ui):
         return view
@@ -92,9 +83,9 @@ def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accessh
 
 
 def _is_stale(ui: Ui) -> bool:
-    """Whether the file that the mirror's service renews (`refuse-when-stale`) is too old; never without that setting.
+    """Whether the file that `refuse-when-stale` names, if any, was not renewed lately.
 
-    Or too new: then the clock of this machine was set back, and the file's age cannot be known before it is renewed.
+    One too new counts as well: the clock was set back, and the file's age cannot be known before it is renewed.
     """
     file = ui.configpath(b"vcsreplicator", b"refuse-when-stale")
     if not file:
@@ -108,10 +99,7 @@ def _is_stale(ui: Ui) -> bool:
 def _answer_web_request(
     orig: Callable[..., Iterable[bytes]], web: hgweb, req: parsedrequest, res: wsgiresponse, repo: localrepository
 ) -> Iterable[bytes]:
-    """Answer a request to hgweb, page or wire protocol.
-
-    Simultaneous requests have copies of the repository object.
-    """
+    """Answer a request to hgweb, page or wire protocol, each with its own repository."""
     if not is_mirror(repo.ui):
         return orig(web, req, res, repo)
     _serve(repo)
@@ -145,10 +133,7 @@ def _open_behind_path(orig: Callable[..., localrepository], local_peer: localrep
 
 
 def _choose_web_view(orig: Callable[..., localrepository], repo: localrepository) -> localrepository:
-    """Choose the view of hgweb's pages.
-
-    A view that a mirror cannot limit was refused at the request.
-    """
+    """Choose the view of hgweb's pages; the request refused what cannot be limited."""
     if not is_mirror(repo.ui):
         return orig(repo)
     _serve(repo)
@@ -166,7 +151,7 @@ def _open_bookmarks(orig: Callable[..., IO[bytes]], repo: localrepository) -> IO
 
 
 def _list_phases(orig: Callable[..., dict[bytes, bytes]], repo: localrepository) -> dict[bytes, bytes]:
-    """List draft roots for `listkeys` without those that are not released: Mercurial lists those of the whole repository."""
+    """List draft roots for `listkeys`, but those that are not released."""
     keys = orig(repo)
     if not is_mirror(repo.ui):
         return keys
@@ -188,7 +173,7 @@ def _name_as_unknown(orig: Callable[..., Exception], repo: localrepository, chan
 
 
 def _resolve_prefix(orig: Callable[..., bytes | None], repo: localrepository, prefix: bytes) -> bytes | None:
-    """Find a changeset by its first digits among the released ones: Mercurial searches the whole repository."""
+    """Find a changeset by its first digits among the released ones alone."""
     try:
         return orig(repo, prefix)
     except error.AmbiguousPrefixLookupError:
@@ -210,7 +195,7 @@ def _resolve_prefix(orig: Callable[..., bytes | None], repo: localrepository, pr
 def _require_known_nodes(
     orig: Callable[..., Any], repo: localrepository, proto: wireprototypes.baseprotocolhandler, *lists: bytes
 ) -> Any:
-    """Fail for a node that is not released as for one that does not exist: these commands of old clients leave out the hidden."""
+    """Fail for a node that is not released as for one that does not exist."""
     if is_mirror(repo.ui):
         for nodes in lists:
             for node in wireprototypes.decodelist(nodes):

@@ -25,10 +25,7 @@ _UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getf
 
 
 def install() -> None:
-    """Wrap pushes and every command of the wire protocol.
-
-    Raises MissingSeam for one that cannot be guarded.
-    """
+    """Wrap pushes and every command of the wire protocol, or raise MissingSeam."""
     seams.wrap(exchange, "unbundle", _refuse_push)
     seams.wrap(wireprotov1server, "commands.pushkey", _refuse_pushkey)
     seams.wrap(wireprotov1server, "dispatch", _dispatch)
@@ -67,10 +64,7 @@ def _dispatch(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Answer a command of the wire protocol, or refuse it.
-
-    Those inside a `batch` do not come here.
-    """
+    """Answer a command, or refuse it; those inside a `batch` do not come here."""
     refusal = _reason_to_refuse(repo, command)
     return wireprototypes.ooberror(refusal) if refusal else orig(repo, proto, command, *args, **kwargs)
 
@@ -84,7 +78,7 @@ def _dispatch_batch(
 
 
 def _reason_to_refuse(repo: localrepository, command: bytes) -> bytes | None:
-    """Find out why a mirror does not answer: an extension would write, or look past the view. None if it answers."""
+    """Find why a mirror does not answer: it would write, or read past the view."""
     entry = wireprotov1server.commands.get(command)
     if entry is None or command in _PUSHES or not is_mirror(repo.ui):
         return None
@@ -94,10 +88,7 @@ def _reason_to_refuse(repo: localrepository, command: bytes) -> bytes | None:
 
 
 def _refuse_upload(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
-    """Refuse what an extension would write through hgweb, such as an upload of LFS.
-
-    Pushes have no path; an upload with their name in its query has one.
-    """
+    """Refuse what an extension would write through hgweb; pushes have no path."""
     from mercurial.hgweb import common
 
     is_push = not req.dispatchpath and req.qsparams.get(b"cmd") in _PUSHES

@@ -27,7 +27,7 @@ OVERRIDDEN = ("__len__", "branchmap", "cancopy", "file", "heads", "pushkey", "ro
 
 
 def reposetup(repo: localrepository) -> None:
-    """Hold the release that is current now, let the pushlog stop there, and refuse everything that would write.
+    """Hold the present release, and refuse everything that would write.
 
     An archive leaves out subrepositories: Mercurial takes them from disk, whole, and pulls what it does not find there.
     """

@@ -71,10 +71,7 @@ def is_mirror(ui: Ui) -> bool:
 
 
 def limited_view(name: bytes | None) -> bytes:
-    """Find the view of ours that answers for a configured one.
-
-    Raises Abort for one that has none.
-    """
+    """Find the view of ours that answers for a configured one, or raise Abort."""
     view = _CONFIGURED.get(name)
     if view is None:
         known = "served, visible, all, immutable or base"
@@ -94,10 +91,7 @@ def unlimited(repo: localrepository) -> localrepository:
 
 
 def hold_release(unfiltered: localrepository) -> None:
-    """Have this repository object show the release that is current now.
-
-    Without one it shows nothing.
-    """
+    """Have this repository object show the present release; without one, nothing."""
     setattr(unfiltered, _RELEASE, watermark.read_watermark(unfiltered.vfs))
 
 
@@ -111,10 +105,7 @@ def held_release(repo: localrepository) -> Watermark | None:
 
 
 def first_unreleased(repo: localrepository) -> int:
-    """Find the number of the first changeset that must not be shown.
-
-    The length of the changelog if there is none.
-    """
+    """Find the number of the first changeset that must not be shown, or the length."""
     repo = repo.unfiltered()
     if not hasattr(repo, _RELEASE) and not is_mirror(repo.ui):
         return len(repo.changelog)
@@ -122,10 +113,7 @@ def first_unreleased(repo: localrepository) -> int:
 
 
 def everything_is_released(repo: localrepository) -> bool:
-    """Whether the disk holds nothing that must not be shown.
-
-    Sure only while the caller holds the repository's lock.
-    """
+    """Whether all on disk may be shown; sure only while the caller holds the lock."""
     repo = repo.unfiltered()
     if not is_mirror(repo.ui):
         return True
@@ -134,10 +122,7 @@ def everything_is_released(repo: localrepository) -> bool:
 
 
 def warm(repo: localrepository) -> None:
-    """Bring the caches of what clients see up to date on disk.
-
-    For the idle moments of a mirror's worker, with any configuration; needs no lock.
-    """
+    """Bring the caches of what clients see up to date on disk; needs no lock."""
     register_views()
     unfiltered = repo.unfiltered()
     hold_release(unfiltered)
@@ -150,10 +135,7 @@ def warm(repo: localrepository) -> None:
 
 
 def widest_view(unfiltered: localrepository) -> bytes:
-    """Choose the view with hidden changesets.
-
-    Where none is hidden that of every client, so that its caches serve for both.
-    """
+    """Choose the view with hidden changesets, or the common one where none is hidden."""
     is_same = repoview.filterrevs(unfiltered, HIDDEN_VIEW) == repoview.filterrevs(unfiltered, VIEW)
     return VIEW if is_same else HIDDEN_VIEW
 
@@ -193,10 +175,7 @@ def _limited_filter(name: bytes) -> Callable[..., frozenset[int]]:
 def _limit_other_view(
     orig: Callable[..., localrepository], view: localrepository, name: bytes, *args: Any
 ) -> localrepository:
-    """Give another view of a repository.
-
-    From one of ours every other is limited too, such as those of topic.
-    """
+    """Give another view of a repository, limited if this one is, such as topic's."""
     if is_limited(view) and name not in _LIMITED:
         limited = _PREFIX + name
         if limited not in _LIMITED:
@@ -210,7 +189,7 @@ def _limit_other_view(
 def _hide_up_to(
     orig: Callable[..., tuple[Set[int], Set[int]]], repo: localrepository, last: int
 ) -> tuple[Set[int], Set[int]]:
-    """Validate the caches of a view by what it hides up to `last`: they do not depend on what is behind the release."""
+    """Validate a view's caches by what it hides up to `last`, not behind the release."""
     hidden, obsolete = orig(repo, last)
     if isinstance(repo.changelog.filteredrevs, HiddenRevisions):
         hidden, obsolete = ({number for number in numbers if number <= last} for numbers in (hidden, obsolete))

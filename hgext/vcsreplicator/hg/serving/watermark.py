@@ -51,10 +51,7 @@ class Watermark:
 
 
 def read_watermark(vfs: abstractvfs) -> Watermark | None:
-    """Read the watermark of a repository.
-
-    None, without one that can be read, makes a mirror show nothing.
-    """
+    """Read the watermark; None makes a mirror show nothing."""
     try:
         found = _FORMAT.fullmatch(vfs.read(WATERMARK))
     except OSError:
@@ -99,15 +96,12 @@ def write_watermark(
 
 
 def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
-    """Count the changesets that it shows: none without one, and none if the changelog is not what it was made for."""
+    """Count the changesets that it shows: none without one, or if it does not fit."""
     return 0 if watermark is None or not watermark.fits(repo) else watermark.length
 
 
 def lower_watermark(repo: localrepository, length: int) -> None:
-    """Show at most the first `length` changesets, before a strip removes the rest.
-
-    Does nothing if fewer are shown.
-    """
+    """Show at most the first `length` changesets, before a strip removes the rest."""
     former = read_watermark(repo.vfs)
     if former is not None and count_shown(repo, former) > length:
         _move_to(repo, former, length)
@@ -133,10 +127,7 @@ def read_bookmarks(vfs: abstractvfs) -> bytes:
 
 
 def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
-    """Write the bookmarks of the release.
-
-    One on a changeset that is not released stays where it was shown before.
-    """
+    """Write the release's bookmarks; those on what is not released, as shown before."""
     present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
     now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo.vfs)
     if moved:
@@ -148,10 +139,7 @@ def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str
 
 
 def _moved_back(now: bytes, moved: Mapping[str, str | None]) -> bytes:
-    """Put the bookmarks back to where they were at an earlier event.
-
-    None means that there was none.
-    """
+    """Put bookmarks back to where they were at an earlier event; None removes one."""
     marks = {line[41:]: line[:40] for line in now.splitlines()}
     for name, node in moved.items():
         mark = name.encode("utf-8", "surrogateescape")
@@ -174,17 +162,14 @@ def _released_bookmarks(repo: localrepository, length: int, now: bytes, former: 
 
 
 def _heads(repo: localrepository, length: int) -> list[bytes]:
-    """List the heads of the released changesets that clients see, newest first.
-
-    The null node in an empty repository.
-    """
+    """List the released heads that clients see, newest first; null in an empty one."""
     changelog = repo.changelog
     hidden = repoview.filterrevs(repo, b"served") | frozenset(range(length, len(changelog)))
     return [changelog.node(number) for number in reversed(changelog.index.headrevs(hidden))]
 
 
 def _compatible(heads: list[bytes], push_id: int | None) -> Iterator[bytes]:
-    """Encode the compatible form as `cborutil` does, but at once: that takes one step per head, and there may be 50,000."""
+    """Encode the compatible form as `cborutil` does, but 50,000 heads in one step."""
     yield b"\xa2\x45heads"
     yield cborutil.encodelength(cborutil.MAJOR_TYPE_ARRAY, len(heads))
     yield b"\x54" + b"\x54".join(heads) if heads else b""

@@ -66,10 +66,7 @@ def application(root: str) -> Application:
 
 
 def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Have hgweb answer, or answer 400 to malformed arguments.
-
-    A storage that cannot be read is not the client's mistake.
-    """
+    """Have hgweb answer, or answer 400 to malformed arguments."""
     try:
         body = iter(hgweb(environ, start_response))
         first = next(body, b"")

@@ -66,7 +66,7 @@ def write(root: str, intent: Intent) -> None:
 
 
 def read(root: str, path: str) -> Intent | None:
-    """Read the note about the repository at a wire path, if there is one; raises Abort if it cannot be read."""
+    """Read the note about a wire path, if there is one; raises Abort for a bad one."""
     file = file_of(root, path)
     try:
         return load(file)

@@ -45,9 +45,9 @@ def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None
 
 
 def adopt(repo: MasterRepository) -> NewestEvent:
-    """Take this repository as it is and return its identity: a copy gets its own, any other a new incarnation.
+    """Take this repository as it is: a copy as a new one, others as a new incarnation.
 
-    Unsent events are sent before, where they can follow what the log has.
+    Returns its identity. Unsent events are sent before, where they can follow what the log has.
     """
     box = Outbox(repo.svfs)
     with repo.lock():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def delete(repo: MasterRepository) -> None:
-    """Announce the end of the repository and move it to the deleted ones, which the relay removes once the log has the event."""
+    """Announce the end of the repository and move it to the deleted ones."""
     root, path, folder = repo.replication_root, repo.replication_path, repository.folder_of(repo)
     with repo.wlock(), repo.lock():
         newest = writing.announce_outside(repo)
@@ -43,7 +43,7 @@ def delete(repo: MasterRepository) -> None:
 
 
 def rename(repo: MasterRepository, target: str | None, settings: ExtensionSettings) -> str:
-    """Give the repository another path and return it: move its folder to `target`, or accept where the folder is (None)."""
+    """Move the repository to `target`, or accept where it is; return its path."""
     root, folder = repo.replication_root, repository.folder_of(repo)
     end = capture.read_end(Outbox(repo.svfs))
     if end is None:
@@ -103,7 +103,7 @@ def announce_renamed(repo: MasterRepository, intent: Intent) -> None:
 
 
 def finish_move(root: str, intent: Intent) -> None:
-    """Do the last step of a rename or deletion, without the locks, which a moved repository would keep indefinitely."""
+    """Do the last step without the locks, which a moved repository would keep."""
     # Another process may have moved it.
     with contextlib.suppress(FileNotFoundError):
         if intent.concerns(Outbox(Store(os.path.join(intent.folder, ".hg", "store"))).newest()):
@@ -112,7 +112,7 @@ def finish_move(root: str, intent: Intent) -> None:
 
 
 def _refuse_taken(to: str, root: str) -> None:
-    """Raise Abort if `to` exists, or is inside a repository, with which it would be moved."""
+    """Raise Abort if `to` exists, or is inside a repository that it would follow."""
     if os.path.lexists(to):
         raise error.Abort(os.fsencode(f"{to} exists"))
     above = os.path.dirname(to)

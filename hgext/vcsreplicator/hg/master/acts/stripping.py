@@ -89,7 +89,7 @@ def censor(
     *arguments: Any,
     **keywords: Any,
 ) -> Any:
-    """Wrap `revlog.censorrevision`: announce which revisions of a file are erased, in the transaction that erases them."""
+    """Wrap `revlog.censorrevision`: announce it in the transaction that erases."""
     if not hasattr(tr, announcing.CAPTURE):
         return original(log, tr, nodes, *arguments, **keywords)
     captured = capture.capture_of(tr)
@@ -126,10 +126,7 @@ def store_bundles(repo: localrepository) -> None:
 
 
 def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, wait: bool) -> None:
-    """Do what is left of an interrupted strip; the caller holds the lock.
-
-    Without `wait` raises LockError if another process sends the repository's events.
-    """
+    """Finish an interrupted strip under the lock; without `wait` may raise LockError."""
     has_node = repo.changelog.index.has_node
     with _no_sender(repo, wait=wait), repository.silenced(repo):
         for bundle in _find_temporary_bundles(repo):
@@ -153,7 +150,7 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
 
 @contextlib.contextmanager
 def _no_sender(repo: localrepository, *, wait: bool = True) -> Iterator[None]:
-    """Within, no process sends events of this repository, which would make bundles of changesets that are going."""
+    """Within, no process sends events, that is makes bundles of what is going."""
     box = Outbox(repo.svfs)
     with box.sending(wait=False) as alone:
         if alone:
@@ -203,5 +200,5 @@ def _announce_stripped(repo: MasterRepository, intent: Intent) -> None:
 
 
 def _find_temporary_bundles(repo: localrepository) -> list[bytes]:
-    """Find the bundles of changesets that an interrupted strip took away and was to add again."""
+    """Find the bundles that an interrupted strip was to add again."""
     return sorted(glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")))

@@ -26,7 +26,7 @@ def announce(repo: localrepository, announcement: Announcement, *, check_first: 
 
 
 def announce_outside(repo: localrepository) -> NewestEvent:
-    """Write the events of changes from outside, if there are any, before another event; return the newest event then."""
+    """Write events of changes from outside, if any, and return the newest event then."""
     with repo.lock(), repo.transaction(b"vcsreplicator-level"):
         pass
     return read_newest(repo)
