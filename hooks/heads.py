@@ -14,14 +14,12 @@ and heads that are hidden as obsolete or secret, do not count.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import encoding
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 SHOWN = 5
 

@@ -19,11 +19,10 @@ clients, which send a bookmark, a phase or a marker by a command of its own: wit
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 # Beginnings of the names of transactions that clients open; "pushkey" too.
 CLIENTS = (b"serve", b"push")

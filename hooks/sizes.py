@@ -19,16 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import error, match, util
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
 from . import versions
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 SHOWN = 10
 

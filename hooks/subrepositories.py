@@ -9,13 +9,12 @@ A subrepository's URL makes every clone run other programs against other machine
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from . import versions
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 FILES = (b".hgsub", b".hgsubstate")
 

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import os
 import urllib.parse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import extensions
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 MOST = 10
 

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
+from mercurial.localrepo import localrepository
 
 
 def brought(repo: localrepository, rev: int) -> dict[bytes, bytes]:

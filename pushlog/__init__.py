@@ -27,17 +27,15 @@ Configuration::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import exchange, localrepo, registrar, repair, wireprotov1server
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from . import api, checking, fetching, pushed, recording, revsets, seams, streams, stripping, wire
 from .store import journal
 from .web import seam
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 testedwith = b"7.2"
 seams.check_version()

@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from mercurial import error
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
 
 from .store import database, entry
 from .store.session import running_session, session_of
 from .store.storage import Pushlog
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
 
 # The push is complete, and in the file, after the transaction's finalizer of this name.
 FINALIZER = b"pushlog"

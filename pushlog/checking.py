@@ -7,20 +7,18 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import error, registrar, scmutil
 from mercurial.i18n import _
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
+from mercurial.ui import ui as Ui
 
 from .store import connections, database, entry, statements
 from .store.appendfile import TornRecord
 from .store.session import PushlogTransaction, session_of
 from .store.storage import Pushlog
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
-    from mercurial.ui import ui as Ui
 
 cmdtable: dict[bytes, Any] = {}
 command = registrar.command(cmdtable)

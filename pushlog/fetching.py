@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error
+from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
 from . import api, wire
@@ -31,7 +32,6 @@ from .store.storage import Pushlog
 if TYPE_CHECKING:
     from mercurial.exchange import pulloperation
     from mercurial.interfaces.repository import IPeer
-    from mercurial.ui import ui as Ui
 
 ATTEMPTS = 3
 # Problems of one kind that are shown.

@@ -8,12 +8,10 @@ canonical CBOR map, where that file has one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mercurial.localrepo import localrepository
 from mercurial.utils import cborutil
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
 
 REPLICATED_DATA = b"replicated-data"
 

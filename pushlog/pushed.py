@@ -7,6 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from mercurial import registrar, templateutil
+from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
 from .store import database
@@ -15,7 +16,6 @@ from .store.storage import Pushlog
 
 if TYPE_CHECKING:
     from mercurial.context import changectx
-    from mercurial.localrepo import localrepository
     from mercurial.templater import engine
 
 keyword = registrar.templatekeyword()

@@ -6,18 +6,16 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import encoding
+from mercurial.localrepo import localrepository
 from mercurial.node import hex
+from mercurial.ui import ui as Ui
 
 from .store.appendfile import TornRecord
 from .store.session import running_session, session_of
 from .store.storage import Pushlog
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 HOOK = b"pretxnchangegroup.pushlog"
 # one account each, as older configurations name them; `landingusers` takes any number

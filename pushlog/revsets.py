@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mercurial import error, registrar, revset, revset_predicates, revsetlang, smartset
 from mercurial.i18n import _
+from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.utils import dateutil
 
@@ -23,7 +24,6 @@ from .store.entry import Push
 from .store.storage import Pushlog
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
     from mercurial.revsetlang import _Tree as ParsedRevset
     from mercurial.smartset import abstractsmartset
 

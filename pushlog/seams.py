@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import error, extensions, util
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
+from mercurial.localrepo import localrepository
 
 MINIMUM = (7, 2)
 

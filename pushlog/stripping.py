@@ -8,16 +8,14 @@ are noted first. From then on, those of them that the changelog lacks are not in
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import transaction
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from .store.session import session_of
 from .store.storage import Pushlog
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 
 def strip(orig: Any, ui: Ui, repo: localrepository, nodelist: Any, *arguments: Any, **options: Any) -> Any:

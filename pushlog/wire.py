@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import wireprototypes, wireprotov1server
+from mercurial.localrepo import localrepository
 from mercurial.utils import stringutil
 
 from . import api
@@ -20,7 +21,6 @@ from .limit import visible_limit
 from .store import database, entry
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
     from mercurial.wireprototypes import baseprotocolhandler
 
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
+
+from mercurial.transaction import transaction as Transaction
+from mercurial.vfs import abstractvfs
 
 from . import disk, frames
 from .frames import FramedPayload, TornRecord
-
-if TYPE_CHECKING:
-    from mercurial.transaction import transaction as Transaction
-    from mercurial.vfs import abstractvfs
 
 __all__ = ["AppendFile", "Folder", "FramedPayload", "TornRecord"]
 

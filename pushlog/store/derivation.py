@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import collections
 import sqlite3
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mercurial import error
+from mercurial.transaction import transaction as Transaction
 
 from . import database, entry
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
-
-if TYPE_CHECKING:
-    from mercurial.transaction import transaction as Transaction
 
 SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n"
 

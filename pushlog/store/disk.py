@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import os
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
-if TYPE_CHECKING:
-    from mercurial.vfs import abstractvfs
+from mercurial.vfs import abstractvfs
 
 
 def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:

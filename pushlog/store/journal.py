@@ -10,16 +10,14 @@ Seams of Mercurial and what they must keep doing: `repair.strip` names its files
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import error, transaction
+from mercurial.transaction import transaction as Transaction
+from mercurial.vfs import abstractvfs
 
 from .. import seams
 from .disk import replace, sync_folder
-
-if TYPE_CHECKING:
-    from mercurial.transaction import transaction as Transaction
-    from mercurial.vfs import abstractvfs
 
 JOURNAL, UNDO = b"journal", b"undo"
 _installed = False

@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from mercurial.transaction import transaction as Transaction
 
 from . import database, derivation, entry
 from .storage import NOTE, SESSION, Pushlog
-
-if TYPE_CHECKING:
-    from mercurial.transaction import transaction as Transaction
 
 _Result = TypeVar("_Result")
 

@@ -20,16 +20,14 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mercurial.localrepo import localrepository
 from mercurial.node import bin
+from mercurial.transaction import transaction as Transaction
 
 from . import connections, database, entry
 from .appendfile import AppendFile, TornRecord
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
 
 FILE, MAGIC = b"pushlog.log", b"PLG1"
 DATABASE = b"pushlog2.db"

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mercurial import encoding, phases, util
+from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 
 from ..store.entry import Push
 from .gitnodes import GitNodes
 from .query import Query
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
 
 # Pushes of a long answer.
 MANY = 1000

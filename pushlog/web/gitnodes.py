@@ -12,13 +12,11 @@ import contextlib
 import os
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import changelog
+from mercurial.localrepo import localrepository
 from mercurial.revlogutils import constants
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
 
 FILE = b"pushlog-git"
 _RECORD = 24

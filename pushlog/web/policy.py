@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mercurial.ui import ui as Ui
+from mercurial.ui import ui as Ui
 
 # Mercurial's pages have scripts in them, which a nonce lets run; elements have styles of their own, which can do little harm.
 _POLICY = (

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
+from mercurial.localrepo import localrepository
 
 # Compiled at their first use, which is in no push.
 _KEYS = {

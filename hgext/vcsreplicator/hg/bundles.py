@@ -10,20 +10,18 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterable, Iterator
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from mercurial import bundle2, changegroup, encoding, error, initialization, obsolete
 from mercurial import ui as uimod
+from mercurial.localrepo import localrepository
 from mercurial.repo import factory
+from mercurial.transaction import transaction as Transaction
 
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry
 from ..words.digest import node_set
 from . import requirement
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
 
 COMPRESSION = b"ZS"
 MARKERS_HEADER = bytes([obsolete._fm1version])

@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error, registrar
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from ..outbox.entry import Needs
 from ..words.errors import ReplicationError
@@ -17,9 +19,6 @@ from .master.acts import lifecycle, moving, writing
 from .text import path as path_text
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
-
     from .master.repository import MasterRepository
 
 cmdtable: dict[Any, Any] = {}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
+from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
 from ..mirror.checkpoint import Checkpoint
@@ -18,9 +18,6 @@ from ..mirror.comparison import Fingerprint
 from ..outbox.entry import NewestEvent
 from ..words.errors import Unavailable
 from . import observe
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
 
 # Readings of a repository that changes while it is read.
 ATTEMPTS = 5

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from mercurial import extensions
+from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
 from . import observe
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
 
 
 def lines(repo: localrepository, *, raw: bool = True) -> Iterator[tuple[str, str]]:

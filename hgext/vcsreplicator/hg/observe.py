@@ -21,7 +21,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from mercurial import obsolete, phases, repair
+from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex, nullrev
+from mercurial.transaction import transaction as Transaction
 
 from ..words.digest import marker_hash, node_set
 from ..words.event import NULL_NODE, Bookmark, Changes, PhaseMove, PushEntry, Tip
@@ -30,9 +32,7 @@ from .text import local, text
 
 if TYPE_CHECKING:
     from mercurial.changelog import changelog as Changelog
-    from mercurial.localrepo import localrepository
     from mercurial.obsolete import _Marker
-    from mercurial.transaction import transaction as Transaction
 
     # Revisions, and their phases before (None: as the repository says) and after.
     PhaseChange = tuple[Iterable[int], tuple[int | None, int]]

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import extensions, hg, localrepo, registrar, repair, revlog, transaction
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from pushlog import seams, streams
 
 from . import settings
 from .commands import cmdtable
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 

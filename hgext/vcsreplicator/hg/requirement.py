@@ -10,16 +10,13 @@ about the content, so it is not replicated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from mercurial import error, scmutil
 from mercurial import requirements as formats
+from mercurial.localrepo import localrepository
 from mercurial.repo import requirements
 
 from pushlog import seams
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
 
 LOCK = b"exp-vcsreplicator"
 # Section and key by which a worker gets its mirror's setting; without them entries stay as they are.

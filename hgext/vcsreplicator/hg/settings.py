@@ -7,18 +7,16 @@ import enum
 import os
 import socket
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mercurial import error
+from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
 from ..words import secrecy
 from ..words.errors import MalformedEvent
 from ..words.path import check_path, check_prefix, wire_path
 from ..words.value import Value
-
-if TYPE_CHECKING:
-    from mercurial.ui import ui as Ui
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 

@@ -20,6 +20,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mercurial import bookmarks, config, error
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
 
 from pushlog.store.appendfile import TornRecord
 
@@ -47,9 +49,6 @@ from .refusals import (
 )
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
-
     from .repository import MasterRepository
 
 # Sorts behind every other name in use.

@@ -15,13 +15,12 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from .. import settings
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 # The folder of notes below a root.
 NOTES = ".vcsreplicator"

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
 
 from ..settings import Durability
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
 
 # The file generator that runs last: they run sorted by name, as finalizers do.
 LATE = b"~outbox"

@@ -15,10 +15,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import encoding, error, wireprototypes, wireprotov1server
+from mercurial.localrepo import localrepository
 from mercurial.node import hex
+from mercurial.ui import ui as Ui
 
 from ...outbox.file import Outbox
 from ...words.errors import Diverged, ReplicationError, Unavailable
@@ -26,10 +28,6 @@ from ...words.shape import plain
 from .. import bundles, fingerprint, frames, observe
 from ..text import text
 from . import capture
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.ui import ui as Ui
 
 # Changesets in one answer.
 CHANGESETS = 2000

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from mercurial import error
+from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 
 from ...outbox.entry import Needs
@@ -27,8 +28,6 @@ from . import pushes, refusals
 from .announcing import Announcement
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-
     from .pushes import PushRow
 
 # Changesets that get an event for each push.

@@ -7,13 +7,11 @@ changesets that it does not have.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mercurial import error
-
-if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
 
 
 def is_overlay(repo: localrepository) -> bool:

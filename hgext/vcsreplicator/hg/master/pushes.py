@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import extensions
+from mercurial.localrepo import localrepository
 from mercurial.node import hex
+from mercurial.transaction import transaction as Transaction
 
 from ...words.event import Marker, MarkerNode, PushEntry
 from ...words.shape import EARLIEST, LARGEST, LATEST
 from ..text import text, utf8
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
     from mercurial.obsolete import _Marker
-    from mercurial.transaction import transaction as Transaction
 
     # Id, user, date and nodes of a push.
     PushRow = tuple[int, bytes, int, list[bytes]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mercurial import error
+from mercurial.localrepo import localrepository
 
 from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
@@ -14,8 +15,6 @@ from ..settings import ExtensionSettings
 from .acts import intents
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-
     from .repository import MasterRepository
 
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mercurial import error, phases
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
 from ...outbox.entry import Entry, NewestEvent
@@ -19,9 +21,7 @@ from .. import observe
 from ..text import local
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
     from mercurial.obsolete import _Marker
-    from mercurial.transaction import transaction as Transaction
 
 # Bytes of an event's JSON: `wire.HEADER_LIMIT` without room for the attachment.
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024

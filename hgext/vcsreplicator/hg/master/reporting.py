@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mercurial.localrepo import localrepository
+
 from ...outbox.file import Outbox
 from ...words.event import Type
 from ..settings import Acknowledge
 from . import durability
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-
     from ...relay.client import RelayLine
     from .capture import Capture
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from mercurial import error
+from mercurial.localrepo import localrepository
 
 from ..text import path as path_text
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
 
     class MasterRepository(localrepository):
         """A repository below a root: `transactions` gives its class these attributes."""

@@ -7,6 +7,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
+from mercurial.ui import ui as Ui
 
 from ...outbox.file import Outbox
 from ...relay.client import RelayLine
@@ -16,10 +19,6 @@ from ..text import path as path_text
 from . import announcing, capture, creation, durability, overlay, recovery, refusals, reporting, repository
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-    from mercurial.transaction import transaction as Transaction
-    from mercurial.ui import ui as Ui
-
     from .capture import Capture
 
 

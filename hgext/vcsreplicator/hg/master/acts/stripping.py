@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error, repair, util
+from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
+from mercurial.transaction import transaction as Transaction
+from mercurial.ui import ui as Ui
 
 from pushlog import stripping as pushlog_stripping
 
@@ -32,11 +35,8 @@ from .intents import Intent
 
 if TYPE_CHECKING:
     from mercurial.changelog import changelog as Changelog
-    from mercurial.localrepo import localrepository
     from mercurial.obsolete import obsstore as ObsStore
     from mercurial.revlog import revlog as Revlog
-    from mercurial.transaction import transaction as Transaction
-    from mercurial.ui import ui as Ui
 
     from ..repository import MasterRepository
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mercurial.localrepo import localrepository
+
 from ....outbox.file import Outbox
 from ..announcing import LIFECYCLE, Announcement
 from ..capture import capture_of
 
 if TYPE_CHECKING:
-    from mercurial.localrepo import localrepository
-
     from ....outbox.entry import NewestEvent
 
 
