@@ -20,7 +20,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pushlog.store.appendfile import AppendFile, Folder, TornRecord
+from pushlog.store.appendfile import AppendFile, Folder
+from pushlog.store.appendfile import TornRecord as TornRecord
 
 from ..words.errors import MalformedEvent
 from ..words.event import Tip

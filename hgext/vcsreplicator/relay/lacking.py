@@ -4,10 +4,8 @@
 import os
 from collections.abc import Iterable
 
-from pushlog.store.appendfile import TornRecord
-
 from ..log import Log
-from ..outbox.file import Outbox
+from ..outbox.file import Outbox, TornRecord
 from ..outbox.folder import Store
 from ..outbox.losses import EventPlace, find_standing
 from ..status import SILENT
