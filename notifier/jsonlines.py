@@ -94,7 +94,7 @@ class JsonLines:
         if not batch:
             return []
         try:
-            self._append(b"".join(text for _, text in batch))
+            self.append(b"".join(text for _, text in batch))
         except OSError as error:
             self.close()
             trouble = self._trouble(error)
@@ -106,7 +106,8 @@ class JsonLines:
             os.close(self._file)
             self._file = None
 
-    def _append(self, lines: bytes) -> None:
+    def append(self, lines: bytes) -> None:
+        """Append whole lines durably; raises OSError, and then none of them is there."""
         file = self._open()
         begin = os.fstat(file).st_size
         try:

@@ -12,10 +12,11 @@
     [public]            which repositories are public, and their URLs          notifier.settings
     [notifier.NAME]     one destination                                notifier.settings
     [edge]              what the HTTP edge takes                       notifier.edge.settings.EdgeSettings
+    [decode]            the decoder                                    notifier.decode.settings.DecodeSettings
     [poll]              repositories of other hosts to follow          notifier.poll.settings.PollSettings
     [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
     [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge,
-                        poll
+                        decode, poll
 
 Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
 only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 DEFAULT_FILE = "/etc/vcsreplicator.toml"
 # Sections that may be left out: all their keys have defaults.
-OPTIONAL = ("aggregator", "bootstrap", "verify", "health")
+OPTIONAL = ("aggregator", "bootstrap", "verify", "health", "decode")
 # What may stand at the top of the file.
 SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "poll", "listen", "insecure", *OPTIONAL)
 # A file with these alone needs no log.

@@ -7,7 +7,6 @@ A folder has them as `<namespace>/<type>/<type>.<version>.schema.json`. All are 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,6 @@ import referencing
 from hgext.vcsreplicator.words.errors import BadConfig
 
 from .rejection import DecodingError, ErrorType
-
-# The schemas that come with this package.
-SHIPPED = str(files("notifier.schemas") / "documents")
 
 # Namespace, type and version.
 DocumentKind = tuple[str, str, str]

@@ -23,6 +23,7 @@ VERBS = {
     "notifier": "Deliver notices to destinations",
     "edge": "Take submissions over HTTP",
     "poll": "Follow the pushes of other hosts",
+    "decode": "Validate and enrich submitted messages, without private data",
     "web": "Serve a folder of repositories over HTTP",
     "topics": "Create and list the topics of the log",
     "roster": "Show and change the mirrors and which of them gate",

@@ -43,6 +43,7 @@ def check(config: Config, files: tuple[str, ...]) -> None:
 
 def _check_sections(config: Config) -> None:
     from notifier import settings as notifier
+    from notifier.decode import settings as decode
     from notifier.poll import settings as poll
 
     from ..aggregator import loop
@@ -67,12 +68,14 @@ def _check_sections(config: Config) -> None:
         notifier.read(config.tables, config.file)
     if "poll" in config.tables:
         config.settings(poll.PollSettings, "poll")
+    if "decode" in config.tables:
+        config.settings(decode.DecodeSettings, "decode")
     config.settings(health.HealthSettings, "health")
     config.settings(verify.VerifySettings, "verify")
     config.settings(bootstrap.BootstrapSettings, "bootstrap")
     _check_blobs(config.blobs, f"{config.file}: blobs")
     mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
-    roles = {"relay", "aggregator", "notifier", "verify", "poll", *mirrors}
+    roles = {"relay", "aggregator", "notifier", "verify", "edge", "decode", "poll", *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")

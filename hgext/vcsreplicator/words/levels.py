@@ -189,7 +189,8 @@ KEY_KEPT = 200
 class ErrorRecord:
     """A record of the topic `errors`: something that can never work, kept with its reason and its bytes (base64, cut at 64 KiB).
 
-    `traceback` is there if an unexpected exception made it a reject: see `unexpected`.
+    `traceback` is there if an unexpected exception made it a reject: see `unexpected`. The decoder keeps the whole payload
+    as value, and the message's `attributes` with those that say what was wrong.
     """
 
     time: Time
@@ -203,3 +204,4 @@ class ErrorRecord:
     repository: str | None = None
     destination: str | None = None
     traceback: str | None = None
+    attributes: Mapping[str, str] | None = None

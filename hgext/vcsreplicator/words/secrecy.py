@@ -23,7 +23,7 @@ class Exposure(enum.StrEnum):
 
 
 # Schemes without TLS, and the ones with it.
-PLAIN_SCHEMES = {"amqp": "amqps", "http": "https"}
+PLAIN_SCHEMES = {"amqp": "amqps", "http": "https", "redis": "rediss"}
 
 _KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
 _SECRET_HEADERS = ("authorization", "cookie", "token", "secret", "key", "password")
@@ -102,6 +102,9 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         found.append(("poll.url", poll.get("url")))
         repositories = poll.get("repositories")
         found += [("poll.repositories", url) for url in (repositories if isinstance(repositories, list) else ())]
+    decode = tables.get("decode")
+    if isinstance(decode, Mapping):
+        found += [(f"decode.{key}", decode.get(key)) for key in ("broker", "redis")]
     return ((where, url) for where, url in found if isinstance(url, str))
 
 

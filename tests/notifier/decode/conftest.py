@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from notifier.decode.decoding import Tools
-from notifier.decode.documents import SHIPPED, load_schemas
+from notifier.decode.documents import load_schemas
 from notifier.decode.geo import open_geo
+from notifier.decode.settings import SHIPPED
 from testing.builders.submissions import write_cities, write_geo
 
 

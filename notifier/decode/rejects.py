@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Rejects in the topic `errors`, from which `vcsreplicator errors` reads them and decodes them again. Pure."""
+
+import base64
+
+from hgext.vcsreplicator.log import ERRORS, NewRecord, check_message
+from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.shape import to_json
+
+from ..raw import RawMessage
+from .rejection import ERROR_ATTRIBUTES, DecodeReject
+from .sources import RawArrival
+
+SERVICE = "decode"
+
+
+def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRecord:
+    """Return the record of a reject: the payload whole, unless no record can hold it."""
+    try:
+        return _record(reject, arrival, now, payload=reject.raw.payload)
+    except Rejected:
+        return _record(reject, arrival, now, payload=b"", note=f"; payload of {len(reject.raw.payload)} bytes not kept")
+
+
+def raw_of(record: ErrorRecord) -> RawMessage | None:
+    """Return the message of a reject, to be decoded again; None if nothing that can be was kept."""
+    attributes = record.attributes or {}
+    if record.service != SERVICE or attributes.get("error_type") in (None, "form", "repeat") or not record.value:
+        return None
+    kept = {name: text for name, text in attributes.items() if name not in ERROR_ATTRIBUTES}
+    return RawMessage(base64.b64decode(record.value), kept)
+
+
+def _record(reject: DecodeReject, arrival: RawArrival, now: float, *, payload: bytes, note: str = "") -> NewRecord:
+    value = ErrorRecord(
+        time=now,
+        service=SERVICE,
+        reason=f"{reject.kind}: {reject.errors['error_message']}{note}",
+        topic=arrival.place,
+        partition=arrival.partition,
+        offset=arrival.offset,
+        key=None,
+        value=base64.b64encode(payload).decode("ascii"),
+        attributes={**reject.raw.attributes, **reject.errors},
+    )
+    found = NewRecord(topic=ERRORS, key=None, value=to_json(value))
+    check_message(found)
+    return found

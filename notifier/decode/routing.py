@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Where decoded messages go: topics of the log, queues and files, by `<namespace>.<type>`."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hgext.vcsreplicator.log import NewRecord
+from hgext.vcsreplicator.words.errors import Unavailable
+
+from ..jsonlines import JsonLines
+from .decoding import Decoded
+from .settings import DecodeSettings, PlaceKind
+
+if TYPE_CHECKING:
+    from .queues import BrokerQueues
+
+
+@dataclass(slots=True)
+class Outputs:
+    """The places that messages go to; `queues` is needed if one is a queue."""
+
+    settings: DecodeSettings
+    queues: "BrokerQueues | None"
+    _files: dict[str, JsonLines] = field(default_factory=dict)
+
+    def deliver(self, messages: Sequence[Decoded]) -> list[NewRecord]:
+        """Deliver to queues and files, durably, and return the records for the log, which are still to be written.
+
+        Raises Unavailable; then some may be delivered, and all are to be delivered again.
+        """
+        records, lines = [], defaultdict[str, list[bytes]](list)
+        queued: list[tuple[str, bytes, dict[str, str]]] = []
+        for message in messages:
+            place = self.settings.place_of(message.route)
+            match place.kind:
+                case PlaceKind.LOG:
+                    records.append(_record(place.name, message))
+                case PlaceKind.QUEUE:
+                    queued.append((place.name, message.body, dict(message.attributes)))
+                case PlaceKind.FILE:
+                    lines[place.name].append(message.body + b"\n")
+        if queued:
+            assert self.queues is not None
+            self.queues.publish(queued)
+        for path, found in lines.items():
+            self._append(path, b"".join(found))
+        return records
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _append(self, path: str, lines: bytes) -> None:
+        file = self._files.setdefault(path, JsonLines(path))
+        try:
+            file.append(lines)
+        except OSError as error:
+            file.close()
+            raise Unavailable(f"decode: {path}: {error.strerror}") from error
+
+
+def _record(topic: str, message: Decoded) -> NewRecord:
+    return NewRecord(topic=topic, key=message.id, value=message.body, headers=message.attributes, partition=0)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The section [decode] of the TOML file; docs/decode.md explains each key."""
+
+import enum
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.shape import within
+
+from .. import schemas
+from ..raw import DEFAULT_PLACE, topic_of
+from ..secret import Secret
+
+# The schemas that come with this package.
+SHIPPED = os.path.join(os.path.dirname(schemas.__file__), "documents")
+
+DEFAULT_REPEATS = "/var/lib/vcsreplicator/repeats.db"
+
+# `repeats` that is no file.
+REDIS, NONE = "redis", "none"
+
+# Bytes of a body that a record of the log holds for certain, written as ASCII.
+_LARGEST = 2 * 1024 * 1024
+
+_ROUTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[A-Za-z0-9][A-Za-z0-9_-]*")
+_QUEUE = re.compile(r"[!-~]{0,200}")
+
+
+class PlaceKind(enum.StrEnum):
+    """Where messages come from or go to."""
+
+    LOG = "log"
+    QUEUE = "queue"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlace:
+    """A topic of the log, a queue of the broker, or a file; the latter two without a name are named by `<namespace>.<type>`."""
+
+    kind: PlaceKind
+    name: str
+
+
+def read_place(text: str) -> MessagePlace:
+    """Read `log:TOPIC`, `queue:NAME`, `queue:`, `file:/PATH` or `file:/FOLDER/`; raises ValueError."""
+    topic = topic_of(text)
+    if topic is not None:
+        return MessagePlace(PlaceKind.LOG, topic)
+    kind, colon, name = text.partition(":")
+    if colon and kind == PlaceKind.QUEUE and _QUEUE.fullmatch(name):
+        return MessagePlace(PlaceKind.QUEUE, name)
+    if kind == PlaceKind.FILE and os.path.isabs(name):
+        return MessagePlace(PlaceKind.FILE, name)
+    raise ValueError(f"expected log:TOPIC, queue:NAME or file:/PATH, got {text!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeSettings:
+    """What is decoded, how, and where it goes.
+
+    `outputs` are the places of single types, by `<namespace>.<type>`; `output` is that of all others. `largest` in bytes of an
+    unpacked body, `remember` in seconds that an id is remembered after its delivery.
+    """
+
+    input: str = DEFAULT_PLACE
+    output: str = "log:decoded"
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    schemas: str = SHIPPED
+    without_id: tuple[str, ...] = ()
+    largest: int = 1024 * 1024
+    geoip: str | None = None
+    cities: str | None = None
+    city_population: int = 0
+    load_balancers: int = 0
+    repeats: str = DEFAULT_REPEATS
+    remember: float = 7 * DAY
+    redis: str | None = None
+    redis_password: Secret | None = None
+    redis_ca_file: str | None = None
+    broker: str | None = None
+    broker_password: Secret | None = None
+    broker_ca_file: str | None = None
+
+    def __post_init__(self) -> None:
+        within(
+            self, largest=(1, _LARGEST), load_balancers=(0, 100), remember=(1, 3650 * DAY), city_population=(0, 10**9)
+        )
+        used = [_named_place("input", self.input), _named_place("output", self.output)]
+        if used[0].kind is PlaceKind.FILE or not used[0].name:
+            raise ValueError(f"input: expected log:TOPIC or queue:NAME, got {self.input!r}")
+        for route, text in self.outputs.items():
+            if not _ROUTE.fullmatch(route):
+                raise ValueError(f"outputs: expected <namespace>.<type>, got {route!r}")
+            used.append(_named_place(f"outputs.{route}", text))
+        if used[0] in used[1:]:
+            raise ValueError(f"output: expected another place than the input, got {self.input!r}")
+        for route in self.without_id:
+            if not _ROUTE.fullmatch(route):
+                raise ValueError(f"without_id: expected <namespace>.<type>, got {route!r}")
+        if self.repeats not in (REDIS, NONE) and not os.path.isabs(self.repeats):
+            raise ValueError(f"repeats: expected an absolute path, {REDIS} or {NONE}, got {self.repeats!r}")
+        if self.repeats == REDIS and urlsplit(self.redis or "").scheme not in ("redis", "rediss"):
+            raise ValueError("redis: expected redis://HOST:PORT/NUMBER or rediss://…, because repeats = 'redis'")
+        is_broker = urlsplit(self.broker or "").scheme in ("amqp", "amqps") and bool(
+            urlsplit(self.broker or "").hostname
+        )
+        if any(place.kind is PlaceKind.QUEUE for place in used) and not is_broker:
+            raise ValueError("broker: expected amqp://USER@HOST/VHOST or amqps://…, because a place is a queue")
+
+    def place_of(self, route: str) -> MessagePlace:
+        """Return where messages of this `<namespace>.<type>` go."""
+        place = read_place(self.outputs.get(route, self.output))
+        if place.kind is PlaceKind.QUEUE and not place.name:
+            return MessagePlace(place.kind, route)
+        if place.kind is PlaceKind.FILE and place.name.endswith("/"):
+            return MessagePlace(place.kind, f"{place.name}{route}.ndjson")
+        return place
+
+
+def _named_place(key: str, text: str) -> MessagePlace:
+    try:
+        return read_place(text)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None

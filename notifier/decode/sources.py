@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Where raw messages come from: a topic of the log, or a queue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from hgext.vcsreplicator.log import Log, NewRecord, Reader
+
+if TYPE_CHECKING:
+    from .queues import BrokerQueues
+
+
+# The group whose positions are the decoder's, for each topic.
+GROUP = "decode"
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawArrival:
+    """One raw message as it came, and its place: a topic with partition and offset, or a queue."""
+
+    line: bytes
+    place: str
+    partition: int = 0
+    offset: int = 0
+
+
+class RawSource(Protocol):
+    """Raw messages, each again and again until it is acknowledged; used by one thread."""
+
+    def read(self, timeout: float, limit: int) -> list[RawArrival]:
+        """Return at most `limit` messages; [] if none came within `timeout` seconds.
+
+        Raises Unavailable or Expired.
+        """
+
+    def acknowledge(self, records: Sequence[NewRecord]) -> None:
+        """Write these records to the log, then acknowledge all that was read. Raises Unavailable; then nothing is known."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class LogSource:
+    """A topic of the log; records are written and positions stored in one transaction. Fences another decoder of the topic."""
+
+    def __init__(self, log: Log, topic: str) -> None:
+        self._transactor = log.transactor(f"{GROUP}-{topic}")
+        try:
+            self._reader: Reader = log.reader(_positions(log, topic))
+        except BaseException:
+            self._transactor.close()
+            raise
+
+    def read(self, timeout: float, limit: int) -> list[RawArrival]:
+        return [
+            RawArrival(line=record.value or b"", place=record.topic, partition=record.partition, offset=record.offset)
+            for record in self._reader.poll(timeout, limit=limit)
+        ]
+
+    def acknowledge(self, records: Sequence[NewRecord]) -> None:
+        self._transactor.commit(records, group=GROUP, positions=self._reader.positions())
+
+    def close(self) -> None:
+        self._reader.close()
+        self._transactor.close()
+
+
+class QueueSource:
+    """A queue of the broker; several decoders may read one."""
+
+    def __init__(self, log: Log, queues: "BrokerQueues", queue: str) -> None:
+        self._log, self._queues, self._queue = log, queues, queue
+        self._read_to = 0
+
+    def read(self, timeout: float, limit: int) -> list[RawArrival]:
+        found = self._queues.receive(timeout, limit)
+        if found:
+            self._read_to = found[-1][0]
+        return [RawArrival(line=line, place=f"queue:{self._queue}") for _, line in found]
+
+    def acknowledge(self, records: Sequence[NewRecord]) -> None:
+        if records:
+            self._log.append(records)
+        self._queues.acknowledge(self._read_to)
+
+    def close(self) -> None:
+        """Do nothing: the connection is the worker's."""
+
+
+def _positions(log: Log, topic: str) -> dict[tuple[str, int], int]:
+    """Return where to read on; where the log lost what comes next, at its beginning."""
+    stored, ends, found = log.stored(GROUP, topic), log.ends(topic), {}
+    for partition, beginning in log.beginnings(topic).items():
+        position = stored.get(partition, beginning)
+        if not beginning <= position <= ends[partition]:
+            logger.error("raw messages lost", topic=topic, position=position, beginning=beginning, end=ends[partition])
+            position = beginning
+        found[topic, partition] = position
+    return found

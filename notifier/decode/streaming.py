@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The decoder as a service: it reads a batch, decodes, delivers, and only then acknowledges.
+
+The order is the promise: outputs that are queues or files, then the records of the log (decoded messages and rejects) together
+with the position, then the ids. Killed anywhere, what was not acknowledged is decoded again: messages in queues and files of at
+most one batch come twice, those in the log once. A stop ends after the batch that is under way.
+"""
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import Counter
+
+from hgext.vcsreplicator.log import ERRORS, Log, topics
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.errors import Expired, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.retry import RECONNECT
+
+from ..raw import raw_topic
+from .decoding import Decoded, Tools, decode, reject_repeat
+from .documents import load_schemas
+from .geo import open_geo
+from .rejection import DecodeReject
+from .rejects import error_record
+from .repeats import Repeats, open_repeats
+from .routing import Outputs
+from .settings import DecodeSettings, PlaceKind, read_place
+from .sources import LogSource, QueueSource, RawArrival, RawSource
+
+# Messages of one batch, which are acknowledged together.
+BATCH = 500
+
+# Seconds that any wait for messages may last.
+BLINK = 0.2
+
+# Seconds at work after which an earlier failure no longer counts.
+_WELL_AFTER = 60.0
+
+DECODED = Counter("vcsreplicator_decode_messages", "Delivered")
+REJECTED = Counter("vcsreplicator_decode_rejects", "Kept in the topic errors", ["error_type"])
+
+logger = structlog.get_logger()
+
+
+def open_tools(settings: DecodeSettings) -> Tools:
+    """Load schemas and databases; raises BadConfig naming the key."""
+    geo = None
+    if settings.geoip is not None:
+        geo = open_geo(settings.geoip, settings.cities, settings.city_population, settings.load_balancers)
+    return Tools(
+        schemas=load_schemas(settings.schemas),
+        geo=geo,
+        without_id=frozenset(settings.without_id),
+        largest=settings.largest,
+    )
+
+
+def run(
+    settings: DecodeSettings,
+    log: Log,
+    *,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    tools: Tools | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Decode until `stop` is set.
+
+    Calls `ready` once input and outputs answer. What is away is waited for; raises BadConfig, and Fenced if another decoder
+    of the same input took over.
+    """
+    clock, tools = clock or SystemClock(), tools or open_tools(settings)
+    is_ready, failures = False, 0
+    with contextlib.closing(open_repeats(settings, clock)) as repeats:
+        while not stop.is_set():
+            began = clock.monotonic()
+            try:
+                with contextlib.ExitStack() as opened:
+                    worker = _open_worker(settings, tools, log, repeats, clock, opened)
+                    if not is_ready:
+                        ready()
+                        is_ready = True
+                    worker.work(stop)
+            except (Unavailable, Expired) as error:
+                failures = 1 if clock.monotonic() - began > _WELL_AFTER else failures + 1
+                _wait_after(error, failures, stop)
+
+
+def _wait_after(error: ReplicationError, failures: int, stop: threading.Event) -> None:
+    delay = RECONNECT.delay(failures, random.random())
+    logger.warning("decoding waits", reason=str(error), retry_in=round(delay, 1))
+    stop.wait(delay)
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """What decodes, from the opening of its source until it fails or is stopped."""
+
+    source: RawSource
+    outputs: Outputs
+    repeats: Repeats
+    tools: Tools
+    clock: Clock
+
+    def work(self, stop: threading.Event) -> None:
+        """Decode batches until `stop` is set; raises Unavailable or Expired."""
+        while not stop.is_set():
+            arrivals = self.source.read(BLINK, BATCH)
+            if arrivals:
+                self._deliver(arrivals)
+
+    def _deliver(self, arrivals: Sequence[RawArrival]) -> None:
+        results = [decode(arrival.line, self.tools) for arrival in arrivals]
+        known = self.repeats.known([each.id for each in results if isinstance(each, Decoded) and each.is_id_given])
+        decoded: list[Decoded] = []
+        rejects: list[tuple[RawArrival, DecodeReject]] = []
+        for arrival, result in zip(arrivals, results, strict=True):
+            if isinstance(result, DecodeReject):
+                rejects.append((arrival, result))
+            elif result.is_id_given and result.id in known:
+                rejects.append((arrival, reject_repeat(result)))
+            else:
+                decoded.append(result)
+                known.add(result.id)  # the batch is delivered as a whole
+        records = self.outputs.deliver(decoded)
+        records += [error_record(reject, arrival, self.clock.now()) for arrival, reject in rejects]
+        self.source.acknowledge(records)
+        self.repeats.remember([each.id for each in decoded if each.is_id_given])
+        DECODED.inc(len(decoded))
+        for arrival, reject in rejects:
+            REJECTED.labels(reject.kind).inc()
+            logger.info("rejected", error_type=reject.kind, place=arrival.place, offset=arrival.offset)
+
+
+def _open_worker(
+    settings: DecodeSettings,
+    tools: Tools,
+    log: Log,
+    repeats: Repeats,
+    clock: Clock,
+    opened: contextlib.ExitStack,
+) -> _Worker:
+    """Open input and outputs, and create what is missing of them; raises Unavailable or BadConfig."""
+    given = read_place(settings.input)
+    places = [settings.place_of(route) for route in sorted(tools.schemas.routes)]
+    used = {place.name for place in (given, *places) if place.kind is PlaceKind.LOG}
+    log.create([*(topic for topic in topics() if topic.name == ERRORS), *map(raw_topic, sorted(used))])
+    outputs = [place.name for place in places if place.kind is PlaceKind.QUEUE]
+    source: RawSource
+    queues = None
+    if given.kind is PlaceKind.QUEUE or outputs:
+        from .queues import BrokerQueues  # its client takes a tenth of a second to load
+
+        read_from = given.name if given.kind is PlaceKind.QUEUE else None
+        queues = BrokerQueues(settings, read_from=read_from, outputs=outputs, prefetch=2 * BATCH)
+        opened.callback(queues.close)
+    if given.kind is PlaceKind.QUEUE and queues is not None:
+        source = QueueSource(log, queues, given.name)
+    else:
+        source = LogSource(log, given.name)
+    opened.callback(source.close)
+    routed = Outputs(settings, queues)
+    opened.callback(routed.close)
+    return _Worker(source, routed, repeats, tools, clock)

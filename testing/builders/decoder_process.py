@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A decoder in a process of its own, to be killed.
+
+`python -m testing.builders.decoder_process LOG SETTINGS`, settings as JSON with names of members.
+"""
+
+import json
+import signal
+import sys
+import threading
+
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words import shape
+from notifier.decode import streaming
+from notifier.decode.settings import DecodeSettings
+
+
+def main() -> None:
+    settings = shape.read(DecodeSettings, json.loads(sys.argv[2]))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with open_log(sys.argv[1]) as log:
+        streaming.run(settings, log, stop=stop, ready=lambda: print("ready", flush=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The decoder as a service: nothing is acknowledged before it is delivered, and nothing private leaves it."""
+
+import base64
+import json
+import random
+import subprocess
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+import structlog
+
+from hgext.vcsreplicator.log import ERRORS, Log, NewRecord, Record
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import read_records
+from hgext.vcsreplicator.words.errors import Fenced, Unavailable
+from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.shape import from_json
+from notifier.decode import streaming
+from notifier.decode.queues import BrokerQueues
+from notifier.decode.rejects import raw_of
+from notifier.decode.settings import DecodeSettings
+from notifier.decode.sources import GROUP
+from notifier.raw import RawMessage, raw_topic, to_line
+from testing.builders.submissions import ID, a_document, a_raw, uri_of
+from testing.services.redis import Redis
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+PLANTED = ("203.0.113.7", "198.51.100.99", "planted-agent")
+
+
+@pytest.fixture
+def log(log: Log) -> Log:
+    log.create([raw_topic("raw"), raw_topic("decoded")])
+    return log
+
+
+@contextmanager
+def decoding(log: Log, settings: DecodeSettings) -> Iterator[threading.Event]:
+    """A decoder at work in this process; the event stops it."""
+    stop, ready = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            streaming.run(settings, log, stop=stop, ready=ready.set)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        eventually(lambda: ready.is_set() or failed, "the decoder is ready")
+        yield stop
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+
+
+def submit(log: Log, *messages: RawMessage | bytes) -> None:
+    """Write raw messages; bytes as they are."""
+    lines = [each if isinstance(each, bytes) else to_line(each) for each in messages]
+    log.append([NewRecord(topic="raw", key=None, value=line, partition=0) for line in lines])
+
+
+def numbered(numbers: Sequence[int]) -> list[RawMessage]:
+    return [a_raw(a_document(number), uri=uri_of(number)) for number in numbers]
+
+
+def settled(log: Log, topic: str = "raw") -> None:
+    end = log.ends(topic)
+    eventually(lambda: log.stored(GROUP, topic) == end, "all raw messages are acknowledged")
+
+
+def records(log: Log, topic: str) -> list[Record]:
+    return list(read_records(log, {(topic, 0): log.beginnings(topic)[0]}))
+
+
+def rejects(log: Log) -> list[ErrorRecord]:
+    return [from_json(ErrorRecord, record.value or b"") for record in records(log, ERRORS)]
+
+
+def ids(found: Sequence[Record]) -> Counter[int]:
+    return Counter(uuid.UUID(record.key).int for record in found if record.key)
+
+
+def settings_in(folder: Path, **more: Any) -> DecodeSettings:
+    return DecodeSettings(**{"repeats": str(folder / "repeats.db"), **more})
+
+
+def test_decoded_messages_go_to_their_topic_and_rejects_whole_to_errors(log: Log, tmp_path: Path) -> None:
+    wrong = a_raw({"changesetID": "no"})
+    with decoding(log, settings_in(tmp_path)):
+        submit(log, a_raw(), wrong)
+        settled(log)
+    [decoded], [reject] = records(log, "decoded"), rejects(log)
+    assert (decoded.key, decoded.headers["document_type"]) == (ID, "hgpush")
+    assert json.loads(decoded.value or b"")["metadata"] == decoded.headers
+    assert (reject.service, reject.topic, reject.offset) == ("decode", "raw", records(log, "raw")[1].offset)
+    assert base64.b64decode(reject.value) == wrong.payload
+    assert reject.attributes is not None
+    assert reject.attributes["error_type"] == "schema"
+    again = raw_of(reject)
+    assert again is not None
+    assert again.payload == wrong.payload
+    assert again.attributes["uri"] == wrong.attributes["uri"]
+
+
+def test_a_repeat_goes_to_errors_as_metadata_alone_in_the_same_batch_and_after_a_restart(
+    log: Log, tmp_path: Path
+) -> None:
+    submit(log, a_raw(), a_raw())
+    with decoding(log, settings_in(tmp_path)):
+        settled(log)
+    with decoding(log, settings_in(tmp_path)):
+        submit(log, a_raw())
+        settled(log)
+    assert len(records(log, "decoded")) == 1
+    assert [(reject.value, (reject.attributes or {})["error_type"]) for reject in rejects(log)] == [("", "repeat")] * 2
+    assert raw_of(rejects(log)[0]) is None
+
+
+def test_a_made_id_is_never_a_repeat(log: Log, tmp_path: Path) -> None:
+    message = a_raw(uri="/submit/eng-workflow/hgpush/1")
+    submit(log, message, message)
+    with decoding(log, settings_in(tmp_path, without_id=("eng-workflow.hgpush",))):
+        settled(log)
+    first, second = records(log, "decoded")
+    assert first.key == second.key
+
+
+def test_an_id_is_forgotten_after_its_time(log: Log, tmp_path: Path) -> None:
+    with decoding(log, settings_in(tmp_path, remember=1)):
+        submit(log, a_raw())
+        settled(log)
+
+        def passes_again() -> bool:
+            submit(log, a_raw())
+            settled(log)
+            return len(records(log, "decoded")) > 1
+
+        eventually(passes_again, "the id is forgotten", every=0.3)
+
+
+def test_a_type_can_go_to_a_file_of_its_own(log: Log, tmp_path: Path) -> None:
+    outputs = {"eng-workflow.hgpush": f"file:{tmp_path}/"}
+    with decoding(log, settings_in(tmp_path, outputs=outputs)):
+        submit(log, *numbered(range(3)))
+        settled(log)
+    lines = (tmp_path / "eng-workflow.hgpush.ndjson").read_text().splitlines()
+    assert [uuid.UUID(json.loads(line)["metadata"]["document_id"]).int for line in lines] == [0, 1, 2]
+    assert not records(log, "decoded")
+
+
+def test_an_output_that_is_away_holds_the_input(log: Log, tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    with decoding(log, settings_in(tmp_path, output=f"file:{folder}/")):
+        submit(log, a_raw())
+        with structlog.testing.capture_logs() as said:
+            eventually(lambda: [line for line in said if line["event"] == "decoding waits"], "a warning")
+        assert log.stored(GROUP, "raw").get(0) != log.ends("raw")[0]
+        folder.mkdir()
+        settled(log)
+    assert len((folder / "eng-workflow.hgpush.ndjson").read_text().splitlines()) == 1
+
+
+def test_a_second_decoder_of_a_topic_ends_the_first(log: Log, tmp_path: Path) -> None:
+    stop, second_ready, ended = threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        try:
+            streaming.run(settings_in(tmp_path), log, stop=stop, ready=first_ready.set)
+        except Fenced as error:
+            ended.append(error)
+
+    first_ready = threading.Event()
+    thread = threading.Thread(target=first)
+    thread.start()
+    eventually(first_ready.is_set)
+    source = streaming.LogSource(log, "raw")
+    second_ready.set()
+    submit(log, a_raw())
+    thread.join()
+    source.close()
+    assert ended
+
+
+def test_raw_messages_that_the_log_lost_are_reported_and_passed(log: Log, tmp_path: Path) -> None:
+    submit(log, a_raw())
+    log.acknowledge(GROUP, "raw", {0: 1000})
+    with structlog.testing.capture_logs() as said, decoding(log, settings_in(tmp_path)):
+        settled(log)
+    assert [line for line in said if line["event"] == "raw messages lost"]
+    assert len(records(log, "decoded")) == 1
+
+
+# -- the store of ids
+
+
+def test_ids_in_redis_are_seen_by_every_process_and_its_absence_only_lets_repeats_pass(
+    log: Log, tmp_path: Path, own_service: Callable[[type[Redis]], Redis]
+) -> None:
+    redis = own_service(Redis)
+    settings = settings_in(tmp_path, repeats="redis", redis=redis.url)
+    for _ in range(2):
+        with decoding(log, settings):
+            submit(log, a_raw())
+            settled(log)
+    assert len(records(log, "decoded")) == 1
+    with decoding(log, settings):
+        redis.kill()
+        submit(log, a_raw())
+        settled(log)
+        assert len(records(log, "decoded")) == 2
+        redis.start()  # without its data
+
+        def known_again() -> bool:
+            before = len(rejects(log))
+            submit(log, a_raw())
+            settled(log)
+            return len(rejects(log)) > before
+
+        eventually(known_again, "Redis is used again", every=0.2)
+
+
+def test_a_broken_file_of_ids_only_lets_repeats_pass(log: Log, tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    with decoding(log, settings):
+        submit(log, a_raw())
+        settled(log)
+        for file in tmp_path.glob("repeats.db*"):
+            file.write_bytes(b"broken" * 1000)
+        submit(log, *numbered([1]))
+        settled(log)
+    assert len(records(log, "decoded")) == 2
+
+
+# -- queues
+
+
+def test_messages_go_from_a_queue_to_a_queue(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
+    settings = settings_in(tmp_path, broker=rabbitmq.vhost(), input="queue:raw", output="queue:")
+    outside = BrokerQueues(settings, read_from="eng-workflow.hgpush", outputs=["raw"], prefetch=100)
+    with decoding(log, settings):
+        lines = [to_line(message) for message in (*numbered([1, 2]), a_raw(b"no json"))]
+        outside.publish([("raw", line, {"document_id": "x"}) for line in lines])
+        found = []
+        eventually(lambda: found.extend(outside.receive(0.1, 100)) or len(found) >= 2, "decoded messages")
+        eventually(lambda: rejects(log), "the reject")
+    outside.close()
+    again = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
+    assert again.receive(0.5, 100) == []
+    again.close()
+    assert [json.loads(body)["metadata"]["document_id"] for _, body in found] == [uri_of(n)[-36:] for n in (1, 2)]
+    assert rejects(log)[0].topic == "queue:raw"
+
+
+def test_what_was_not_acknowledged_comes_again_from_a_queue(tmp_path: Path, rabbitmq: Any) -> None:
+    settings = settings_in(tmp_path, broker=rabbitmq.vhost(), input="queue:raw")
+    first = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
+    first.publish([("raw", b"1", {"document_id": "1"}), ("raw", b"2", {"document_id": "2"})])
+    eventually(lambda: len(first._arrived) == 2 or first.receive(0.1, 0), "both messages")
+    [(tag, body)] = first.receive(0, 1)
+    first.acknowledge(tag)
+    first.close()
+    second = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
+    assert body == b"1"
+    assert eventually(lambda: second.receive(0.1, 100))[0][1] == b"2"
+    second.close()
+
+
+def test_a_queue_that_is_gone_makes_publishing_fail(tmp_path: Path, rabbitmq: Any) -> None:
+    settings = settings_in(tmp_path, broker=rabbitmq.vhost(), input="queue:raw")
+    queues = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
+    with pytest.raises(Unavailable, match="gone"):
+        queues.publish([("nowhere", b"1", {"document_id": "1"})])
+    queues.close()
+
+
+# -- kills
+
+
+def kill_under_load(log: Log, url: str, folder: Path, settings: DecodeSettings, kills: int, seed: int) -> None:
+    """Kill the decoder at random moments while messages come; then let it finish, and be stopped."""
+    chance, number = random.Random(seed), 0
+    command = [sys.executable, "-m", "testing.builders.decoder_process", url, json.dumps(asdict(settings))]
+    for kill in range(kills + 1):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            for _ in range(chance.randrange(1, 8)):
+                submit(log, *numbered(range(number, number + 100)), a_raw(b"no json"))
+                number += 100
+            if kill < kills:
+                threading.Event().wait(chance.random() * 0.3)
+            else:
+                settled(log)
+                process.terminate()
+                assert process.wait() == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    (folder / "submitted").write_text(str(number))
+
+
+KILLS = [pytest.param(4), pytest.param(200, marks=[pytest.mark.slow, pytest.mark.hunt, pytest.mark.timeout(3600)])]
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_killed_decoder_loses_nothing_and_repeats_nothing_in_the_log(log: Log, tmp_path: Path, kills: int) -> None:
+    kill_under_load(log, f"sqlite://{tmp_path}/log.db", tmp_path, settings_in(tmp_path), kills, 1)
+    number = int((tmp_path / "submitted").read_text())
+    assert ids(records(log, "decoded")) == Counter(range(number))
+    kinds = Counter((reject.attributes or {})["error_type"] for reject in rejects(log))
+    assert kinds == {"json": len(records(log, "raw")) - number}
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_killed_decoder_loses_nothing_in_a_queue_with_ids_in_redis(
+    log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis], kills: int
+) -> None:
+    more = {"repeats": "redis", "redis": own_service(Redis).url, "broker": rabbitmq.vhost(), "output": "queue:out"}
+    settings = settings_in(tmp_path, **more)
+    kill_under_load(log, f"sqlite://{tmp_path}/log.db", tmp_path, settings, kills, 2)
+    number, found = int((tmp_path / "submitted").read_text()), Counter[int]()
+    outside = BrokerQueues(settings, read_from="out", outputs=[], prefetch=1000)
+    while arrived := outside.receive(1.0, 1000):
+        found.update(uuid.UUID(json.loads(body)["metadata"]["document_id"]).int for _, body in arrived)
+        outside.acknowledge(arrived[-1][0])
+    outside.close()
+    assert found.keys() == set(range(number))
+    # At most one batch for each kill comes twice.
+    assert found.total() - number <= kills * streaming.BATCH
+
+
+# -- privacy
+
+
+def test_no_address_and_no_user_agent_is_anywhere_but_in_the_input(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    private = {"x_forwarded_for": PLANTED[0], "remote_addr": PLANTED[1], "user_agent": PLANTED[2]}
+    lines = [to_line(a_raw(a_document(n), uri=uri_of(n), **private)) for n in range(3)]
+    lines += [to_line(a_raw(a_document(0), uri=uri_of(0), **private))]
+    lines += [to_line(a_raw(wrong, **private)) for wrong in (b"no json", b"[]", b"{}", b"\x1f\x8b\x08")]
+    lines += [to_line(a_raw(uri="/", **private)), lines[0][:-9], lines[0].replace(b'"payload": "', b'"payload": "!')]
+    out = tmp_path / "out"
+    out.mkdir()
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create([raw_topic("raw")])
+        settings = settings_in(out, output=f"file:{out}/")
+        command = [sys.executable, "-m", "testing.builders.decoder_process", f"sqlite://{tmp_path}/log.db"]
+        process = subprocess.Popen([*command, json.dumps(asdict(settings))], stdout=subprocess.DEVNULL)
+        submit(log, *lines)
+        settled(log)
+        process.terminate()
+        assert process.wait() == 0
+        kept = rejects(log)
+        with decoding(log, settings):
+            submit(log, *lines)
+            settled(log)
+        said = [record.value or b"" for record in records(log, ERRORS)]
+    assert {"json", "schema", "compression", "uri", "form", "base64", "repeat"} == {
+        (reject.attributes or {})["error_type"] for reject in kept
+    }
+    said += [file.read_bytes() for file in out.iterdir()]
+    said.append("".join(capfd.readouterr()).encode())
+    said.append(prometheus_client.generate_latest())
+    assert not [word for word in PLANTED for text in said if word.encode() in text]
