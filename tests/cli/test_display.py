@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from hgext.vcsreplicator.aggregator.arrival import Arrival, follow
+from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, follow
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table, visible

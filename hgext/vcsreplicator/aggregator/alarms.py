@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from ..words.clock import Silence
 from ..words.levels import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
-from .aggregation import Aggregation
-from .repository import Repository
+from .decisions.aggregation import Aggregation
+from .decisions.repository import Repository
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
@@ -63,6 +63,12 @@ class Alarm:
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
         return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}{where}{step}"
 
+    @property
+    def named(self) -> dict[str, object]:
+        """The members of its log line that name repositories."""
+        named = {"paths": self.paths, "repository": self.repository, "what": self.story}
+        return {name: value for name, value in named.items() if value}
+
 
 @dataclass(slots=True, kw_only=True)
 class MirrorLag:
@@ -105,7 +111,7 @@ def alarms(
             backlog = waiting.mirrors[name]
             numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
             found.append(Alarm(kind=SILENT, mirror=name, numbers=numbers))
-        if core.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
+        if core.levels.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
             found.append(Alarm(kind=OLDER, mirror=name, story=OLDER_STEP))
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
@@ -178,7 +184,7 @@ def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str,
     """Return the alarm about so many events of each of these repositories, if there are any."""
     if not counts:
         return []
-    paths = tuple(sorted(core.path(name) for name in counts)[:NAMED])
+    paths = tuple(sorted(core.repositories[name].path for name in counts)[:NAMED])
     return [Alarm(kind=kind, numbers={what: sum(counts.values()), "repositories": len(counts)}, paths=paths)]
 
 
@@ -191,7 +197,7 @@ def survey(core: Aggregation) -> Waiting:
         if repository.id in core.poison.repositories:
             broken.append(len(repository.queue) + len(repository.newer))
             continue
-        gating = core.gating(repository)
+        gating = repository.gating(core.roster)
         if repository.queue and not gating and not core.roster.allow_empty:
             alone, repositories = alone + len(repository.queue), repositories + 1
         for mirror in gating:
