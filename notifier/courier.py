@@ -97,10 +97,7 @@ class Courier:
             raise Unavailable(str(error)) from error
 
     def _report_trouble(self, error: ReplicationError) -> None:
-        """Report a destination that cannot even start.
-
-        `vcsreplicator destination list` and monitoring show it.
-        """
+        """Report a destination that cannot start, for monitoring and `destination list`."""
         DOWN.labels(self.name).set(1)
         self.started.set()
         stored = self.log.stored(group(self.name), NOTICES).get(0)
@@ -172,18 +169,12 @@ class _DeliveryLoop:
         self.drain()
 
     def connect(self) -> None:
-        """Connect at start, and after trouble while there is no message to send.
-
-        Without a message nothing else would show that the destination answers again.
-        """
+        """Connect; without a message to send only this shows that the destination answers again."""
         if self.attempt(self.destination.start):
             self._answers()
 
     def read(self) -> None:
-        """Read notices into the window, as many as it has room for.
-
-        It waits for the next only when there is nothing else to do.
-        """
+        """Read notices while the window has room; wait for the next only if nothing else is to be done."""
         more = self.window.room and self.orders.replaying
         wait = 0.0 if self.window.in_flight or more else self._idle_time()
         if not self.window.room or self.feed.is_resting:
@@ -198,10 +189,7 @@ class _DeliveryLoop:
             self.feed.rest(error)
 
     def take(self, record: Record) -> None:
-        """Put the messages of a record into the window, or reject the record.
-
-        Only messages of the types that this destination takes.
-        """
+        """Put the messages of a record into the window, or reject the record."""
         try:
             found = [message for message in self.messages_of(record) if message.id not in self.feed.skipped]
         except Exception as error:  # the records behind this one must not wait for it
@@ -214,10 +202,7 @@ class _DeliveryLoop:
         self.window.take(record.offset, found)
 
     def messages_of(self, record: Record) -> list[Message]:
-        """Return this destination's messages of a record.
-
-        Raises MalformedEvent or UnknownEvent.
-        """
+        """Return this destination's messages of a record; raise MalformedEvent or UnknownEvent."""
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
         found = messages(notice, record.offset, self.courier.notifier.public)
@@ -236,10 +221,7 @@ class _DeliveryLoop:
                 return
 
     def submit(self, delivery: Delivery) -> None:
-        """Submit one delivery; refuse a message that cannot be sent.
-
-        Raises Unavailable.
-        """
+        """Submit one delivery; refuse a message that cannot be sent. Raise Unavailable."""
         try:
             self.destination.submit(delivery)
         except Exception as error:
@@ -249,10 +231,7 @@ class _DeliveryLoop:
             self._settle(DeliveryOutcome(number=delivery.number, error=wrong))
 
     def attempt(self, action: Callable[[], None]) -> bool:
-        """Return whether the action worked; if not, leave the destination alone.
-
-        It fails when the destination as a whole does not answer, which is then left alone for a while.
-        """
+        """Return whether the action worked; leave a destination that does not answer alone for a while."""
         try:
             action()
         except Unavailable as error:
@@ -286,10 +265,7 @@ class _DeliveryLoop:
             self._give_up(delivery, error)
 
     def _give_up(self, delivery: Delivery, reason: ReplicationError) -> None:
-        """Keep the message as a reject, then settle it.
-
-        While the log cannot keep it, it is retried.
-        """
+        """Keep the message as a reject, then settle it; retry it while the log is away."""
         try:
             self.rejects.keep_message(delivery.message, reason)
         except Unavailable as error:

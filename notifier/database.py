@@ -22,10 +22,7 @@ PATIENCE = 10.0
 
 
 def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
-    """Open a connection of this thread to the database at `path`.
-
-    The file is made if it is missing; `key` is its place in the configuration. Raises BadConfig or Unavailable.
-    """
+    """Open the database at `path`, made if missing; `key` is its place in the configuration. Raise BadConfig, Unavailable."""
     try:
         if path != NOWHERE:
             own(path)
@@ -43,10 +40,7 @@ def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
 
 
 def own(path: str) -> None:
-    """Create the file if it is missing, for the owner of its folder.
-
-    An administrator's command may be the first to use it. Raises OSError.
-    """
+    """Create the file if it is missing, for the owner of its folder: an administrator may be the first. Raise OSError."""
     folder = Path(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     try:

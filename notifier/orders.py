@@ -33,10 +33,7 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class Orders:
-    """The requests to the destination `name`.
-
-    `messages_of` returns the destination's messages of a record.
-    """
+    """The requests to the destination `name`; `messages_of` returns its messages of a record."""
 
     name: str
     state: StateDatabase

@@ -66,10 +66,7 @@ def run(
 
 @contextlib.contextmanager
 def _alone(state: str) -> Iterator[None]:
-    """Hold the state's lock, for this process alone.
-
-    Two notifiers would repeat each other's messages and cut each other's files.
-    """
+    """Hold the state's lock: two notifiers would repeat each other's messages and cut each other's files."""
     try:
         own(f"{state}.lock")
         lock = os.open(f"{state}.lock", os.O_RDWR | os.O_CLOEXEC)
@@ -114,10 +111,7 @@ def _run(
 
 
 class _CourierThread(threading.Thread):
-    """A thread that keeps one courier at work.
-
-    Every error is reported, and the courier starts again after a while.
-    """
+    """A thread that keeps one courier at work: errors are reported, and it starts again after a while."""
 
     def __init__(self, courier: Courier, stop: threading.Event) -> None:
         super().__init__(name=f"notifier-{courier.name}")

@@ -71,10 +71,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRequest:
-    """One request of an operator.
-
-    `argument` holds what its kind needs, times are seconds since the epoch.
-    """
+    """One request of an operator; `argument` holds what its kind needs, times are seconds since the epoch."""
 
     id: int
     destination: str
@@ -87,10 +84,7 @@ class DestinationRequest:
 
 
 class StateDatabase:
-    """The database, created when missing; each thread opens its own.
-
-    Raises BadConfig or Unavailable; once open, Unavailable.
-    """
+    """The database, made when missing, one connection a thread. Raises BadConfig or Unavailable; once open, Unavailable."""
 
     def __init__(self, path: str) -> None:
         self._db = open_database(path, "notifier.state", _SCHEMA)
@@ -117,17 +111,11 @@ class StateDatabase:
     def done(
         self, number: int, result: str, *, now: float, skipped: str | None = None, skipped_offset: int | None = None
     ) -> None:
-        """Record the result of a request.
-
-        For a skip also the message's id and the offset of its notice.
-        """
+        """Record the result of a request; for a skip also the message's id and the offset of its notice."""
         self._run(_DONE, (now, result, skipped, skipped_offset, number))
 
     def skipped(self, destination: str, position: int) -> set[str]:
-        """Return the ids of skipped messages, of notices from this position on.
-
-        They must not be sent after a restart either.
-        """
+        """Return the ids of skipped messages, of notices from this position on: a restart must not send them."""
         return {message for (message,) in self._rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:

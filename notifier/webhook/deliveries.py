@@ -27,10 +27,7 @@ Json = dict[str, Any]
 
 
 class DeliveryState(enum.StrEnum):
-    """queued → delivered | exhausted (kept) | cancelled (subscription removed).
-
-    Redelivery queues again, as long as the subscription exists.
-    """
+    """queued → delivered | exhausted (kept) | cancelled (subscription removed); redelivery queues again."""
 
     QUEUED = "queued"
     DELIVERED = "delivered"
@@ -40,10 +37,7 @@ class DeliveryState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSubscription:
-    """A subscription as it stands in the table.
-
-    `origin` is `file` (configuration) or `command`.
-    """
+    """A subscription as it stands in the table; `origin` is `file` (configuration) or `command`."""
 
     id: int
     name: str
@@ -71,10 +65,7 @@ class DeliveryAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How an attempt ended.
-
-    `state` is queued, with the next `attempt` and `mature_at`, or a final one.
-    """
+    """How an attempt ended: `state` is queued, with the next `attempt` and `mature_at`, or a final one."""
 
     id: int
     state: DeliveryState
@@ -85,10 +76,7 @@ class Ended:
 
 
 class Deliveries:
-    """The database at `path`, created when missing; each thread opens its own.
-
-    Raises BadConfig or Unavailable; once open, Unavailable.
-    """
+    """The database at `path`, made when missing, one a thread. Raises BadConfig or Unavailable; once open, Unavailable."""
 
     def __init__(self, path: str) -> None:
         self._db = open_database(path, "database", sql.SCHEMA)
@@ -124,10 +112,7 @@ class Deliveries:
         return True
 
     def remove(self, name: str, *, who: str, now: float) -> bool:
-        """Remove a subscription and cancel what waits for it.
-
-        Returns False if there is none of this name.
-        """
+        """Remove a subscription and cancel what waits for it; return False if there is none of this name."""
         number = self._named(name)
         if number is None:
             return False
@@ -155,10 +140,7 @@ class Deliveries:
                     self._run(sql.HISTORY, (now, name, "changed", "configuration"))
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
-        """Pause a subscription with a reason, or resume it (None).
-
-        Returns False if there is none of this name.
-        """
+        """Pause a subscription with a reason, or resume it (None); return False if there is none of this name."""
         number = self._named(name)
         if number is None:
             return False
@@ -182,10 +164,7 @@ class Deliveries:
         return self._rows(sql.READ_HISTORY, (limit,))
 
     def last_change(self) -> int:
-        """Return a number that grows with every change by an operator.
-
-        That is, of subscriptions, pauses and redeliveries.
-        """
+        """Return a number that grows with every change of subscriptions, pauses and redeliveries."""
         [(number,)] = self._rows(sql.LAST_HISTORY)
         return int(number)
 
@@ -194,10 +173,7 @@ class Deliveries:
     def enqueue(
         self, wanted: Sequence[tuple[Message, Sequence[StoredSubscription]]], now: float
     ) -> list[WaitingDelivery]:
-        """Add rows for each message and its subscriptions, all or none.
-
-        Subscriptions that were removed meanwhile get none. Returns the new rows, durable on return.
-        """
+        """Add rows for each message and its subscriptions that still exist, all or none; return the new ones, durable."""
         items: list[WaitingDelivery] = []
         with self._writing():
             for message, wanting in wanted:
@@ -253,10 +229,7 @@ class Deliveries:
                     self._run(sql.FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
     def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> int:
-        """Queue these again as new, whichever state they are in.
-
-        Returns how many there were, less those whose subscription is removed.
-        """
+        """Queue these again as new; return how many there were, less those whose subscription is removed."""
         done = 0
         with self._writing():
             for number in numbers:

@@ -39,10 +39,7 @@ class WebhookSettings(DeliverySettings):
 
 
 class Webhooks:
-    """The destination `webhook`.
-
-    It accepts messages by writing rows; its dispatcher delivers them.
-    """
+    """The destination `webhook`: it accepts messages by writing rows; its dispatcher delivers them."""
 
     def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
         self.name, self.clock = name, clock
@@ -97,10 +94,7 @@ class Webhooks:
         return self.outcomes(0)
 
     def _wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
-        """Return the subscriptions that want the message.
-
-        One whose filter fails on it does not want it, which is counted, and noted once in its history.
-        """
+        """Return the subscriptions that want the message; a filter that fails is counted, and noted once in the history."""
         found = []
         for each in subscriptions:
             try:

@@ -69,10 +69,7 @@ class Dispatcher(threading.Thread):
             self._inbox.put(items)
 
     def stop(self) -> None:
-        """Wait some seconds for what is under way; leave the rest.
-
-        The next start continues with it.
-        """
+        """Wait some seconds for what is under way; the next start continues with the rest."""
         self._stop_asked.set()
         self._inbox.put(None)
         if self.is_alive():
@@ -143,10 +140,7 @@ class Dispatcher(threading.Thread):
     def _outgoing(
         self, deliveries: Deliveries, items: Sequence[WaitingDelivery]
     ) -> list[tuple[WaitingDelivery, DeliveryAttempt | None]]:
-        """Return what to send for all items.
-
-        If it raises, the next load reads all of them again.
-        """
+        """Return what to send for all items; if this raises, the next load reads all of them again."""
         return [(item, deliveries.outgoing(item.id)) for item in items]
 
     def _attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
@@ -218,10 +212,7 @@ class Dispatcher(threading.Thread):
         )
 
     def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
-        """Limit an endpoint that fails; pause one that is gone or fails for long.
-
-        A failing endpoint gets one request at a time.
-        """
+        """Send a failing endpoint one request at a time; pause one that is gone or fails for long."""
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:
             return

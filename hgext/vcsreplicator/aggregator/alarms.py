@@ -101,10 +101,7 @@ def alarms(
     patience: float,
     missing: Mapping[str, int] | None = None,
 ) -> tuple[Alarm, ...]:
-    """Return all that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent.
-
-    `missing` says of repositories how many events mirrors have that the log does not.
-    """
+    """Return what is wrong after `patience` silent seconds; `missing` counts by repository events that only mirrors have."""
     found = []
     for name, seconds in measure_silence(core.roster, silence, now).items():
         if seconds >= patience:
@@ -126,10 +123,7 @@ def alarms(
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
-    """Return the seconds without a sign of life of each mirror that must give some, by the monotonic clock.
-
-    A mirror that has come into its state gets time to begin.
-    """
+    """Return by mirror that must give signs of life the seconds without one, or since it came into its state."""
     found = {}
     for mirror in roster.mirrors:
         if mirror.state in (MirrorState.ACTIVE, MirrorState.JOINING):

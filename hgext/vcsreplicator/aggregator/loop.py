@@ -72,10 +72,7 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Aggregate until `stop` is set; call `ready` when everything is loaded. Raise Fenced and BadConfig only.
-
-    A log that is unavailable is retried indefinitely.
-    """
+    """Aggregate until `stop`; call `ready` when all is loaded. Raise Fenced, BadConfig; retry an unavailable log indefinitely."""
     clock = clock or SystemClock()
     transactor: Transactor | None = None
     poison, silence = Poison(), Silence(clock.monotonic())
