@@ -9,7 +9,10 @@ disk, a lock, a disk that does not answer) is Unavailable.
 
 import os
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
@@ -21,22 +24,57 @@ NOWHERE = ":memory:"
 PATIENCE = 10.0
 
 
-def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
-    """Open the database at `path`, made if missing; `key` is its place in the configuration. Raise BadConfig, Unavailable."""
-    try:
-        if path != NOWHERE:
-            own(path)
-        connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+class Database:
+    """The database at `path`, made if missing, for one thread; `key` is its place in the configuration.
+
+    Raises BadConfig or Unavailable; once open, Unavailable.
+    """
+
+    def __init__(self, path: str, key: str, schema: str) -> None:
+        self._key = key
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.executescript(schema)
+            if path != NOWHERE:
+                own(path)
+            self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=FULL")
+                self._connection.executescript(schema)
+            except BaseException:
+                self._connection.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise trouble(error, key, path) from error
+
+    def rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query."""
+        try:
+            return self._connection.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise Unavailable(f"{self._key}: {error}") from error
+
+    def run(self, statement: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Execute a statement; outside `writing` it is durable on return."""
+        try:
+            return self._connection.execute(statement, arguments)
+        except sqlite3.Error as error:
+            raise Unavailable(f"{self._key}: {error}") from error
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Make what the block runs one transaction, durable at its end."""
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.run("COMMIT")
         except BaseException:
-            connection.close()
+            if self._connection.in_transaction:
+                self._connection.rollback()
             raise
-    except (OSError, sqlite3.Error) as error:
-        raise trouble(error, key, path) from error
-    return connection
+
+    def close(self) -> None:
+        """Free the database."""
+        self._connection.close()
 
 
 def own(path: str) -> None:

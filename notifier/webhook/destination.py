@@ -18,10 +18,11 @@ from ..destination import DeliveryOutcome, Destination
 from ..message import Message
 from ..rejects import judged
 from ..window import Delivery
-from .deliveries import Deliveries, StoredSubscription
+from .deliveries import Deliveries
 from .dispatcher import Dispatcher
 from .filter import FilterFailed
 from .settings import DeliverySettings
+from .subscriptions import StoredSubscription
 
 FILTER_FAILED = Counter(
     "vcsreplicator_notifier_filter_failures", "Messages on which a filter failed", ["destination", "subscription"]
@@ -45,7 +46,7 @@ class Webhooks:
         self.name, self.clock = name, clock
         self._deliveries = Deliveries(settings.database)
         try:
-            self._deliveries.follow_file(settings.subscriptions or {}, now=clock.now())
+            self._deliveries.subscriptions.follow_file(settings.subscriptions or {}, now=clock.now())
             self._dispatcher = Dispatcher(name, settings, clock)
         except ReplicationError:
             self._deliveries.close()
@@ -105,13 +106,13 @@ class Webhooks:
                 logger.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
                 if (each.id, each.subscription.filter) not in self._told:
                     what = f"filter failed on {message.id}, which is not sent: {error}"
-                    self._deliveries.note(each.name, what, now=self.clock.now())
+                    self._deliveries.subscriptions.note(each.name, what, now=self.clock.now())
                     self._told.add((each.id, each.subscription.filter))
         return found
 
     def _current(self) -> list[StoredSubscription]:
         """Return the subscriptions, read again when an operator changed any."""
-        change = self._deliveries.last_change()
+        change = self._deliveries.subscriptions.last_change()
         if change != self._seen_change:
-            self._subscriptions, self._seen_change = self._deliveries.subscriptions(), change
+            self._subscriptions, self._seen_change = self._deliveries.subscriptions.all(), change
         return self._subscriptions

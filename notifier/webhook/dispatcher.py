@@ -22,13 +22,14 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 
 from ..destination import take_all
-from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended, StoredSubscription
+from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
 from .subscription import Subscription
+from .subscriptions import StoredSubscription
 
-BLINK = 0.2
+IDLE_WAIT = 0.2
 PURGE_EVERY = 60.0
 BATCH = 200
 CLOSE_PATIENCE = 5.0
@@ -100,20 +101,20 @@ class Dispatcher(threading.Thread):
                 self._purge(deliveries)
             end = self.clock.monotonic() + CLOSE_PATIENCE
             while self._under_way and self.clock.monotonic() < end:
-                self._take_in(deliveries, BLINK)
+                self._take_in(deliveries, IDLE_WAIT)
         finally:
             deliveries.close()
 
     def _look(self, deliveries: Deliveries) -> None:
         """Read subscriptions and queues again if an operator changed any."""
-        change = deliveries.last_change()
+        change = deliveries.subscriptions.last_change()
         if change != self._change:
             self._load(deliveries)
             self._change = change
         QUEUED.labels(self.destination).set(self._queues.waiting)
 
     def _load(self, deliveries: Deliveries) -> None:
-        self._subscriptions = {each.id: each for each in deliveries.subscriptions()}
+        self._subscriptions = {each.id: each for each in deliveries.subscriptions.all()}
         queues = Queues(workers=self.settings.workers)
         for number, each in self._subscriptions.items():
             PAUSED.labels(self.destination, each.name).set(each.paused_reason is not None)
@@ -233,7 +234,7 @@ class Dispatcher(threading.Thread):
     def _set_failing(
         self, deliveries: Deliveries, stored: StoredSubscription, since: float | None, answer: AttemptResult
     ) -> None:
-        deliveries.failing(stored.id, since)
+        deliveries.subscriptions.failing(stored.id, since)
         self._subscriptions[stored.id] = replace(stored, failing_since=since)
         self._queues.members[stored.id].failing = since is not None
         if since is None:
@@ -242,7 +243,7 @@ class Dispatcher(threading.Thread):
             logger.warning("subscription fails", subscription=stored.name, reason=answer.error)
 
     def _pause(self, deliveries: Deliveries, stored: StoredSubscription, reason: str, now: float) -> None:
-        deliveries.pause(stored.name, reason, who="vcsreplicator", now=now)
+        deliveries.subscriptions.pause(stored.name, reason, who="vcsreplicator", now=now)
         self._queues.members[stored.id].paused = True
         PAUSED.labels(self.destination, stored.name).set(1)
         logger.error(
@@ -270,4 +271,4 @@ class Dispatcher(threading.Thread):
 
     def _idle_time(self) -> float:
         wakes_at = self._queues.wakes_at()
-        return BLINK if wakes_at is None else min(BLINK, max(0.0, wakes_at - self.clock.now()))
+        return IDLE_WAIT if wakes_at is None else min(IDLE_WAIT, max(0.0, wakes_at - self.clock.now()))
