@@ -24,27 +24,29 @@ NOWHERE = ":memory:"
 PATIENCE = 10.0
 
 
-class Database:
-    """The database at `path`, made if missing, for one thread; `key` is its place in the configuration.
+def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
+    """Open the database at `path`, made if missing; `key` is its place in the configuration. Raise BadConfig, Unavailable."""
+    try:
+        if path != NOWHERE:
+            own(path)
+        connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.executescript(schema)
+        except BaseException:
+            connection.close()
+            raise
+    except (OSError, sqlite3.Error) as error:
+        raise trouble(error, key, path) from error
+    return connection
 
-    Raises BadConfig or Unavailable; once open, Unavailable.
-    """
+
+class Database:
+    """The database at `path`, opened as `open_database` does, for one thread; once open, its methods raise Unavailable."""
 
     def __init__(self, path: str, key: str, schema: str) -> None:
-        self._key = key
-        try:
-            if path != NOWHERE:
-                own(path)
-            self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-            try:
-                self._connection.execute("PRAGMA journal_mode=WAL")
-                self._connection.execute("PRAGMA synchronous=FULL")
-                self._connection.executescript(schema)
-            except BaseException:
-                self._connection.close()
-                raise
-        except (OSError, sqlite3.Error) as error:
-            raise trouble(error, key, path) from error
+        self._key, self._connection = key, open_database(path, key, schema)
 
     def rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query."""
