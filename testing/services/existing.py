@@ -4,6 +4,7 @@
 Several workers of one run share theirs (`keeper.py`).
 
     VCSREPLICATOR_TEST_KAFKA=host:port    VCSREPLICATOR_TEST_AMQP=amqp://user:password@host:port//    VCSREPLICATOR_TEST_AWS=http://host:port
+    VCSREPLICATOR_TEST_AMQP_MANAGEMENT=http://user:password@host:port    (beside VCSREPLICATOR_TEST_AMQP)
 
 All tests of a run share it, perhaps other programs too: a test uses unique names, and destroys only services of its own.
 """
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from testing.services.aws import Aws
 from testing.services.kafka import Kafka
 from testing.services.keeper import ADDRESS, Keeper, ask
-from testing.services.process import Service
+from testing.services.process import Service, ServiceMissing
 from testing.services.rabbitmq import RabbitMQ
 
 # What a run may share, each with the variable that points to one that runs elsewhere.
@@ -45,6 +46,12 @@ class Remote:
 @dataclass(frozen=True, kw_only=True)
 class Existing(Remote):
     """A service that runs elsewhere."""
+
+    def management_url(self) -> str:
+        """The address of RabbitMQ's management API, which `VCSREPLICATOR_TEST_AMQP_MANAGEMENT` names."""
+        if url := os.environ.get("VCSREPLICATOR_TEST_AMQP_MANAGEMENT"):
+            return url
+        raise ServiceMissing("VCSREPLICATOR_TEST_AMQP is set without VCSREPLICATOR_TEST_AMQP_MANAGEMENT")
 
     def vhost(self) -> str:
         """Where a test may declare exchanges and queues: all of it, as long as their names are unique."""

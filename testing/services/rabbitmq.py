@@ -19,26 +19,39 @@ MAKE_HOST = """
 
 
 class RabbitMQ(Service):
-    """One node, user `guest` with all rights. `url` is its default virtual host, `vhost()` makes an empty one."""
+    """One node, user `guest` with all rights. `url` is its default virtual host, `vhost()` makes an empty one.
+
+    With the management plugin, which adds nothing to the five processor seconds of a start that can be measured.
+    """
 
     name = "rabbitmq"
 
     def __init__(self) -> None:
         super().__init__()
-        self._mapper_port, self._node_port = free_port(), free_port()
+        self._mapper_port, self._node_port, self._management_port = free_port(), free_port(), free_port()
         self._hosts: list[str] = []
         self._choosing = threading.Lock()
         cookie = self.folder / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o600)
-        (self.folder / "enabled_plugins").write_text("[].\n")
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
+            f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self._management_port}\n"
+            # The management plugin counts every second instead of every five.
+            "collect_statistics_interval = 1000\n"
+            + "".join(
+                f"management.sample_retention_policies.{each}.minute = 1\n" for each in ("global", "basic", "detailed")
+            )
         )
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def management_url(self) -> str:
+        """The address of its management API, for the user `guest` with the password `guest`."""
+        return f"http://guest@127.0.0.1:{self._management_port}"
 
     def command(self) -> Sequence[str]:
         server = needed("rabbitmq-server", "rabbitmq-server")
