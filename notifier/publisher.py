@@ -9,12 +9,10 @@ retried indefinitely; an operator may pause it, or skip a message.
 """
 
 import contextlib
-import fcntl
 import itertools
-import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import structlog
 
@@ -23,7 +21,7 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 
 from .courier import Courier
-from .database import own, trouble
+from .database import alone
 from .settings import NotifierSettings, read
 from .state import StateDatabase
 from .window import RETRY
@@ -52,7 +50,7 @@ def run(
     with contextlib.ExitStack() as held:
         for attempt in itertools.count(1):
             try:
-                held.enter_context(_alone(settings.state))
+                held.enter_context(alone(settings.state, "notifier.state", "notifier"))
                 StateDatabase(settings.state).close()  # made before threads open it
                 break
             except Unavailable as error:
@@ -62,26 +60,6 @@ def run(
                 if stop.wait(delay):
                     return
         _run(settings, log, stop=stop, ready=ready, clock=clock or SystemClock())
-
-
-@contextlib.contextmanager
-def _alone(state: str) -> Iterator[None]:
-    """Hold the state's lock: two notifiers would repeat each other's messages and cut each other's files."""
-    try:
-        own(f"{state}.lock")
-        lock = os.open(f"{state}.lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise trouble(error, "notifier.state", f"{state}.lock") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BadConfig(f"notifier.state: another notifier works with {state} already") from error
-        except OSError as error:
-            raise Unavailable(f"notifier.state: {state}.lock: cannot be locked: {error.strerror}") from error
-        yield
-    finally:
-        os.close(lock)
 
 
 def _run(
@@ -111,7 +89,10 @@ def _run(
 
 
 class _CourierThread(threading.Thread):
-    """A thread that keeps one courier at work: errors are reported, and it starts again after a while."""
+    """A thread that keeps one courier at work.
+
+    Every error is reported, and the courier starts again after a while.
+    """
 
     def __init__(self, courier: Courier, stop: threading.Event) -> None:
         super().__init__(name=f"notifier-{courier.name}")

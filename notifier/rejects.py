@@ -35,7 +35,10 @@ def judged(error: Exception) -> ReplicationError:
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """The rejects of the destination `name`, durable on return; raises Unavailable."""
+    """The rejects of the destination `name`.
+
+    They are durable on return, else Unavailable is raised.
+    """
 
     name: str
     log: Log

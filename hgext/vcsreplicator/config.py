@@ -14,9 +14,10 @@
     [edge]              what the HTTP edge takes                       notifier.edge.settings.EdgeSettings
     [decode]            the decoder                                    notifier.decode.settings.DecodeSettings
     [poll]              repositories of other hosts to follow          notifier.poll.settings.PollSettings
+    [guardian]          a broker and the limits of its queues          notifier.guardian.settings
     [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
     [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge,
-                        decode, poll
+                        decode, poll, guardian
 
 Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
 only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
@@ -37,10 +38,10 @@ T = TypeVar("T")
 DEFAULT_FILE = "/etc/vcsreplicator.toml"
 # Sections that may be left out: all their keys have defaults.
 OPTIONAL = ("aggregator", "bootstrap", "verify", "health", "decode")
-# What may stand at the top of the file.
-SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "poll", "listen", "insecure", *OPTIONAL)
 # A file with these alone needs no log.
-WITHOUT_LOG = ("poll", "listen", "insecure")
+WITHOUT_LOG = ("poll", "guardian", "listen", "insecure")
+# What may stand at the top of the file.
+SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", *WITHOUT_LOG, *OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

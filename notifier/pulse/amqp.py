@@ -61,7 +61,10 @@ def client(
     on_blocked: Callable[[str], None] | None = None,
     on_unblocked: Callable[[], None] | None = None,
 ) -> Any:
-    """Return kombu's description of the broker; `amqps://` verifies certificate and name. Raise Unavailable."""
+    """Return kombu's description of the broker, not yet connected.
+
+    `amqps://` verifies certificate and name. Raises Unavailable if `ca_file` cannot be read.
+    """
     options = {"on_blocked": on_blocked, "on_unblocked": on_unblocked, "client_properties": dict(properties)}
     return _Connection(
         url,
@@ -75,13 +78,19 @@ def client(
 
 
 def connect(kombu_client: Any) -> Any:
-    """Open a connection of py-amqp; raise one of TROUBLE."""
+    """Open a connection of py-amqp.
+
+    Raises one of TROUBLE.
+    """
     return kombu_client.transport.establish_connection()
 
 
 @contextmanager
 def within(connection: Any, more: float = 0.0) -> Iterator[None]:
-    """Limit all waits of the block to `PATIENCE` and so many seconds more; raise TimeoutError."""
+    """Limit all waits of the block to `PATIENCE` and so many seconds more.
+
+    Raises TimeoutError.
+    """
     transport = connection.transport
     transport.until, before = time.monotonic() + PATIENCE + more, transport.until
     try:
@@ -91,7 +100,10 @@ def within(connection: Any, more: float = 0.0) -> Iterator[None]:
 
 
 def drain(connection: Any, timeout: float) -> None:
-    """Take in what the broker sends, waiting up to `timeout` seconds for the first of it."""
+    """Take in what the broker sends, waiting up to `timeout` seconds.
+
+    The wait is for the first of it.
+    """
     try:
         with within(connection, timeout):
             for _ in range(AT_ONCE):
@@ -102,7 +114,10 @@ def drain(connection: Any, timeout: float) -> None:
 
 
 def is_broker(url: str) -> bool:
-    """Return whether the URL names a broker: scheme, host, and a port that can be one."""
+    """Return whether the URL names a broker.
+
+    It needs a scheme, a host, and a port that can be one.
+    """
     try:
         parts = urlsplit(url)
         return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
@@ -128,7 +143,10 @@ class MessageTooLarge(ConnectionAbortedError):
 
 
 class _BoundedTransport:
-    """A transport of py-amqp that reads until `until`, as `time.monotonic` counts."""
+    """A transport of py-amqp that reads with limits.
+
+    `until`: when what is under way must end, as `time.monotonic` counts.
+    """
 
     until = math.inf
     largest_message = LARGEST_MESSAGE

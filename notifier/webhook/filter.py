@@ -41,7 +41,10 @@ def check_filter(expression: str) -> None:
 
 
 def matches(expression: str, envelope: Json) -> bool:
-    """Return whether the expression finds something true; raise FilterFailed."""
+    """Return whether the expression finds something true.
+
+    Raises FilterFailed.
+    """
     try:
         return bool(_Counting(envelope).visit(_compiled(expression).parsed, envelope))
     except FilterFailed:

@@ -58,7 +58,10 @@ class DeliverySettings:
         self.networks()
 
     def networks(self) -> list[Network]:
-        """Return the open networks; raise ValueError."""
+        """Return the open networks.
+
+        Raises ValueError.
+        """
         try:
             return [ipaddress.ip_network(each, strict=False) for each in self.allow]
         except ValueError as error:

@@ -34,6 +34,7 @@ VERBS = {
     "deliveries": "List, show and repeat deliveries of webhooks",
     "subscription": "Add, remove, pause and resume webhooks",
     "destination": "List, pause and resume destinations",
+    "guardian": "Guard a RabbitMQ: clients, queues that grow, conformance",
     "errors": "Show rejected records and messages",
     "listen": "Receive messages from an AMQP exchange",
     "status": "Show progress, and what an operator must do",

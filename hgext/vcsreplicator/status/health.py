@@ -39,7 +39,10 @@ class HealthSettings:
 def judge(
     picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
 ) -> tuple[str, ...]:
-    """Return why the mirror is not ready; `since` has by repository since when it is late, on the monotonic clock."""
+    """Return the reasons why the mirror is not ready; `since` says since when each late repository is late.
+
+    All times are of the observer's monotonic clock.
+    """
     return tuple(
         reason
         for reason in (
@@ -54,7 +57,10 @@ def judge(
 
 
 def late(picture: Picture, mirror: str) -> Set[str]:
-    """Return the repositories, carried and not deleted, of which the mirror shows less than is released."""
+    """Return the ids of repositories of which the mirror shows less than is released.
+
+    They are carried, not deleted, and the mirror is not deactivated for them.
+    """
     known = picture.roster.mirror(mirror) if picture.roster else None
     if known is None:
         return frozenset()

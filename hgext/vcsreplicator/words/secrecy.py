@@ -23,7 +23,7 @@ class Exposure(enum.StrEnum):
 
 
 # Schemes without TLS, and the ones with it.
-PLAIN_SCHEMES = {"amqp": "amqps", "http": "https", "redis": "rediss"}
+PLAIN_SCHEMES = {"amqp": "amqps", "http": "https", "redis": "rediss", "smtp": "smtps"}
 
 _KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
 _SECRET_HEADERS = ("authorization", "cookie", "token", "secret", "key", "password")
@@ -105,6 +105,8 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     decode = tables.get("decode")
     if isinstance(decode, Mapping):
         found += [(f"decode.{key}", decode.get(key)) for key in ("broker", "redis")]
+    if isinstance(guardian := tables.get("guardian"), Mapping):
+        found += [(f"guardian.{key}", value) for key, value in guardian.items() if key.endswith("url")]
     return ((where, url) for where, url in found if isinstance(url, str))
 
 

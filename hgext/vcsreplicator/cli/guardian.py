@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator guardian`: the broker's own side of Pulse's specification."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from ..config import Config
+from ..service import configure_logging, serve, stop_on_signals
+from ..words.errors import Refused
+from .display import console, table
+from .options import SECONDS, with_config, with_json, with_yes
+
+_with_token_file = click.option(
+    "--token-file", metavar="FILE", help="Write the token to this new file (mode 0600) instead of standard output."
+)
+
+
+@click.group()
+def command() -> None:
+    """Guard a RabbitMQ as Pulse's specification says (docs/guardian.md)."""
+
+
+@command.group()
+def user() -> None:
+    """Add, list and remove clients, and give them tokens."""
+
+
+@user.command()
+@click.argument("client")
+@click.option("--owner", required=True, metavar="MAIL", help="Who gets the mails about the client's queues.")
+@_with_token_file
+@with_config
+def add(config: Config, client: str, owner: str, token_file: str | None) -> None:
+    """Add CLIENT, and print its token once.
+
+    It may declare exchange/CLIENT/… and queue/CLIENT/…, and read from every exchange/….
+    """
+    with _clients(config) as clients, _kept(token_file) as keep:
+        _print_token(clients.add(client, owner, keep), token_file)
+
+
+@user.command()
+@click.argument("client")
+@_with_token_file
+@with_config
+def token(config: Config, client: str, token_file: str | None) -> None:
+    """Give CLIENT a new token and its rights again; the old token ends."""
+    with _clients(config) as clients, _kept(token_file) as keep:
+        _print_token(clients.renew_token(client, keep), token_file)
+
+
+@user.command()
+@click.argument("client")
+@click.argument("mail")
+@with_config
+def owner(config: Config, client: str, mail: str) -> None:
+    """Send mails about CLIENT's queues to MAIL."""
+    with _clients(config) as clients:
+        clients.change_owner(client, mail)
+    click.echo(f"{client}: owned by {mail}")
+
+
+@user.command()
+@click.argument("client")
+@with_yes
+@with_config
+def remove(config: Config, client: str, yes: bool) -> None:
+    """Remove CLIENT and close its connections; its exchanges and queues stay."""
+    with _clients(config) as clients:
+        if not yes:
+            clients.owner(client)
+            raise Refused(
+                f"{client} could not connect any more; its exchanges and queues would stay; add --yes to do it"
+            )
+        clients.remove(client)
+    click.echo(f"{client}: removed")
+
+
+@user.command("list")
+@with_json
+@with_config
+def list_(config: Config, as_json: bool) -> None:
+    """List the clients, and whether their rights are as they should be."""
+    with _clients(config) as clients:
+        found = clients.all()
+    if as_json:
+        rows = [{"client": each.name, "owner": each.owner, "rights": _rights(each)} for each in found]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    headings = ("client", "owner", "rights")
+    console().print(table(headings, [(each.name, each.owner or "unknown", _rights(each)) for each in found]))
+
+
+def _rights(client: Any) -> str:
+    if not client.is_user:
+        return "no user: add it again, or remove it"
+    return "its own names" if client.is_confined else "changed: `user token` restores them"
+
+
+@command.command()
+@click.option("--once", is_flag=True, help="Make one round, print what it found, and end.")
+@click.option("--dry-run", is_flag=True, help="Mail, delete and remember nothing; only say what would be done.")
+@with_config
+def watch(config: Config, once: bool, dry_run: bool) -> None:
+    """Warn owners of growing queues, and delete those beyond the limit."""
+    from notifier.database import alone
+    from notifier.guardian.watching import Watch, run
+
+    settings = _settings(config)
+    configure_logging("guardian")
+    if not once:
+        sys.exit(
+            serve(
+                "guardian",
+                lambda stop, ready: run(settings, config.file, is_dry_run=dry_run, stop=stop, ready=ready),
+                listen=config.listen("guardian"),
+            )
+        )
+    with contextlib.nullcontext() if dry_run else alone(settings.state, "guardian.state", "guardian"):
+        watcher = Watch(settings, config.file, is_dry_run=dry_run)
+        with contextlib.closing(watcher):
+            found = watcher.round()
+    rows = [_queue_row(each, dry_run) for each in found]
+    console().print(table(("queue", "messages", "consumers", "owner", "state"), [row for row in rows if row[-1]]))
+
+
+def _queue_row(found: Any, is_dry_run: bool) -> tuple[str, ...]:
+    queue, notes = found.queue, []
+    if found.step.value == "deleted":
+        notes.append("would be deleted" if is_dry_run else "deleted")
+    elif found.level:
+        notes.append(f"{found.level.name.lower()} its limit" if found.level.name == "BEYOND" else "near its limit")
+    if not queue.consumers:
+        notes.append("no consumer")
+    if not queue.is_bounded:
+        notes.append("unbounded")
+    messages = "?" if queue.messages is None else str(queue.messages)
+    return queue.name, messages, str(queue.consumers), found.owner, ", ".join(notes)
+
+
+@command.command()
+@click.option("--client", metavar="CLIENT", help="Check only this client's exchanges, queues, channels and messages.")
+@click.option("--sample", default=5.0, type=SECONDS, show_default=True, help="Watch messages for so many seconds.")
+@with_json
+@with_config
+def check(config: Config, client: str | None, sample: float, as_json: bool) -> None:
+    """Hold the broker against the specification, line by line.
+
+    Makes a client for the trial and removes it. Exit code 0: all is as it must and should be, 1: a SHOULD is broken, 2: a
+    MUST is.
+    """
+    from notifier.guardian import checking
+    from notifier.guardian.requirements import CheckMark
+
+    results = checking.check(_settings(config), config.file, client=client, sample=sample, stop=stop_on_signals())
+    rows = [(each.requirement.subject, each.requirement.words, each.mark.value, each.reason) for each in results]
+    if as_json:
+        keys = ("subject", "requirement", "result", "reason")
+        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+    else:
+        console().print(table(("who", "requirement", "result", "reason"), rows))
+    failed = [each.requirement for each in results if each.mark is CheckMark.FAIL]
+    sys.exit(2 if any(each.is_must for each in failed) else bool(failed))
+
+
+def _settings(config: Config) -> Any:
+    from notifier.guardian.settings import GuardianSettings
+
+    return config.settings(GuardianSettings, "guardian")
+
+
+@contextlib.contextmanager
+def _clients(config: Config) -> Iterator[Any]:
+    """Connect to the management API; raises BadConfig if it is none."""
+    from notifier.guardian.clients import Clients
+    from notifier.guardian.management import Management
+
+    settings = _settings(config)
+    with contextlib.closing(Management(settings, config.file)) as management:
+        management.check(settings.vhost)
+        yield Clients(management, settings.vhost)
+
+
+@contextlib.contextmanager
+def _kept(file: str | None) -> Iterator[Callable[[str], None]]:
+    """Yield what writes the token to the file, whole and before the broker knows it; it goes if the broker refuses."""
+
+    def keep(token: str) -> None:
+        if file is None:
+            return
+        try:
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Refused(f"--token-file: {file}: expected a new file: {error.strerror}") from error
+        made.append(file)
+        with os.fdopen(handle, "w") as opened:
+            opened.write(token + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+
+    made: list[str] = []
+    try:
+        yield keep
+    except BaseException:
+        for each in made:
+            os.unlink(each)
+        raise
+
+
+def _print_token(token: str, file: str | None) -> None:
+    click.echo(token if file is None else f"the token is in {file}")

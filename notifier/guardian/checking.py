@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A broker held against the specification: what it does for a client, what its clients declared, and what they publish."""
+
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.errors import Unavailable
+
+from .clients import Clients, client_of, is_queue_name
+from .levels import WatchedQueue, read_queue
+from .mail import MailServer
+from .management import Management, visible
+from .requirements import CheckResult, Requirement, result, unknown
+from .sampling import take_sample
+from .settings import Deletion, GuardianSettings
+from .state import GuardianState
+from .trial import Trial
+from .watching import COLUMNS
+
+# Rounds of the watch that may be missing until it counts as stopped.
+ROUNDS_MISSED = 3
+
+# Names that a reason lists.
+LISTED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """What clients have on the broker; of one client, if only it is asked about."""
+
+    exchanges: Sequence[Mapping[str, Any]]
+    queues: Sequence[WatchedQueue]
+    channels: Sequence[Mapping[str, Any]]
+    consumers: Sequence[Mapping[str, Any]]
+
+
+def check(
+    settings: GuardianSettings,
+    file: str,
+    *,
+    client: str | None,
+    sample: float,
+    stop: threading.Event,
+    clock: Clock | None = None,
+) -> list[CheckResult]:
+    """Return a result for each requirement, in their order; `sample` is how many seconds messages are watched.
+
+    Makes a client for the trial and removes it. Raises Unavailable, or BadConfig for what only an operator can change.
+    """
+    management = Management(settings, file)
+    try:
+        management.check(settings.vhost)
+        declared = _read_declared(management, settings.vhost, client)
+        found = [*_of_guardian(settings, clock or SystemClock()), *_of_declared(declared, settings)]
+        exchanges = [name for each in declared.exchanges if (name := str(each["name"])).startswith("exchange/")]
+        found += _try_as_client(management, settings, exchanges, sample, stop)
+    finally:
+        management.close()
+    order = list(Requirement)
+    return sorted(found, key=lambda each: order.index(each.requirement))
+
+
+def _try_as_client(
+    management: Management, settings: GuardianSettings, exchanges: Sequence[str], seconds: float, stop: threading.Event
+) -> list[CheckResult]:
+    """Make a client, try the broker and sample messages with it, and remove it and its traces."""
+    clients, name = Clients(management, settings.vhost), f"guardian-check-{secrets.token_hex(4)}"
+    trial = Trial(settings=settings, client=name, token=clients.add(name, settings.operator, lambda _: None))
+    try:
+        found = list(trial.results())
+        found += take_sample(settings, name, trial.token, exchanges, seconds, stop).results()
+    finally:
+        for kind, trace in trial.traces():
+            management.delete(kind, settings.vhost, trace)
+        clients.remove(name)
+    return found
+
+
+def _read_declared(management: Management, vhost: str, client: str | None) -> _Declared:
+    exchanges = management.rows("exchanges", vhost, columns="name,type,durable,user_who_performed_action")
+    channels = management.rows("vhosts", vhost, "channels", columns="user,confirm,message_stats")
+    consumers = management.rows("consumers", vhost, columns="prefetch_count,queue,channel_details")
+    queues = management.rows("queues", vhost, columns=COLUMNS)
+    return _Declared(
+        exchanges=[
+            each
+            for each in exchanges
+            if not (name := str(each["name"])).startswith("amq.")
+            and name
+            and client in (None, client_of(name), each.get("user_who_performed_action"))
+        ],
+        queues=[each for each in map(read_queue, queues) if client in (None, client_of(each.name))],
+        channels=[each for each in channels if client in (None, each.get("user"))],
+        consumers=[each for each in consumers if client in (None, _user_of(each))],
+    )
+
+
+def _user_of(consumer: Mapping[str, Any]) -> Any:
+    details = consumer.get("channel_details")
+    return details.get("user") if isinstance(details, Mapping) else None
+
+
+def _of_guardian(settings: GuardianSettings, clock: Clock) -> Iterator[CheckResult]:
+    yield unknown(Requirement.REGISTRATION, "`guardian user add` gives tokens; there is no web page")
+    if settings.delete is Deletion.NO:
+        yield unknown(Requirement.DELETES, "delete = no")
+    else:
+        yield result(Requirement.DELETES, True, f"delete = {settings.delete.value}, beyond {settings.limit} messages")
+    yield unknown(Requirement.PUBLIC, "only people can tell")
+    yield _of_mails(settings, clock)
+
+
+def _of_mails(settings: GuardianSettings, clock: Clock) -> CheckResult:
+    try:
+        MailServer(settings).check()
+    except Unavailable as error:
+        return result(Requirement.NOTIFIES, False, str(error))
+    if not os.path.exists(settings.state):
+        return unknown(Requirement.NOTIFIES, f"no {settings.state}: `guardian watch` never ran on this machine")
+    state = GuardianState(settings.state)
+    try:
+        last = state.last_round()
+    finally:
+        state.close()
+    age = float("inf") if last is None else clock.now() - last
+    is_met = age <= ROUNDS_MISSED * settings.every
+    reason = f"last complete round of `guardian watch` {age:.0f} s ago" if last else "no complete round yet"
+    return result(Requirement.NOTIFIES, is_met, reason)
+
+
+def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[CheckResult]:
+    exchanges, queues = declared.exchanges, declared.queues
+    names = [str(each["name"]) for each in exchanges]
+    wrong = [name for name in names if not (name.startswith("exchange/") and client_of(name))]
+    yield _all_but(Requirement.EXCHANGE_NAME, "exchanges", names, wrong)
+    wrong = [str(each["name"]) for each in exchanges if each.get("type") != "topic"]
+    yield _all_but(Requirement.EXCHANGE_TYPE, "exchanges", names, wrong)
+    wrong = [str(each["name"]) for each in exchanges if not each.get("durable")]
+    yield _all_but(Requirement.EXCHANGE_DURABLE, "exchanges", names, wrong)
+
+    publishing = [(str(each.get("user")), each) for each in declared.channels if _count(each, "publish")]
+    # The flag is as old as the broker's statistics; the count of confirmations may be newer.
+    wrong = [user for user, each in publishing if not (each.get("confirm") or _count(each, "confirm"))]
+    users = [user for user, _ in publishing]
+    yield _all_but(Requirement.CONFIRMED_PUBLISHING, "publishing channels", users, wrong)
+
+    consumed = [_queue_of(each) for each in declared.consumers]
+    wrong = [_queue_of(each) for each in declared.consumers if not each.get("prefetch_count")]
+    yield _all_but(Requirement.CONSUMER_PREFETCH, "consumers", consumed, wrong)
+
+    names = [queue.name for queue in queues]
+    wrong = [name for name in names if not is_queue_name(name)]
+    yield _all_but(Requirement.QUEUE_NAME, "queues", names, wrong)
+    wrong = [queue.name for queue in queues if not (queue.durable or queue.auto_delete)]
+    yield _all_but(Requirement.QUEUE_KIND, "queues", names, wrong)
+    bounded = [queue.name for queue in queues if queue.is_bounded]
+    if bounded:
+        yield result(Requirement.QUEUE_LIMITED, True, f"{len(bounded)} of {len(queues)} queues have a limit")
+    else:
+        yield unknown(Requirement.QUEUE_LIMITED, f"{len(queues)} queues, none with a limit")
+    wrong = [queue.name for queue in queues if (queue.messages or 0) > settings.limit]
+    yield _all_but(Requirement.QUEUE_SIZE, f"queues within {settings.limit} messages", names, wrong)
+
+
+def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: Sequence[str]) -> CheckResult:
+    """Pass if none is wrong; there is nothing to see where there is none."""
+    if not every:
+        return unknown(requirement, f"no {what}")
+    if not wrong:
+        return result(requirement, True, f"{len(every)} {what}")
+    shown = ", ".join(visible(name)[:100] for name in sorted(set(wrong))[:LISTED])
+    return result(
+        requirement, False, f"{len(wrong)} of {len(every)}: {shown}{', …' if len(set(wrong)) > LISTED else ''}"
+    )
+
+
+def _count(channel: Mapping[str, Any], what: str) -> int:
+    stats = channel.get("message_stats")
+    found = stats.get(what) if isinstance(stats, Mapping) else 0
+    return found if isinstance(found, int) else 0
+
+
+def _queue_of(consumer: Mapping[str, Any]) -> str:
+    queue = consumer.get("queue")
+    return str(queue.get("name")) if isinstance(queue, Mapping) else "?"

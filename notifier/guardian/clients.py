@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Clients: users of the broker with a token, an owner, and rights to their own names only.
+
+The owner's address is a global parameter of the broker (docs/decisions/owners-in-the-broker.md). Each change is made in an order
+in which a kill leaves a client that can do less, never one that can do more, and the same command mends it.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.words.errors import Refused
+
+from .management import Management
+from .settings import ADDRESS
+
+# Bytes of chance in a token.
+TOKEN_BYTES = 32
+
+# What a client may be called: part of names, of an expression, and of a path.
+_CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_OWNED = re.compile(r"(?:exchange|queue)/([^/]+)/.")
+_OWNER = "vcsreplicator-guardian-owner."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientUser:
+    """A client; `is_confined` says whether its rights are those that the specification gives it."""
+
+    name: str
+    owner: str
+    is_user: bool
+    is_confined: bool
+
+
+def permissions(client: str) -> dict[str, str]:
+    """Return the three expressions that RabbitMQ compares names with.
+
+    It asks `configure` to declare and delete, `write` to publish, for the queue of a binding, and for where dead letters and
+    unroutable messages go; `read` to consume, and for the exchange of a binding. The default exchange, `amq.` names and names
+    that the broker makes up match none of them. The expressions cannot tell an exchange from a queue.
+    """
+    name = re.escape(client)
+    own = rf"^(exchange|queue)/{name}/.+\z"
+    return {"configure": own, "write": own, "read": rf"^(exchange|queue/{name})/.+\z"}
+
+
+def client_of(name: str) -> str | None:
+    """Return whose exchange or queue this is by its name, None if no client's."""
+    found = _OWNED.match(name)
+    return found[1] if found else None
+
+
+def is_queue_name(name: str) -> bool:
+    """Return whether the specification lets a queue have this name."""
+    return name.startswith("queue/") and client_of(name) is not None
+
+
+class Clients:
+    """The clients of one virtual host."""
+
+    def __init__(self, management: Management, vhost: str) -> None:
+        self._management, self._vhost = management, vhost
+
+    def add(self, client: str, owner: str, keep: Callable[[str], None]) -> str:
+        """Make a client and return its token, which `keep` gets first; raises Refused if the name is taken."""
+        if not _CLIENT.match(client):
+            raise Refused(f"CLIENT: expected letters, digits, dots, hyphens and underscores, got {client!r}")
+        _check_address(owner)
+        if self._management.get("users", client) is not None:
+            raise Refused(f"the broker has a user {client!r} already; `user token` makes a new token for a client")
+        self._write_owner(client, owner)
+        return self._give_token(client, keep)
+
+    def renew_token(self, client: str, keep: Callable[[str], None]) -> str:
+        """Replace the token, write the permissions again, and return the token as `add` does."""
+        self.owner(client)
+        return self._give_token(client, keep)
+
+    def change_owner(self, client: str, owner: str) -> None:
+        """Change who gets the mails about the client's queues."""
+        _check_address(owner)
+        self.owner(client)
+        self._write_owner(client, owner)
+
+    def owner(self, client: str) -> str:
+        """Return the owner's address; raises Refused if the guardian did not make this client."""
+        found = self._management.get("global-parameters", _OWNER + client)
+        if found is None:
+            raise Refused(f"{client!r} is not a client of the guardian; `user list` shows those")
+        return _address(found)
+
+    def remove(self, client: str) -> None:
+        """Remove user and owner; the broker closes the client's connections. Its exchanges and queues stay."""
+        self.owner(client)
+        self._management.delete("users", client)
+        self._management.delete("global-parameters", _OWNER + client)
+
+    def owners(self) -> dict[str, str]:
+        """Return the owner of each client, "" where the broker's parameter holds no address."""
+        found = self._management.get("global-parameters") or []
+        names = ((str(each.get("name", "")), each) for each in found)
+        return {name.removeprefix(_OWNER): _address(each) for name, each in names if name.startswith(_OWNER)}
+
+    def all(self) -> list[ClientUser]:
+        """Return all clients by name."""
+        users = {str(each["name"]): each for each in self._management.get("users") or []}
+        rights = {str(each["user"]): each for each in self._management.get("vhosts", self._vhost, "permissions") or []}
+        return [
+            ClientUser(
+                name=name,
+                owner=owner,
+                is_user=name in users,
+                is_confined=not users.get(name, {}).get("tags")
+                and all(rights.get(name, {}).get(key) == value for key, value in permissions(name).items()),
+            )
+            for name, owner in sorted(self.owners().items())
+        ]
+
+    def _write_owner(self, client: str, owner: str) -> None:
+        self._management.put("global-parameters", _OWNER + client, content={"value": {"owner": owner}})
+
+    def _give_token(self, client: str, keep: Callable[[str], None]) -> str:
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        keep(token)
+        self._management.put("users", client, content={"password": token, "tags": ""})
+        self._management.put("permissions", self._vhost, client, content=permissions(client))
+        return token
+
+
+def _check_address(owner: str) -> None:
+    if not ADDRESS.match(owner):
+        raise Refused(f"owner: expected a mail address, got {owner!r}")
+
+
+def _address(parameter: Mapping[str, object]) -> str:
+    value = parameter.get("value")
+    owner = value.get("owner") if isinstance(value, Mapping) else None
+    return owner if isinstance(owner, str) and ADDRESS.match(owner) else ""

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the size of a queue means, and what follows from it. Pure."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .settings import Deletion, GuardianSettings
+
+# A level ends when the queue is below this share of the number at which it began, so one near it is not mailed about each round.
+RECOVERED = 0.75
+
+# Arguments and policies that bound a queue, except for streams.
+_BOUNDS = ("max-length", "max-length-bytes")
+_STREAM_BOUNDS = ("max-length-bytes", "max-age")
+
+
+class Level(enum.IntEnum):
+    """How full a queue is."""
+
+    FINE = 0
+    NEAR = 1
+    BEYOND = 2
+
+
+class QueueStep(enum.StrEnum):
+    """What the guardian does about a queue, and what the owner reads of it."""
+
+    NOTHING = "nothing"
+    WARN = "near its limit"
+    REPORT = "beyond its limit"
+    DELETE = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedQueue:
+    """A queue as the broker lists it; `messages` is None while the broker has not counted them."""
+
+    name: str
+    messages: int | None
+    consumers: int
+    durable: bool
+    auto_delete: bool
+    exclusive: bool
+    is_bounded: bool
+
+
+def read_queue(row: Mapping[str, Any]) -> WatchedQueue:
+    """Read a row of the management API; what is missing or of another type counts as absent."""
+    arguments, policy = row.get("arguments"), row.get("effective_policy_definition")
+    given = {key.removeprefix("x-") for key in arguments} if isinstance(arguments, Mapping) else set()
+    given |= set(policy) if isinstance(policy, Mapping) else set()
+    is_stream = isinstance(arguments, Mapping) and arguments.get("x-queue-type") == "stream"
+    messages, consumers = row.get("messages"), row.get("consumers")
+    return WatchedQueue(
+        name=str(row.get("name")),
+        messages=messages if isinstance(messages, int) else None,
+        consumers=consumers if isinstance(consumers, int) else 0,
+        durable=bool(row.get("durable")),
+        auto_delete=bool(row.get("auto_delete")),
+        exclusive=bool(row.get("exclusive")),
+        is_bounded=any(bound in given for bound in (_STREAM_BOUNDS if is_stream else _BOUNDS)),
+    )
+
+
+def next_level(messages: int, before: Level, settings: GuardianSettings) -> Level:
+    """Return the level of a queue with so many messages that was at the level `before`."""
+    if messages > settings.limit or (before is Level.BEYOND and messages >= RECOVERED * settings.limit):
+        return Level.BEYOND
+    if messages >= settings.warn_at or (before is not Level.FINE and messages >= RECOVERED * settings.warn_at):
+        return Level.NEAR
+    return Level.FINE
+
+
+def next_step(queue: WatchedQueue, before: Level, settings: GuardianSettings) -> tuple[Level, QueueStep]:
+    """Return the queue's level, and what to do: a mail once at each level that is reached, and the deletion."""
+    if queue.messages is None:
+        return before, QueueStep.NOTHING
+    level = next_level(queue.messages, before, settings)
+    if may_delete(queue.messages, queue.consumers, settings):
+        return level, QueueStep.DELETE
+    if level <= before:
+        return level, QueueStep.NOTHING
+    return level, QueueStep.REPORT if level is Level.BEYOND else QueueStep.WARN
+
+
+def may_delete(messages: int, consumers: int, settings: GuardianSettings) -> bool:
+    """Return whether a queue in this state is to be deleted."""
+    if settings.delete is Deletion.NO or messages <= settings.limit:
+        return False
+    return settings.delete is Deletion.YES or consumers == 0

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mails to owners of queues.
+
+Names in them are a client's choice, so they stay within their line; addresses are checked where they enter (`settings.ADDRESS`).
+"""
+
+import datetime
+import smtplib
+import socket
+from collections.abc import Sequence
+from email.message import EmailMessage
+from email.utils import format_datetime, make_msgid
+from urllib.parse import unquote, urlsplit
+
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
+
+from ..authorities import trusting
+from .management import visible
+from .settings import Deletion, GuardianSettings
+from .state import QueueReport
+
+# Seconds that the mail server may be silent.
+SMTP_PATIENCE = 10.0
+
+# Queues that one mail lists, and characters of a subject's queue name.
+LISTED, SUBJECT_NAME = 100, 120
+
+GONE_MEANWHILE = "deleted, perhaps: the guardian was interrupted, and the queue is smaller or new now"
+
+_ADVICE = """
+Consume the messages, or limit the queue (x-max-length), or delete it if you do not need it.
+"""
+
+
+def compose(reports: Sequence[QueueReport], settings: GuardianSettings, *, to: str, now: float) -> EmailMessage:
+    """Return one mail with all these reports, oldest first."""
+    first = reports[0]
+    mail = EmailMessage()
+    mail["From"], mail["To"] = settings.sender, to
+    mail["Subject"] = _subject(reports)
+    mail["Date"] = format_datetime(datetime.datetime.fromtimestamp(now, datetime.UTC))
+    mail["Message-ID"] = make_msgid(f"guardian-{first.id}", domain=settings.sender.rpartition("@")[2])
+    mail["Auto-Submitted"] = "auto-generated"
+    lines = [_line(report) for report in reports[:LISTED]]
+    if len(reports) > LISTED:
+        lines.append(f"and {len(reports) - LISTED} more")
+    mail.set_content("\n".join([*lines, "", _limits(settings)]) + _ADVICE, cte="quoted-printable")
+    return mail
+
+
+def _subject(reports: Sequence[QueueReport]) -> str:
+    if len(reports) > 1:
+        return f"Pulse: {len(reports)} reports about your queues"
+    [report] = reports
+    name = visible(report.queue)
+    name = name if len(name) <= SUBJECT_NAME else name[:SUBJECT_NAME] + "…"
+    return f"Pulse: {name}: {report.what.partition(',')[0]}"
+
+
+def _line(report: QueueReport) -> str:
+    when = datetime.datetime.fromtimestamp(report.time, datetime.UTC)
+    return f"{when:%Y-%m-%d %H:%M} UTC  {visible(report.queue)}: {report.messages} messages: {report.what}"
+
+
+def _limits(settings: GuardianSettings) -> str:
+    then = {
+        Deletion.NO: "is reported",
+        Deletion.UNUSED: "is deleted with its messages as soon as it has no consumer",
+        Deletion.YES: "is deleted with its messages",
+    }[settings.delete]
+    return f"The limit is {settings.limit} messages; a queue beyond it {then}. The warning comes at {settings.warn_at}."
+
+
+class MailServer:
+    """The server that `smtp_url` names; each mail has a connection of its own."""
+
+    def __init__(self, settings: GuardianSettings) -> None:
+        self._settings = settings
+        self._parts = urlsplit(settings.smtp_url)
+
+    def send(self, mail: EmailMessage) -> None:
+        """Return once the server took the mail.
+
+        Raises Unavailable if another attempt may help, Rejected if the server refuses the address or the mail for good.
+        """
+        try:
+            with self._connect() as server:
+                server.send_message(mail)
+        except smtplib.SMTPRecipientsRefused as error:
+            code, reply = next(iter(error.recipients.values()))
+            raise self._refusal(code, reply) from error
+        except smtplib.SMTPResponseException as error:
+            is_about_mail = isinstance(error, smtplib.SMTPDataError | smtplib.SMTPSenderRefused)
+            raise self._refusal(error.smtp_code if is_about_mail else 0, error.smtp_error) from error
+        except (smtplib.SMTPException, OSError, UnicodeError, BadConfig) as error:
+            raise self._refusal(0, str(error) or type(error).__name__) from error
+
+    def check(self) -> None:
+        """Connect and log in; raises Unavailable if the server does not take it."""
+        try:
+            with self._connect() as server:
+                server.noop()
+        except (smtplib.SMTPException, OSError, BadConfig) as error:
+            raise self._refusal(0, str(error) or type(error).__name__) from error
+
+    def _connect(self) -> smtplib.SMTP:
+        parts, settings = self._parts, self._settings
+        host, name = parts.hostname or "", socket.gethostname()
+        server: smtplib.SMTP
+        if parts.scheme == "smtps":
+            context = trusting(settings.smtp_ca_file)
+            server = smtplib.SMTP_SSL(host, parts.port or 465, name, timeout=SMTP_PATIENCE, context=context)
+        else:
+            server = smtplib.SMTP(host, parts.port or 587, name, timeout=SMTP_PATIENCE)
+        try:
+            if parts.scheme == "smtp+starttls":
+                server.starttls(context=trusting(settings.smtp_ca_file))
+            password = settings.smtp_password.read() if settings.smtp_password else unquote(parts.password or "")
+            if parts.username:
+                server.login(unquote(parts.username), password)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def _refusal(self, code: int, reply: bytes | str) -> Rejected | Unavailable:
+        text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else reply
+        kind = Rejected if 500 <= code < 600 else Unavailable
+        return kind(f"mail server {self._parts.hostname}: {visible(text)[:200]}")

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""RabbitMQ's management API over HTTP: answers limited in time and size, lists read by pages.
+
+What the broker answers is untrusted, since names and arguments in it come from its clients. Errors: `Unavailable` if it does not
+answer, `BadConfig` if it is no management API or refuses the user.
+"""
+
+import base64
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import urllib3
+
+from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable
+from hgext.vcsreplicator.words.version import VERSION
+
+from ..authorities import trusting
+from ..webhook.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watched
+from .settings import GuardianSettings
+
+# Seconds until an answer must be whole; the broker gathers lists from all its nodes.
+ANSWER_PATIENCE = 30.0
+
+# Bytes of an answer.
+LARGEST_ANSWER = 16 * 1024 * 1024
+
+# Rows of a page, and how many pages are read: two million queues.
+PAGE, MOST_PAGES = 500, 4000
+
+ENABLE = "enable it on the broker with `rabbitmq-plugins enable rabbitmq_management`"
+
+
+class Management:
+    """The management API that `management_url` names; `file` is the configuration's, for messages."""
+
+    def __init__(self, settings: GuardianSettings, file: str) -> None:
+        """Open no connection yet; raises BadConfig if the password cannot be read, Unavailable if `ca_file` cannot."""
+        parts = urlsplit(settings.management_url)
+        self._key = f"{file}: guardian.management-url"
+        self._user = unquote(parts.username or "guest")
+        self._broker = urlsplit(settings.broker_url)
+        self._base = parts.path.rstrip("/") + "/api/"
+        password = settings.password.read() if settings.password else unquote(parts.password or "guest")
+        self._headers = {
+            "authorization": "Basic " + base64.b64encode(f"{self._user}:{password}".encode()).decode(),
+            "content-type": "application/json",
+            "user-agent": f"vcsreplicator/{VERSION}",
+        }
+        host = parts.hostname or ""
+        self._pool: urllib3.HTTPConnectionPool
+        if parts.scheme == "https":
+            self._pool = TlsPool(host, parts.port or 15671, ssl_context=trusting(settings.ca_file))
+        else:
+            self._pool = ConnectionPool(host, parts.port or 15672)
+        self._where = f"{host}:{self._pool.port}"
+
+    def check(self, vhost: str) -> None:
+        """Raise BadConfig unless this is a management API, of an administrator, with this virtual host."""
+        try:
+            overview = self.get("whoami")
+        except Unavailable as error:
+            if _is_refused(error) and self._is_broker_there():
+                raise BadConfig(
+                    f"{self._key}: {self._where} refuses connections although the broker answers; {ENABLE}"
+                ) from error
+            raise
+        if not isinstance(overview, Mapping):
+            raise self._is_something_else()
+        tags = overview.get("tags") or []
+        if "administrator" not in (tags.split(",") if isinstance(tags, str) else tags):
+            raise BadConfig(f"{self._key}: expected a user with the tag administrator, {self._user!r} has not")
+        if self.get("vhosts", vhost) is None:
+            raise BadConfig(self._key.replace("management", "broker") + f": the broker has no virtual host {vhost!r}")
+
+    def get(self, *path: str, **query: str | int) -> Any:
+        """Return what the broker says at this path, None if there is no such thing."""
+        return self._request("GET", path, query)
+
+    def rows(self, *path: str, columns: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows of a list, page by page, in the order of their names."""
+        for page in range(1, MOST_PAGES + 1):
+            found = self.get(*path, page=page, page_size=PAGE, sort="name", columns=columns)
+            if found is None:
+                return
+            if isinstance(found, list):  # not every list has pages
+                yield from found
+                return
+            try:
+                items, pages = found["items"], int(found["page_count"])
+            except (TypeError, LookupError, ValueError) as error:
+                raise self._is_something_else() from error
+            yield from items
+            if page >= pages:
+                return
+
+    def put(self, *path: str, content: Mapping[str, Any]) -> None:
+        """Create or replace what is at this path."""
+        if self._request("PUT", path, {}, content) is None:
+            raise Refused(f"{self._where}: there is no {'/'.join(path[:-1])} to write {path[-1]!r} in")
+
+    def delete(self, *path: str) -> bool:
+        """Delete what is at this path; return whether it was there."""
+        return self._request("DELETE", path, {}) is not None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def _request(
+        self, method: str, path: tuple[str, ...], query: Mapping[str, Any], content: Mapping[str, Any] | None = None
+    ) -> Any:
+        target = self._base + "/".join(quote(part, safe="") for part in path)
+        if query:
+            target += "?" + urlencode(query)
+        body = None if content is None else json.dumps(content).encode()
+        status, data = self._exchange(method, target, body)
+        if status == 404 and _parse(data) is not None:
+            return None
+        if status == 401:
+            raise BadConfig(
+                f"{self._key}: {self._where} refuses the user {self._user!r} ({_reason(data)}): expected the password"
+                " of a user with the tag administrator"
+            )
+        if status >= 500:
+            raise Unavailable(f"{self._where}: the management API answers {status}: {_reason(data)}")
+        if status in (200, 201, 204):
+            found = _parse(data) if data else {}
+            if found is not None:
+                return found
+        if 400 <= status < 500 and status != 404:
+            raise Refused(f"{self._where}: {method} {'/'.join(path)}: {status}: {_reason(data)}")
+        raise self._is_something_else()
+
+    def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        """Send one request and return status and body of the answer."""
+        try:
+            response = self._pool.urlopen(
+                method,
+                target,
+                body=body,
+                headers=self._headers,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=CONNECT_PATIENCE, read=ANSWER_PATIENCE),
+            )
+            try:
+                data = response.read(LARGEST_ANSWER + 1, decode_content=False)
+            finally:
+                watched(response).cancel()
+                response.release_conn()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if _is_nonsense(error):
+                raise self._is_something_else() from error
+            raise Unavailable(f"{self._where}: the management API does not answer: {_cause(error)}") from error
+        if len(data) > LARGEST_ANSWER:
+            response.close()
+            raise Unavailable(f"{self._where}: an answer of more than {LARGEST_ANSWER} bytes to {target}")
+        return response.status, data
+
+    def _is_something_else(self) -> BadConfig:
+        return BadConfig(f"{self._key}: {self._where} answers, but is not RabbitMQ's management API; {ENABLE}")
+
+    def _is_broker_there(self) -> bool:
+        port = self._broker.port or (5671 if self._broker.scheme == "amqps" else 5672)
+        try:
+            socket.create_connection((self._broker.hostname or "", port), timeout=CONNECT_PATIENCE).close()
+        except OSError:
+            return False
+        return True
+
+
+def _parse(data: bytes) -> Any:
+    """Return the answer's JSON; None if it is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reason(data: bytes) -> str:
+    found = _parse(data)
+    text = str(found.get("reason") or found.get("error")) if isinstance(found, Mapping) else "no reason"
+    return visible(text)[:200]
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        yield from (each for each in error.args if isinstance(each, BaseException))
+        error = error.__cause__ or error.__context__
+
+
+def _is_refused(error: BaseException) -> bool:
+    return any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
+
+
+def _is_nonsense(error: BaseException) -> bool:
+    """Return whether something answered that does not speak HTTP, rather than nothing at all."""
+    return any(
+        isinstance(each, http.client.BadStatusLine) and not isinstance(each, http.client.RemoteDisconnected)
+        for each in _chain(error)
+    )
+
+
+def _cause(error: BaseException) -> str:
+    innermost = list(_chain(error))[-1]
+    return visible(str(innermost) or type(innermost).__name__)[:200]
+
+
+def visible(text: str) -> str:
+    """Write a name of a client's choice in one line: control characters are escaped, as in `\\x1b`."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The section `[guardian]` of the TOML file."""
+
+import enum
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.shape import within
+
+from ..pulse.amqp import is_broker
+from ..secret import Secret
+
+# What a mail address of ours may be: ASCII, and nothing that could end a header or name a second address.
+ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\Z")
+
+
+class Deletion(enum.StrEnum):
+    """Which queues beyond the limit are deleted."""
+
+    NO = "no"
+    UNUSED = "unused"
+    YES = "yes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardianSettings:
+    """A virtual host of a RabbitMQ, and the limits of its queues.
+
+    `management_url` and `broker_url` name the broker's management API and its AMQP listener, each with a user that has the tag
+    `administrator` and all rights; `password` is that user's. Owners of queues get a mail from `warn_at` messages on; beyond
+    `limit` a queue is deleted if `delete` says so. `every`: seconds between two rounds. Mails go through `smtp_url` (`smtps://`,
+    `smtp+starttls://`; `smtp://` has no TLS) from `sender`; those about queues without a known owner go to `operator`. `state`:
+    the file of what was warned of, and of mails to be sent.
+    """
+
+    management_url: str
+    broker_url: str
+    sender: str
+    operator: str
+    smtp_url: str
+    password: Secret | None = None
+    smtp_password: Secret | None = None
+    ca_file: str | None = None
+    smtp_ca_file: str | None = None
+    state: str = "/var/lib/vcsreplicator/guardian.db"
+    every: float = 60.0
+    warn_at: int = 2000
+    limit: int = 8000
+    delete: Deletion = Deletion.NO
+
+    def __post_init__(self) -> None:
+        if not _is_url(self.management_url, "http", "https"):
+            raise ValueError("management_url: expected https://USER@HOST:PORT")
+        if not is_broker(self.broker_url):
+            raise ValueError("broker_url: expected amqps://USER@HOST/VHOST")
+        if urlsplit(self.management_url).port in (urlsplit(self.broker_url).port or 5671, 5671, 5672):
+            raise ValueError("management_url: expected the port of the management API (15671, 15672), got one of AMQP")
+        if not _is_url(self.smtp_url, "smtp", "smtps", "smtp+starttls"):
+            raise ValueError("smtp_url: expected smtps://USER@HOST or smtp+starttls://USER@HOST:PORT")
+        for name in ("sender", "operator"):
+            if not ADDRESS.match(getattr(self, name)):
+                raise ValueError(f"{name}: expected a mail address, got {getattr(self, name)!r}")
+        if not os.path.isabs(self.state):
+            raise ValueError(f"state: expected an absolute path, got {self.state!r}")
+        within(self, every=(1, DAY), warn_at=(1, 10**9), limit=(2, 10**9))
+        if self.warn_at >= self.limit:
+            raise ValueError(f"warn_at: expected less than limit ({self.limit}), got {self.warn_at}")
+
+    @property
+    def vhost(self) -> str:
+        """Return the guarded virtual host; a URL without path, or with `/` alone, means `/`, as clients read it."""
+        return unquote(urlsplit(self.broker_url).path[1:]) or "/"
+
+
+def _is_url(text: str, *schemes: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

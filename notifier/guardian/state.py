@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the guardian remembers: levels that owners know of, deletions that began, and reports that wait to be mailed.
+
+One small SQLite database. All SQL of it is in this file.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..database import open_database, trouble
+from .levels import Level
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS levels (queue TEXT PRIMARY KEY, level INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS deletions (queue TEXT PRIMARY KEY, owner TEXT NOT NULL, messages INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS reports (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    what TEXT NOT NULL,
+    messages INTEGER NOT NULL,
+    time REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS rounds (id INTEGER PRIMARY KEY CHECK (id = 1), time REAL NOT NULL);
+"""
+_LEVELS = "SELECT queue, level FROM levels"
+_SET_LEVEL = "INSERT INTO levels VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET level = excluded.level"
+_FORGET = "DELETE FROM levels WHERE queue = ?"
+_BEGIN_DELETION = """INSERT INTO deletions VALUES (?, ?, ?)
+    ON CONFLICT (queue) DO UPDATE SET owner = excluded.owner, messages = excluded.messages"""
+_DELETIONS = "SELECT queue, owner, messages FROM deletions ORDER BY queue"
+_END_DELETION = "DELETE FROM deletions WHERE queue = ?"
+_REPORT = "INSERT INTO reports (owner, queue, what, messages, time) VALUES (?, ?, ?, ?, ?)"
+_REPORTS = "SELECT id, owner, queue, what, messages, time FROM reports ORDER BY owner, id"
+_MAILED = "DELETE FROM reports WHERE id = ?"
+_ADDRESS = "UPDATE reports SET owner = ? WHERE id = ?"
+_END_ROUND = "INSERT INTO rounds VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time = excluded.time"
+_LAST_ROUND = "SELECT time FROM rounds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReport:
+    """A fact that an owner is to read; `time` in seconds since the epoch."""
+
+    id: int
+    owner: str
+    queue: str
+    what: str
+    messages: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDeletion:
+    """A deletion that began: whether the broker carried it out is unknown."""
+
+    queue: str
+    owner: str
+    messages: int
+
+
+class GuardianState:
+    """The database; each method is one transaction."""
+
+    def __init__(self, path: str) -> None:
+        """Open or make it; raises BadConfig or Unavailable."""
+        self._path = path
+        self._database = open_database(path, "guardian.state", _SCHEMA)
+
+    def levels(self) -> dict[str, Level]:
+        """Return the levels that owners know of; other queues are fine."""
+        with self._transaction() as database:
+            return {queue: Level(level) for queue, level in database.execute(_LEVELS)}
+
+    def record(self, queue: str, level: Level, report: tuple[str, str, int] | None, now: float) -> None:
+        """Store the level, and with it the report (owner, what, messages)."""
+        with self._transaction() as database:
+            database.execute(*((_SET_LEVEL, (queue, level)) if level else (_FORGET, (queue,))))
+            if report is not None:
+                owner, what, messages = report
+                database.execute(_REPORT, (owner, queue, what, messages, now))
+
+    def forget(self, queues: Sequence[str]) -> None:
+        """Forget the levels of queues that are gone."""
+        with self._transaction() as database:
+            database.executemany(_FORGET, [(queue,) for queue in queues])
+
+    def begin_deletion(self, queue: str, owner: str, messages: int) -> None:
+        """Note a deletion before the broker is asked for it."""
+        with self._transaction() as database:
+            database.execute(_BEGIN_DELETION, (queue, owner, messages))
+
+    def deletions(self) -> list[QueueDeletion]:
+        """Return the deletions that began and did not end."""
+        with self._transaction() as database:
+            rows = database.execute(_DELETIONS).fetchall()
+        return [QueueDeletion(queue=queue, owner=owner, messages=messages) for queue, owner, messages in rows]
+
+    def end_deletion(self, deletion: QueueDeletion, what: str | None, now: float) -> None:
+        """Forget the deletion; with `what`, its report is stored and the queue's level forgotten, all at once."""
+        with self._transaction() as database:
+            database.execute(_END_DELETION, (deletion.queue,))
+            if what is not None:
+                database.execute(_FORGET, (deletion.queue,))
+                database.execute(_REPORT, (deletion.owner, deletion.queue, what, deletion.messages, now))
+
+    def reports(self) -> Mapping[str, list[QueueReport]]:
+        """Return the reports that were not mailed, by owner."""
+        found: dict[str, list[QueueReport]] = {}
+        with self._transaction() as database:
+            for id_, owner, queue, what, messages, time in database.execute(_REPORTS):
+                report = QueueReport(id=id_, owner=owner, queue=queue, what=what, messages=messages, time=time)
+                found.setdefault(owner, []).append(report)
+        return found
+
+    def forget_reports(self, reports: Sequence[QueueReport]) -> None:
+        """Forget reports that the mail server took."""
+        with self._transaction() as database:
+            database.executemany(_MAILED, [(report.id,) for report in reports])
+
+    def readdress(self, reports: Sequence[QueueReport], owner: str) -> None:
+        """Give reports to another address."""
+        with self._transaction() as database:
+            database.executemany(_ADDRESS, [(owner, report.id) for report in reports])
+
+    def end_round(self, now: float) -> None:
+        """Note that a round is complete."""
+        with self._transaction() as database:
+            database.execute(_END_ROUND, (now,))
+
+    def last_round(self) -> float | None:
+        """Return when the last complete round ended."""
+        with self._transaction() as database:
+            row = database.execute(_LAST_ROUND).fetchone()
+        return None if row is None else float(row[0])
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise trouble(error, "guardian.state", self._path) from error

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a broker does for a client with a client's rights: each line is tried, not read from its list of capabilities."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from hgext.vcsreplicator.words.errors import Unavailable
+
+from ..pulse.amqp import TROUBLE, drain, within
+from .broker import REFUSED, code_of, connected
+from .requirements import CheckResult, Requirement, result
+from .settings import GuardianSettings
+
+# Turns of `drain` that a message or a confirmation may take, a second each.
+TURNS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A client made for the check, its token, and what it may not touch."""
+
+    settings: GuardianSettings
+    client: str
+    token: str
+
+    def results(self) -> Iterator[CheckResult]:
+        """Try everything. What it leaves is in `traces`; raises Unavailable if the broker does not answer."""
+        with self._connected() as connection:
+            version = connection.version_major, connection.version_minor
+            yield result(Requirement.AMQP, version == (0, 9), "AMQP {}-{}".format(*version))
+            with within(connection):
+                self._declare(connection.channel())
+        yield self._try(Requirement.CONFIRMS, _confirms, "a published message was confirmed")
+        yield self._try(Requirement.PREFETCH, _keeps_prefetch, "of 3 messages, prefetch 1 delivered 1")
+        yield self._try(Requirement.LENGTH_LIMIT, _keeps_limit, "x-max-length 1 kept 1 of 2 messages")
+        yield self._try(Requirement.SENDER_SELECTED, _copies, "a key in the header CC was routed")
+        yield self._try(Requirement.AT_LEAST_ONCE, _repeats, "an unacknowledged message came again")
+        yield self._refused(Requirement.EXCHANGE_REFUSED, self._exchanges())
+        yield self._refused(Requirement.QUEUE_REFUSED, self._queues())
+        yield self._refused(Requirement.SOURCE_REFUSED, self._sources())
+        yield self._credentials()
+
+    def traces(self) -> list[tuple[str, str]]:
+        """Return kind and name of all that `results` may leave, also where the broker allows too much."""
+        names = [f"{self.client}x/name", f"{self.client}/name"]
+        exchanges = [self._exchange, f"exchange/{names[0]}", names[1]]
+        queues = [self._queue("plain"), self._queue("short"), f"queue/{names[0]}", names[1]]
+        return [*(("exchanges", name) for name in exchanges), *(("queues", name) for name in queues)]
+
+    def _connected(self) -> AbstractContextManager[Any]:
+        return connected(self.settings, self.client, self.token)
+
+    @property
+    def _exchange(self) -> str:
+        return f"exchange/{self.client}/trial"
+
+    def _queue(self, name: str) -> str:
+        return f"queue/{self.client}/{name}"
+
+    def _declare(self, channel: Any) -> None:
+        channel.exchange_declare(self._exchange, "topic", durable=True, auto_delete=False)
+        for name, limits in (("plain", {}), ("short", {"x-max-length": 1})):
+            channel.queue_declare(self._queue(name), durable=True, auto_delete=False, arguments=limits)
+            channel.queue_bind(self._queue(name), self._exchange, name)
+
+    def _try(self, requirement: Requirement, attempt: Callable[["_Attempt"], bool], shown: str) -> CheckResult:
+        """Run one attempt with empty queues, on a connection of its own."""
+        with self._connected() as connection, within(connection, TURNS):
+            try:
+                channel = connection.channel()
+                for name in ("plain", "short"):
+                    channel.queue_purge(self._queue(name))
+                is_met = attempt(_Attempt(connection, channel, self._exchange, self._queue))
+            except TROUBLE as error:
+                if not code_of(error):
+                    raise  # the connection is lost
+                return result(requirement, False, str(error))
+        return result(requirement, is_met, shown if is_met else f"not seen: {shown}")
+
+    def _refused(self, requirement: Requirement, attempts: dict[str, Callable[[Any], Any]]) -> CheckResult:
+        """Expect that the broker refuses each attempt."""
+        allowed = [what for what, attempt in attempts.items() if not self._is_refused(attempt)]
+        if allowed:
+            return result(requirement, False, f"a client may: {', '.join(allowed)}")
+        return result(requirement, True, f"refused: {', '.join(attempts)}")
+
+    def _is_refused(self, attempt: Callable[[Any], Any]) -> bool:
+        """Return whether the broker refuses the attempt for want of rights."""
+        with self._connected() as connection, within(connection):
+            try:
+                attempt(connection.channel())
+            except TROUBLE as error:
+                if not code_of(error):
+                    raise
+                return code_of(error) == REFUSED
+        return False
+
+    def _exchanges(self) -> dict[str, Callable[[Any], Any]]:
+        other = f"exchange/{self.client}x/name"
+        return {
+            "declare another client's": lambda channel: channel.exchange_declare(other, "topic"),
+            "declare one without prefix": lambda channel: channel.exchange_declare(f"{self.client}/name", "topic"),
+            "publish to amq.topic": lambda channel: _publish_confirmed(channel, "amq.topic"),
+            "publish to the default exchange": lambda channel: _publish_confirmed(channel, ""),
+        }
+
+    def _queues(self) -> dict[str, Callable[[Any], Any]]:
+        other = f"queue/{self.client}x/name"
+        return {
+            "declare another client's": lambda channel: channel.queue_declare(other),
+            "declare one without prefix": lambda channel: channel.queue_declare(f"{self.client}/name"),
+            "let the broker name one": lambda channel: channel.queue_declare("", exclusive=True),
+        }
+
+    def _sources(self) -> dict[str, Callable[[Any], Any]]:
+        plain = self._queue("plain")
+        return {"bind to amq.topic": lambda channel: channel.queue_bind(plain, "amq.topic", "#")}
+
+    def _credentials(self) -> CheckResult:
+        try:
+            with connected(self.settings, self.client, self.token + "x"):
+                return result(Requirement.CREDENTIALS, False, "the broker takes a wrong token")
+        except Unavailable as error:
+            is_met = error.__cause__ is not None and code_of(error.__cause__) == REFUSED
+            return result(Requirement.CREDENTIALS, is_met, "a wrong token is refused" if is_met else str(error))
+
+
+class _Attempt:
+    """One attempt: its channel, and the names that it may use."""
+
+    def __init__(self, connection: Any, channel: Any, exchange: str, queue: Callable[[str], str]) -> None:
+        self.connection, self.channel, self._exchange, self.queue = connection, channel, exchange, queue
+
+    def publish(self, key: str, count: int = 1, **headers: Any) -> int:
+        """Publish persistent messages with confirms; return how many were confirmed."""
+        self.channel.confirm_select()
+        confirmed: list[int] = []
+        self.channel.events["basic_ack"].add(lambda tag, multiple: confirmed.append(tag))
+        for _ in range(count):
+            message = _message(self.channel, headers)
+            self.channel.basic_publish(message, exchange=self._exchange, routing_key=key)
+        self.wait(lambda: max(confirmed, default=0) == count)
+        return max(confirmed, default=0)
+
+    def ready(self, name: str) -> int:
+        """Return how many messages the queue holds for consumers."""
+        return int(self.channel.queue_declare(self.queue(name), passive=True).message_count)
+
+    def wait(self, claim: Callable[[], bool]) -> bool:
+        """Take in what the broker sends until the claim holds; return whether it does."""
+        for _ in range(TURNS):
+            if claim():
+                return True
+            drain(self.connection, 1)
+        return claim()
+
+
+def _message(channel: Any, headers: dict[str, Any]) -> Any:
+    return channel.prepare_message(
+        "{}",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers=headers,
+        properties={"delivery_mode": 2},
+    )
+
+
+def _confirms(attempt: _Attempt) -> bool:
+    return attempt.publish("plain") == 1
+
+
+def _keeps_prefetch(attempt: _Attempt) -> bool:
+    attempt.publish("plain", 3)
+    arrived: list[Any] = []
+    attempt.channel.basic_qos(0, 1, False)
+    attempt.channel.basic_consume(attempt.queue("plain"), callback=arrived.append)
+    return attempt.wait(lambda: bool(arrived)) and attempt.ready("plain") == 2 and len(arrived) == 1
+
+
+def _keeps_limit(attempt: _Attempt) -> bool:
+    return attempt.publish("short", 2) == 2 and attempt.ready("short") == 1
+
+
+def _copies(attempt: _Attempt) -> bool:
+    attempt.publish("unbound", CC=["plain"])
+    return attempt.ready("plain") == 1
+
+
+def _repeats(attempt: _Attempt) -> bool:
+    """Publish, take without acknowledgement, and give up the channel: the message must come again."""
+    attempt.publish("plain")
+    with_first = attempt.connection.channel()
+    first = with_first.basic_get(attempt.queue("plain"))
+    with_first.close()
+    again = attempt.channel.basic_get(attempt.queue("plain"))
+    return first is not None and again is not None and bool(again.delivery_info["redelivered"])
+
+
+def _publish_confirmed(channel: Any, exchange: str) -> None:
+    """Publish, and wait until the broker answered: it refuses by closing the channel."""
+    channel.confirm_select()
+    channel.basic_publish(_message(channel, {}), exchange=exchange, routing_key="trial")
+    channel.queue_declare("queue/none", passive=True)

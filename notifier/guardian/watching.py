@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The watch over queues: round after round, warns owners, deletes what is beyond the limit, and mails what happened.
+
+The order is the promise. A level is stored together with its report, and a deletion is noted before the broker is asked for it;
+a report is forgotten once the mail server took it. So a kill at any instant repeats a mail at most, and no queue is deleted without
+a mail. A deletion whose outcome is unknown is settled first in the next round.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.errors import BadConfig, Refused, Rejected, Unavailable
+
+from ..database import NOWHERE, alone
+from ..window import RETRY
+from .broker import DeletionOutcome, delete_queue
+from .clients import Clients, client_of, is_queue_name
+from .levels import Level, QueueStep, WatchedQueue, next_step, read_queue
+from .mail import GONE_MEANWHILE, MailServer, compose
+from .management import Management
+from .settings import GuardianSettings
+from .state import GuardianState
+
+# What a row of the broker's list of queues must have.
+COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effective_policy_definition"
+
+QUEUES = Gauge("vcsreplicator_guardian_queues", "Queues by state; a queue may be in several", ["state"])
+DELETED = Counter("vcsreplicator_guardian_deleted_queues", "Queues deleted beyond their limit")
+MAILED = Counter("vcsreplicator_guardian_mails", "Mails that the mail server took")
+REFUSED_MAILS = Counter("vcsreplicator_guardian_refused_mails", "Mails that the mail server refused for good")
+WAITING = Gauge("vcsreplicator_guardian_waiting_reports", "Reports that no mail server took yet")
+LAST_ROUND = Gauge("vcsreplicator_guardian_last_round_seconds", "Time by this machine when the last round was complete")
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFinding:
+    """What a round found about a queue, and what it did."""
+
+    queue: WatchedQueue
+    owner: str
+    level: Level
+    step: QueueStep
+
+
+class Watch:
+    """A virtual host under watch. With `is_dry_run` nothing is mailed, deleted or remembered beyond the process."""
+
+    def __init__(
+        self, settings: GuardianSettings, file: str, *, is_dry_run: bool = False, clock: Clock | None = None
+    ) -> None:
+        """Open the state; raises BadConfig or Unavailable."""
+        self.settings, self._is_dry_run, self._clock = settings, is_dry_run, clock or SystemClock()
+        if settings.smtp_password is not None:
+            settings.smtp_password.read()  # what is missing at the start, an operator must mend
+        self._management = Management(settings, file)
+        self._clients = Clients(self._management, settings.vhost)
+        self._mail = MailServer(settings)
+        self.state = GuardianState(NOWHERE if is_dry_run else settings.state)
+        self._named: dict[str, set[str]] = {}
+        self._is_checked = False
+        self._mail_trouble: str | None = None
+
+    def close(self) -> None:
+        self.state.close()
+        self._management.close()
+
+    def round(self) -> list[QueueFinding]:
+        """Look at every queue once and act; return what was found.
+
+        Raises Unavailable if the broker does not answer, BadConfig for what only an operator can change.
+        """
+        if not self._is_checked:
+            self._management.check(self.settings.vhost)
+            self._is_checked = True
+        self._settle_deletions()
+        owners = self._clients.owners()
+        levels = self.state.levels()
+        queues = [read_queue(row) for row in self._management.rows("queues", self.settings.vhost, columns=COLUMNS)]
+        found = [
+            self._watch_queue(queue, levels.get(queue.name, Level.FINE), self._owner(queue, owners)) for queue in queues
+        ]
+        self.state.forget(sorted(levels.keys() - {queue.name for queue in queues}))
+        _measure(found)
+        self._send_mails()
+        self.state.end_round(self._clock.now())
+        LAST_ROUND.set(self._clock.now())
+        return found
+
+    def _owner(self, queue: WatchedQueue, owners: dict[str, str]) -> str:
+        return owners.get(client_of(queue.name) or "") or self.settings.operator
+
+    def _watch_queue(self, queue: WatchedQueue, before: Level, owner: str) -> QueueFinding:
+        level, step = next_step(queue, before, self.settings)
+        if step is QueueStep.DELETE and not self._is_dry_run:
+            step = self._delete(queue, owner)
+            if step is QueueStep.DELETE:
+                return QueueFinding(queue=queue, owner=owner, level=level, step=step)
+            step = QueueStep.REPORT if level > before else QueueStep.NOTHING
+        messages = queue.messages or 0
+        if step is not QueueStep.NOTHING:
+            logger.warning("queue " + step.value, queue=queue.name, messages=messages, dry_run=self._is_dry_run)
+        if level is not before:
+            report = None if step is QueueStep.NOTHING else (owner, step.value, messages)
+            self.state.record(queue.name, level, report, self._clock.now())
+        return QueueFinding(queue=queue, owner=owner, level=level, step=step)
+
+    def _delete(self, queue: WatchedQueue, owner: str) -> QueueStep:
+        """Delete the queue if it still is to be deleted; return DELETE if it was."""
+        self.state.begin_deletion(queue.name, owner, queue.messages or 0)
+        [deletion] = [each for each in self.state.deletions() if each.queue == queue.name]
+        try:
+            outcome, messages = delete_queue(self.settings, queue.name)
+        except Unavailable as error:  # this queue's affair: the others must not wait for it
+            logger.error("queue not deleted; tried again", queue=queue.name, reason=str(error))
+            return QueueStep.NOTHING
+        is_deleted = outcome is DeletionOutcome.DELETED
+        self.state.end_deletion(deletion, QueueStep.DELETE.value if is_deleted else None, self._clock.now())
+        if not is_deleted:
+            logger.info("queue kept", queue=queue.name, outcome=outcome.name.lower(), messages=messages)
+            return QueueStep.NOTHING
+        DELETED.inc()
+        logger.error("queue deleted", queue=queue.name, messages=messages, limit=self.settings.limit)
+        return QueueStep.DELETE
+
+    def _settle_deletions(self) -> None:
+        """End the deletions of which a kill or a lost connection hid the outcome."""
+        for deletion in self.state.deletions():
+            try:
+                outcome, messages = delete_queue(self.settings, deletion.queue)
+            except Unavailable as error:
+                logger.error("queue not deleted; tried again", queue=deletion.queue, reason=str(error))
+                continue
+            what = {
+                DeletionOutcome.DELETED: QueueStep.DELETE.value,
+                DeletionOutcome.GONE: QueueStep.DELETE.value,
+                DeletionOutcome.SMALLER: GONE_MEANWHILE,
+                DeletionOutcome.IN_USE: None,
+            }[outcome]
+            self.state.end_deletion(deletion, what, self._clock.now())
+            if what is not None:
+                DELETED.inc()
+                logger.error("queue deleted before an interruption", queue=deletion.queue, messages=messages, what=what)
+
+    def name_odd_ones(self, found: list[QueueFinding]) -> None:
+        """Log each queue once that no client consumes, that nothing bounds, or whose name is not a client's."""
+        odd = _odd_ones(found)
+        for state, names in odd.items():
+            for name in sorted(names - self._named.get(state, set())):
+                logger.warning(f"queue {state}", queue=name)
+        self._named = odd
+
+    def _send_mails(self) -> None:
+        """Send what waits, one mail for each owner; what the server does not take now waits for the next round."""
+        waiting = self.state.reports()
+        for owner, reports in waiting.items() if not self._is_dry_run else ():
+            try:
+                self._mail.send(compose(reports, self.settings, to=owner, now=self._clock.now()))
+            except Unavailable as error:
+                if str(error) != self._mail_trouble:
+                    logger.error("mail not sent", reason=str(error), reports=len(reports))
+                self._mail_trouble = str(error)
+                break
+            except Rejected as error:
+                REFUSED_MAILS.inc()
+                is_last = owner == self.settings.operator
+                logger.error("mail refused", reason=str(error), queues=[each.queue for each in reports], lost=is_last)
+                if is_last:
+                    self.state.forget_reports(reports)
+                else:
+                    self.state.readdress(reports, self.settings.operator)
+            else:
+                self._mail_trouble = None
+                MAILED.inc()
+                self.state.forget_reports(reports)
+        WAITING.set(sum(map(len, self.state.reports().values())))
+
+
+def _odd_ones(found: list[QueueFinding]) -> dict[str, set[str]]:
+    queues = [each.queue for each in found]
+    return {
+        "unconsumed": {queue.name for queue in queues if not queue.consumers},
+        "unbounded": {queue.name for queue in queues if not queue.is_bounded},
+        "misnamed": {queue.name for queue in queues if not is_queue_name(queue.name)},
+    }
+
+
+def _measure(found: list[QueueFinding]) -> None:
+    QUEUES.labels("all").set(len(found))
+    for level in (Level.NEAR, Level.BEYOND):
+        QUEUES.labels(level.name.lower()).set(sum(each.level is level for each in found))
+    for state, names in _odd_ones(found).items():
+        QUEUES.labels(state).set(len(names))
+
+
+def run(
+    settings: GuardianSettings, file: str, *, is_dry_run: bool, stop: threading.Event, ready: Callable[[], None]
+) -> None:
+    """Watch until `stop` is set; a broker that is away is retried indefinitely.
+
+    Raises BadConfig only before the first complete round: later, a broker that refuses the guardian may be one that is being
+    restored.
+    """
+    with nullcontext() if is_dry_run else alone(settings.state, "guardian.state", "guardian"):
+        watch = Watch(settings, file, is_dry_run=is_dry_run)
+        try:
+            keep_watching(watch, stop, ready)
+        finally:
+            watch.close()
+
+
+def keep_watching(watch: Watch, stop: threading.Event, ready: Callable[[], None]) -> None:
+    """Make rounds until `stop` is set; raises BadConfig as `run` does."""
+    failures, is_complete, is_ready = 0, False, False
+    while not stop.is_set():
+        try:
+            watch.name_odd_ones(watch.round())
+        except (Unavailable, Refused, BadConfig) as error:
+            if isinstance(error, BadConfig) and not is_complete:
+                raise
+            failures += 1
+            if failures == 1:
+                logger.warning("round not complete; retried until it is", reason=str(error))
+            delay = RETRY.delay(failures, random.random())
+        else:
+            if failures:
+                logger.info("rounds are complete again", failures=failures)
+            failures, is_complete, delay = 0, True, watch.settings.every
+        if not is_ready:
+            ready()
+            is_ready = True
+        stop.wait(delay)

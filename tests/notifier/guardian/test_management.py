@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The management API: a real one, and everything else that may stand where it should."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from notifier.guardian import management as module
+from notifier.guardian.management import Management
+from notifier.guardian.settings import GuardianSettings
+from notifier.secret import Secret
+from testing.services.process import free_port
+from tests.notifier.guardian.conftest import FILE, Guarded, some_settings
+
+pytestmark = pytest.mark.processes
+
+
+def checked(settings: GuardianSettings) -> None:
+    with closing(Management(settings, FILE)) as management:
+        management.check(settings.vhost)
+
+
+def test_a_wrong_password_is_named_and_not_shown(settings: GuardianSettings, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("Wr0ng!")
+    file.chmod(0o600)
+    with pytest.raises(
+        BadConfig, match=r"guardian.toml: guardian.management-url: .* refuses the user 'guest'"
+    ) as found:
+        checked(replace(settings, password=Secret(file=str(file))))
+    assert "Wr0ng!" not in str(found.value)
+
+
+def test_a_user_without_the_tag_is_named(guarded: Guarded) -> None:
+    me = guarded.add()
+    guarded.management.put("users", me, content={"password": "p", "tags": "monitoring"})
+    address = guarded.settings.management_url.replace("guest@", f"{me}:p@")
+    with pytest.raises(BadConfig, match="expected a user with the tag administrator"):
+        checked(replace(guarded.settings, management_url=address))
+
+
+def test_a_missing_virtual_host_is_named(settings: GuardianSettings) -> None:
+    with pytest.raises(BadConfig, match=r"guardian\.broker-url: the broker has no virtual host 'nowhere'"):
+        checked(replace(settings, broker_url="amqp://guest@127.0.0.1/nowhere"))
+
+
+def test_a_broker_without_the_plugin_is_told_from_one_that_is_away(settings: GuardianSettings) -> None:
+    closed = f"http://guest@127.0.0.1:{free_port()}"
+    with pytest.raises(BadConfig, match="refuses connections although the broker answers; enable it"):
+        checked(replace(settings, management_url=closed))
+    with pytest.raises(Unavailable, match=r"the management API does not answer: .*refused"):
+        checked(some_settings(management_url=closed, broker_url=f"amqp://127.0.0.1:{free_port()}/"))
+
+
+def test_a_service_that_does_not_speak_http_is_no_management_api() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"AMQP\x00\x00\x09\x01\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(BadConfig, match="answers, but is not RabbitMQ's management API"):
+            checked(some_settings(management_url=f"http://127.0.0.1:{server.getsockname()[1]}"))
+        thread.join()
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """Answers every request with the server's `status` and `body`."""
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        self.send_response(server.status)
+        self.end_headers()
+        try:
+            self.wfile.write(server.body)
+        except OSError:
+            pass  # the client has read enough
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[int, bytes], GuardianSettings]]:
+    """Settings whose management API answers so."""
+    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+
+    def answer(status: int, body: bytes) -> GuardianSettings:
+        server.status, server.body = status, body
+        return some_settings(management_url=f"http://127.0.0.1:{server.server_port}")
+
+    yield answer
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (200, b"<html>", BadConfig),
+        (200, b"[]", BadConfig),
+        (200, b"[" * 100_000, BadConfig),
+        (404, b"not here", BadConfig),
+        (302, b"", BadConfig),
+        (401, b'{"reason": "bad\\u001b[2J"}', BadConfig),
+        (500, b'{"reason": "no quorum"}', Unavailable),
+        (503, b"", Unavailable),
+    ],
+)
+def test_other_answers_are_one_line(
+    answering: Callable[[int, bytes], GuardianSettings], status: int, body: bytes, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as found:
+        checked(answering(status, body))
+    assert type(found.value) is kind
+    assert str(found.value).isprintable()
+
+
+def test_an_answer_without_end_is_cut(
+    answering: Callable[[int, bytes], GuardianSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_ANSWER", 1000)
+    with pytest.raises(Unavailable, match="an answer of more than 1000 bytes"):
+        checked(answering(200, b"[" + b"1," * 1000 + b"1]"))
+
+
+def test_a_list_of_pages_that_never_ends_is_bounded(
+    answering: Callable[[int, bytes], GuardianSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_PAGES", 3)
+    with closing(Management(answering(200, b'{"items": [{"name": "q"}], "page_count": 999}'), FILE)) as management:
+        assert len(list(management.rows("queues", columns="name"))) == 3

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The watch over queues of a real broker, with a real mail server: one mail for each crossing, whatever is killed between."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from notifier.database import alone
+from notifier.guardian import watching
+from notifier.guardian.broker import DeletionOutcome, connected, delete_queue
+from notifier.guardian.levels import QueueStep
+from notifier.guardian.settings import Deletion, GuardianSettings
+from notifier.guardian.state import GuardianState
+from notifier.guardian.watching import QUEUES, WAITING, QueueFinding, Watch, keep_watching
+from testing.builders.mailbox import Mailbox
+from testing.services.process import free_port
+from testing.waiting import eventually
+from tests.notifier.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
+
+pytestmark = pytest.mark.processes
+
+NEAR, BEYOND, DELETED = "near its limit", "beyond its limit", "deleted"
+
+
+@pytest.fixture
+def watch(settings: GuardianSettings) -> Iterator[Watch]:
+    with closing(Watch(settings, FILE)) as watch:
+        yield watch
+
+
+def watching_with(settings: GuardianSettings, **changed: Any) -> Any:
+    return closing(Watch(replace(settings, **changed), FILE))
+
+
+def counted(guarded: Guarded, queue: str, messages: int) -> None:
+    """Wait until the broker's statistics have caught up with the queue."""
+    vhost = guarded.settings.vhost
+    eventually(lambda: (guarded.management.get("queues", vhost, queue) or {}).get("messages") == messages, "the count")
+
+
+def filled(guarded: Guarded, client: str, messages: int, name: str = "q", **arguments: Any) -> str:
+    queue = guarded.queue(client, name, messages, **arguments)
+    counted(guarded, queue, messages)
+    return queue
+
+
+def drained(guarded: Guarded, queue: str) -> None:
+    guarded.channel().queue_purge(queue)
+    counted(guarded, queue, 0)
+
+
+def exists(guarded: Guarded, queue: str) -> bool:
+    return guarded.management.get("queues", guarded.settings.vhost, queue) is not None
+
+
+def subjects(mailbox: Mailbox, address: str) -> list[str]:
+    return [mail["Subject"] for mail in mailbox.to(address)]
+
+
+def found(watch: Watch, queue: str) -> QueueFinding:
+    [each] = [each for each in watch.round() if each.queue.name == queue]
+    return each
+
+
+def test_the_owner_is_mailed_once_for_each_crossing(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+    me = guarded.add("alice", "alice@owners.example")
+    queue = filled(guarded, me, 4)
+    for _ in range(3):
+        watch.round()
+    assert subjects(mailbox, "alice@owners.example") == [f"Pulse: {queue}: {NEAR}"]
+    drained(guarded, queue)
+    watch.round()
+    guarded.fill(queue, 5)
+    counted(guarded, queue, 5)
+    watch.round()
+    assert len(mailbox.mails) == 2
+    guarded.fill(queue, 4)
+    counted(guarded, queue, 9)
+    watch.round()
+    assert subjects(mailbox, "alice@owners.example")[2:] == [f"Pulse: {queue}: {BEYOND}"]
+    assert exists(guarded, queue)
+
+
+def test_a_watch_that_starts_again_knows_what_was_mailed(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+) -> None:
+    filled(guarded, guarded.add(), 4)
+    for _ in range(2):
+        with watching_with(settings) as watch:
+            watch.round()
+    assert len(mailbox.mails) == 1
+
+
+def test_reports_of_a_round_are_one_mail_for_each_owner(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+    me = guarded.add("alice", "alice@owners.example")
+    for name in "ab":
+        filled(guarded, me, 4, name)
+    watch.round()
+    [text] = [mail.get_content() for mail in mailbox.to("alice@owners.example")]
+    assert f"queue/{me}/a: 4 messages" in text
+    assert f"queue/{me}/b: 4 messages" in text
+
+
+def test_a_queue_of_no_client_is_reported_to_the_operator(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+    queue = filled(guarded, "stranger", 4)
+    watch.round()
+    assert subjects(mailbox, OPERATOR) == [f"Pulse: {queue}: {NEAR}"]
+
+
+def test_a_queue_beyond_the_limit_is_deleted_and_its_owner_reads_it(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+) -> None:
+    me = guarded.add("alice", "alice@owners.example")
+    queue, other = filled(guarded, me, 9), filled(guarded, me, 3, "other")
+    with watching_with(settings, delete=Deletion.YES) as watch:
+        assert found(watch, queue).step is QueueStep.DELETE
+        watch.round()
+    assert not exists(guarded, queue)
+    assert exists(guarded, other)
+    assert subjects(mailbox, "alice@owners.example") == [f"Pulse: {queue}: {DELETED}"]
+
+
+def test_a_queue_that_shrank_after_the_list_was_made_is_not_deleted(
+    guarded: Guarded, settings: GuardianSettings, monkeypatch: pytest.MonkeyPatch, mailbox: Mailbox
+) -> None:
+    queue = filled(guarded, guarded.add(), 9)
+
+    def shrink_first(settings: GuardianSettings, name: str) -> tuple[DeletionOutcome, int]:
+        guarded.channel().basic_get(queue, no_ack=True)
+        return delete_queue(settings, name)
+
+    monkeypatch.setattr(watching, "delete_queue", shrink_first)
+    with watching_with(settings, delete=Deletion.YES) as watch:
+        assert found(watch, queue).step is QueueStep.REPORT
+    assert exists(guarded, queue)
+    assert "deleted" not in mailbox.mails[0]["Subject"]
+
+
+def test_a_queue_with_a_consumer_is_kept_where_only_unused_ones_are_deleted(
+    guarded: Guarded, settings: GuardianSettings
+) -> None:
+    queue = filled(guarded, guarded.add(), 20)
+    channel = guarded.channel()
+    channel.basic_qos(0, 1, False)
+    tag = channel.basic_consume(queue, callback=lambda message: None)
+    assert delete_queue(replace(settings, delete=Deletion.UNUSED), queue)[0] is DeletionOutcome.IN_USE
+    assert exists(guarded, queue)
+    channel.basic_cancel(tag)
+    assert delete_queue(replace(settings, delete=Deletion.UNUSED), queue)[0] is DeletionOutcome.DELETED
+
+
+def test_another_connections_exclusive_queue_is_kept(guarded: Guarded, settings: GuardianSettings) -> None:
+    guarded.channel().queue_declare("queue/x/mine", exclusive=True)
+    assert delete_queue(replace(settings, delete=Deletion.YES), "queue/x/mine")[0] is DeletionOutcome.IN_USE
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, before: bool) -> Callable[[], None]:
+    """End the process when it calls this, before or after it is done; returns what lets the next one live."""
+    real = getattr(owner, name)
+
+    def kill(*arguments: Any, **named: Any) -> Any:
+        if not before:
+            real(*arguments, **named)
+        raise Killed
+
+    monkeypatch.setattr(owner, name, kill)
+    return lambda: monkeypatch.setattr(owner, name, real)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "before"),
+    [
+        (GuardianState, "begin_deletion", False),
+        (watching, "delete_queue", False),
+        (GuardianState, "end_deletion", False),
+        (watching, "compose", True),
+        (GuardianState, "forget_reports", True),
+    ],
+)
+def test_a_deletion_is_mailed_wherever_the_watch_is_killed(
+    guarded: Guarded,
+    settings: GuardianSettings,
+    mailbox: Mailbox,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    before: bool,
+) -> None:
+    queue = filled(guarded, guarded.add("alice", "alice@owners.example"), 9)
+    live = killed_at(monkeypatch, owner, name, before=before)
+    with pytest.raises(Killed), watching_with(settings, delete=Deletion.YES) as watch:
+        watch.round()
+    live()
+    with watching_with(settings, delete=Deletion.YES) as watch:
+        watch.round()
+        assert watch.state.reports() == {}
+        assert watch.state.deletions() == []
+    assert not exists(guarded, queue)
+    mails = subjects(mailbox, "alice@owners.example")
+    assert set(mails) == {f"Pulse: {queue}: {DELETED}"}
+    assert len(mails) == (2 if name == "forget_reports" else 1)
+
+
+def test_a_queue_made_anew_after_an_interrupted_deletion_is_reported_as_perhaps_deleted(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = guarded.add("alice", "alice@owners.example")
+    queue = filled(guarded, me, 9)
+    live = killed_at(monkeypatch, watching, "delete_queue", before=False)
+    with pytest.raises(Killed), watching_with(settings, delete=Deletion.YES) as watch:
+        watch.round()
+    live()
+    guarded.queue(me)
+    with watching_with(settings, delete=Deletion.YES) as watch:
+        watch.round()
+    assert exists(guarded, queue)
+    assert "deleted, perhaps" in mailbox.to("alice@owners.example")[0].get_content()
+
+
+def test_mails_wait_for_a_mail_server_that_is_away(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+) -> None:
+    filled(guarded, guarded.add(), 4)
+    with watching_with(settings, smtp_url=f"smtp://127.0.0.1:{free_port()}") as watch:
+        watch.round()
+        assert WAITING._value.get() == 1
+    with watching_with(settings) as watch:
+        watch.round()
+        assert WAITING._value.get() == 0
+    assert len(mailbox.mails) == 1
+
+
+def test_what_an_owners_address_refuses_goes_to_the_operator(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+    mailbox.replies["alice@owners.example"] = "550 no such mailbox"
+    queue = filled(guarded, guarded.add("alice", "alice@owners.example"), 4)
+    for _ in range(3):
+        watch.round()
+    assert subjects(mailbox, OPERATOR) == [f"Pulse: {queue}: {NEAR}"]
+    assert watch.state.reports() == {}
+
+
+def test_what_the_operators_address_refuses_is_not_tried_for_ever(
+    guarded: Guarded, watch: Watch, mailbox: Mailbox
+) -> None:
+    mailbox.replies[OPERATOR] = "550 no such mailbox"
+    filled(guarded, "stranger", 4)
+    watch.round()
+    assert watch.state.reports() == {}
+
+
+def test_a_dry_run_mails_deletes_and_remembers_nothing(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, tmp_path: Any
+) -> None:
+    queue = filled(guarded, guarded.add(), 9)
+    with closing(Watch(replace(settings, delete=Deletion.YES), FILE, is_dry_run=True)) as watch:
+        assert found(watch, queue).step is QueueStep.DELETE
+    assert exists(guarded, queue)
+    assert mailbox.mails == []
+    assert list(tmp_path.glob("guardian*")) == []
+
+
+def test_odd_queues_are_counted(guarded: Guarded, watch: Watch) -> None:
+    me = guarded.add()
+    filled(guarded, me, 1, "bounded", **{"x-max-length": 5})
+    guarded.channel(me).queue_declare(f"exchange/{me}/queue", durable=True, auto_delete=False)
+    watch.round()
+    values = {state: QUEUES.labels(state)._value.get() for state in ("all", "unconsumed", "unbounded", "misnamed")}
+    assert values == {"all": 2, "unconsumed": 2, "unbounded": 1, "misnamed": 1}
+
+
+def test_queues_are_read_page_by_page(guarded: Guarded, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notifier.guardian.management.PAGE", 2)
+    me = guarded.add()
+    names = {guarded.queue(me, name) for name in "abcde"}
+    assert {each.queue.name for each in watch.round()} == names
+
+
+def test_a_deletion_that_fails_does_not_hold_up_other_queues(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = guarded.add("alice", "alice@owners.example")
+    bad, good = filled(guarded, me, 9, "bad"), filled(guarded, me, 9, "good")
+
+    def fail(settings: GuardianSettings, name: str) -> tuple[DeletionOutcome, int]:
+        if name == bad:
+            raise Unavailable("541 INTERNAL_ERROR")
+        return delete_queue(settings, name)
+
+    monkeypatch.setattr(watching, "delete_queue", fail)
+    with watching_with(settings, delete=Deletion.YES) as watch:
+        watch.round()
+        watch.round()
+    assert (exists(guarded, bad), exists(guarded, good)) == (True, False)
+    assert f"{good}: 9 messages: deleted" in mailbox.to("alice@owners.example")[0].get_content()
+
+
+def test_a_second_watch_with_the_same_state_is_refused(settings: GuardianSettings) -> None:
+    with (
+        alone(settings.state, "guardian.state", "guardian"),
+        pytest.raises(BadConfig, match=r"guardian\.state: another guardian works with"),
+        alone(settings.state, "guardian.state", "guardian"),
+    ):
+        pass
+
+
+def test_a_lost_connection_is_unavailable(settings: GuardianSettings) -> None:
+    with pytest.raises(Unavailable), connected(replace(settings, broker_url=f"amqp://127.0.0.1:{free_port()}//")):
+        pass
+
+
+class Scripted:
+    """A watch whose rounds end as the list says; then it stops the loop."""
+
+    def __init__(self, *ends: Exception | None) -> None:
+        self.ends, self.stop = list(ends), threading.Event()
+        self.settings = replace(some_settings(), every=1.0)
+
+    def round(self) -> list[QueueFinding]:
+        end = self.ends.pop(0)
+        if not self.ends:
+            self.stop.set()
+        if end is not None:
+            raise end
+        return []
+
+    def name_odd_ones(self, found: list[QueueFinding]) -> None:
+        pass
+
+
+def lines_of(watch: Any) -> list[str]:
+    """The log lines of the loop, and whether it became ready."""
+    with structlog.testing.capture_logs() as lines:
+        keep_watching(watch, watch.stop, lambda: lines.append({"event": "ready", "log_level": "info"}))
+    return [line["event"] for line in lines]
+
+
+def test_a_broker_that_is_away_is_one_line_and_another_when_it_is_back() -> None:
+    away, again = "round not complete; retried until it is", "rounds are complete again"
+    gone = Unavailable("refused")
+    assert lines_of(Scripted(gone, gone, None)) == [away, "ready", again]
+    assert lines_of(Scripted(None, gone, gone, None)) == ["ready", away, again]
+
+
+def test_a_refused_password_ends_the_service_at_its_start_only() -> None:
+    with pytest.raises(BadConfig):
+        lines_of(Scripted(BadConfig("401"), None))
+    with pytest.raises(BadConfig):
+        lines_of(Scripted(Unavailable("away"), BadConfig("401"), None))
+    assert lines_of(Scripted(None, BadConfig("401"), None))[-1] == "rounds are complete again"
