@@ -329,3 +329,42 @@ def test_the_note_of_a_strip_outlives_a_commit_that_sqlite_refused(branched):
         session_of(log, tr)
     assert not note.exists()
     assert numbers_in_sqlite(server) == numbers_in_changelog(server)
+
+
+def test_a_changeset_that_comes_later_is_in_the_push_that_named_it(place, server):
+    [(_, [a]), (_, [b]), (_, [c])] = server.rows().values()
+    d = place("source").commit(b"d")
+    answer = b"1 alice 15 %s\n2 alice 15 %s %s\n3 alice 15 %s\nok\n" % tuple(map(str.encode, (a, b, d, c)))
+    place("client").pull_from(server, answer=answer)
+    assert place("client").rows()[2] == ("alice", [b])
+    place("source").push_to(server)
+    place("client").pull_from(server, answer=answer)
+    assert place("client").rows()[2] == ("alice", [b, d])
+
+
+def test_an_id_that_an_adopted_database_has_used_is_not_used_again(place, server):
+    for table, key in (("changesets", "pushid"), ("pushlog", "id")):
+        server.sql(f"DELETE FROM {table} WHERE {key} = 3")
+    server.sql("DELETE FROM pushlog_state")
+    (server.folder / ".hg" / "store" / "pushlog.log").unlink()
+    repository = server.repository
+    assert checking.repairpushlog(repository.ui, repository) == 0
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert list(server.rows()) == [1, 2, 4]
+
+
+def test_a_push_takes_the_number_of_a_changeset_that_has_another_one_now(place, branched):
+    """After a strip without the extension every number behind it is another's."""
+    server, [a, b, c, d] = branched
+    files = [server.folder / ".hg" / "pushlog2.db", server.folder / ".hg" / "store" / "pushlog.log"]
+    before = [file.read_bytes() for file in files]
+    strip(server, a)
+    for file, content in zip(files, before, strict=True):
+        file.write_bytes(content)
+    [base] = server.rows()[1][1]
+    e = place("client").commit(b"e", onto=bytes.fromhex(base))
+    place("client").push_to(server, e)
+    assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [c, d], [e]]
+    assert server.errors() == []
