@@ -11,21 +11,12 @@ from pushlog.store.appendfile import AppendFile, TornRecord
 
 from ...mirror.checkpoint import FILE, MAGIC, checkpoint_of
 from ...mirror.task import FoundRepository
+from ...outbox.folder import Store
 from ...words.errors import MalformedEvent
 from ..requirement import LOCK
 from .place import ASIDE, WAITING
 
 _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
-
-
-class _Store:
-    """The part of Mercurial's vfs that reading an append file needs."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = os.fsencode(folder)
-
-    def join(self, name: bytes) -> bytes:
-        return os.path.join(self._folder, name)
 
 
 def scan(root: str, state: str) -> Iterator[FoundRepository]:
@@ -78,7 +69,7 @@ def find(root: str, state: str, repository: str) -> FoundRepository | None:
 def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
     """Read what is in one folder; None if it is no repository of a mirror."""
     try:
-        last = AppendFile(_Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
+        last = AppendFile(Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
         checkpoint = None if last is None else checkpoint_of(last.payload)
     except (TornRecord, MalformedEvent, OSError) as problem:
         return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))

@@ -21,6 +21,7 @@ from ...words.event import Type
 from ...words.levels import Reason
 from ...words.wire import Where
 from ..allowed import put
+from ..master.refusals import REFUSED_REQUIREMENTS
 from ..observe import tip
 from . import healing, place, replicated, scan
 from .acts import carry_out
@@ -32,7 +33,6 @@ from .troubles import trouble_of
 
 # How often in a row the repository may have changed before its lock was taken.
 _ATTEMPTS = 5
-REFUSED_REQUIREMENTS = frozenset({"lfs", "largefiles", "narrowhg-experimental", "treemanifest"})
 
 
 class TaskRunner:
@@ -133,7 +133,7 @@ class TaskRunner:
     def _create(self, local: LocalRepository, item: ReadEvent) -> int:
         """Make the repository beside, with its first event, and no URL before its release."""
         event, settings = item.event, self.settings
-        if foreign := sorted(REFUSED_REQUIREMENTS & set(event.settings.requirements)):
+        if foreign := sorted({name.decode() for name in REFUSED_REQUIREMENTS} & set(event.settings.requirements)):
             raise Halted(Reason.REFUSED, f"repositories with {', '.join(foreign)} are not replicated")
         made = place.empty(place.staging_of(settings.folder, event.repository))
         checkpoint = before_first(event.repository, event.incarnation, event.path, event.generation)
