@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The certificate authorities that a destination trusts.
-
-They come from a file or from the system.
-
-They come from a file or from the system.
-"""
+"""The certificate authorities that a destination trusts, from a file or from the system."""
 
 import ssl
 
@@ -12,12 +7,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
-    """Return a TLS context that verifies certificate and host name.
-
-    Raises Unavailable, with the file's name, if the file cannot be read.
-
-    Raises Unavailable, with the file's name, if the file cannot be read.
-    """
+    """Return a TLS context that verifies certificate and host name; raise Unavailable if the file cannot be read."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except ssl.SSLError as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import NOTICES, Log, Reader, Record
 from hgext.vcsreplicator.words.clock import Clock
@@ -23,6 +23,7 @@ from hgext.vcsreplicator.words.event import check_event
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
+from .condition import DestinationCondition
 from .destination import DeliveryOutcome, Destination, DestinationSettings
 from .feed import NoticeFeed, group
 from .message import Message, messages
@@ -33,13 +34,10 @@ from .state import StateDatabase
 from .window import Delivery, Window
 
 # Seconds that any wait may last.
-BLINK = 0.2
+IDLE_WAIT = 0.2
 
 # The same while deliveries are unconfirmed and new notices may come.
-BUSY_BLINK = 0.02
-
-# Seconds between two reports of the status.
-STATUS_EVERY = 2.0
+BUSY_WAIT = 0.02
 
 # Seconds that a stop waits for unconfirmed deliveries.
 DRAIN = 5.0
@@ -50,9 +48,6 @@ FAILED = Counter("vcsreplicator_notifier_failed_attempts", "Attempts that failed
 RETRIED = Counter("vcsreplicator_notifier_retried_attempts", "Attempts that were not the first", _LABEL)
 REJECTED = Counter("vcsreplicator_notifier_rejected_messages", "Kept in the topic errors", _LABEL)
 REPLAYED = Counter("vcsreplicator_notifier_replayed_messages", "Sent again on request", _LABEL)
-WAITING = Gauge("vcsreplicator_notifier_waiting_messages", "Read and not settled", _LABEL)
-OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest message not settled", _LABEL)
-DOWN = Gauge("vcsreplicator_notifier_down_flag", "1 while the destination does not answer", _LABEL)
 
 logger = structlog.get_logger()
 
@@ -97,25 +92,15 @@ class Courier:
             raise Unavailable(str(error)) from error
 
     def _report_trouble(self, error: ReplicationError) -> None:
-        """Report a destination that cannot even start.
-
-        `vcsreplicator destination list` and monitoring show it.
-        """
-        DOWN.labels(self.name).set(1)
+        """Report a destination that cannot start, for monitoring and `destination list`."""
         self.started.set()
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:  # Kafka forgets a position that is not stored for a week
             self.log.acknowledge(group(self.name), NOTICES, {0: stored})
-        condition = {
-            "paused": False,
-            "position": stored,
-            "waiting": 0,
-            "oldest": None,
-            "oldest_age": 0.0,
-            "trouble": str(error),
-        }
         with contextlib.closing(self._state()) as state:
-            state.record_condition(self.name, condition, now=self.clock.now())
+            condition = DestinationCondition(self.name, state, self.clock)
+            condition.note_outage(error)
+            condition.report(Window(self.settings.patience), stored)
 
     def _first_position(self) -> int:
         stored = self.log.stored(group(self.name), NOTICES).get(0)
@@ -153,8 +138,7 @@ class _DeliveryLoop:
             rejects=self.rejects,
             messages_of=self.messages_of,
         )
-        self.published_at = float("-inf")
-        self.trouble: str | None = None
+        self.condition = DestinationCondition(self.name, state, self.clock)
 
     def work(self) -> None:
         self.orders.carry_out_requests()
@@ -163,27 +147,21 @@ class _DeliveryLoop:
         while not self.courier.stop.is_set():
             self.orders.carry_out_requests()
             self.read()
-            if self.trouble is not None and self.window.idle(self.clock.monotonic()):
+            if self.condition.trouble is not None and self.window.idle(self.clock.monotonic()):
                 self.connect()
             self.begin()
-            self.collect(BUSY_BLINK if self.window.in_flight else 0)
+            self.collect(BUSY_WAIT if self.window.in_flight else 0)
             self.feed.store_position()
-            self.publish_status()
+            self.condition.report(self.window, self.feed.stored)
         self.drain()
 
     def connect(self) -> None:
-        """Connect at start, and after trouble while there is no message to send.
-
-        Without a message nothing else would show that the destination answers again.
-        """
+        """Connect; without a message to send only this shows that the destination answers again."""
         if self.attempt(self.destination.start):
-            self._answers()
+            self.condition.note_answer()
 
     def read(self) -> None:
-        """Read notices into the window, as many as it has room for.
-
-        It waits for the next only when there is nothing else to do.
-        """
+        """Read notices while the window has room; wait for the next only if nothing else is to be done."""
         more = self.window.room and self.orders.replaying
         wait = 0.0 if self.window.in_flight or more else self._idle_time()
         if not self.window.room or self.feed.is_resting:
@@ -198,10 +176,7 @@ class _DeliveryLoop:
             self.feed.rest(error)
 
     def take(self, record: Record) -> None:
-        """Put the messages of a record into the window, or reject the record.
-
-        Only messages of the types that this destination takes.
-        """
+        """Put the messages of a record into the window, or reject the record."""
         try:
             found = [message for message in self.messages_of(record) if message.id not in self.feed.skipped]
         except Exception as error:  # the records behind this one must not wait for it
@@ -214,10 +189,7 @@ class _DeliveryLoop:
         self.window.take(record.offset, found)
 
     def messages_of(self, record: Record) -> list[Message]:
-        """Return this destination's messages of a record.
-
-        Raises MalformedEvent or UnknownEvent.
-        """
+        """Return this destination's messages of a record; raise MalformedEvent or UnknownEvent."""
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
         found = messages(notice, record.offset, self.courier.notifier.public)
@@ -236,10 +208,7 @@ class _DeliveryLoop:
                 return
 
     def submit(self, delivery: Delivery) -> None:
-        """Submit one delivery; refuse a message that cannot be sent.
-
-        Raises Unavailable.
-        """
+        """Submit one delivery; refuse a message that cannot be sent. Raise Unavailable."""
         try:
             self.destination.submit(delivery)
         except Exception as error:
@@ -249,16 +218,14 @@ class _DeliveryLoop:
             self._settle(DeliveryOutcome(number=delivery.number, error=wrong))
 
     def attempt(self, action: Callable[[], None]) -> bool:
-        """Return whether the action worked; if not, leave the destination alone.
-
-        It fails when the destination as a whole does not answer, which is then left alone for a while.
-        """
+        """Return whether the action worked; leave a destination that does not answer alone for a while."""
         try:
             action()
         except Unavailable as error:
             delay = self.window.down(self.clock.monotonic(), self.courier.chance())
             FAILED.labels(self.name).inc()
-            self._in_trouble(error, delay)
+            self.condition.note_outage(error)
+            logger.warning("destination unavailable", reason=str(error), retry_in=round(delay, 2))
             return False
         return True
 
@@ -278,7 +245,7 @@ class _DeliveryLoop:
         fields = {"message": delivery.message.id, "attempt": delivery.attempt, "reason": str(error)}
         if isinstance(error, Unavailable):
             logger.warning("delivery failed", **fields)
-            self.trouble = str(error)
+            self.condition.trouble = str(error)
             self.window.retry(outcome.number, now, chance)
         elif self.window.refuse(outcome.number, now, chance):
             logger.warning("delivery refused", **fields)
@@ -286,10 +253,7 @@ class _DeliveryLoop:
             self._give_up(delivery, error)
 
     def _give_up(self, delivery: Delivery, reason: ReplicationError) -> None:
-        """Keep the message as a reject, then settle it.
-
-        While the log cannot keep it, it is retried.
-        """
+        """Keep the message as a reject, then settle it; retry it while the log is away."""
         try:
             self.rejects.keep_message(delivery.message, reason)
         except Unavailable as error:
@@ -304,56 +268,20 @@ class _DeliveryLoop:
         DELIVERED.labels(self.name).inc()
         if delivery.message.replay is not None:
             REPLAYED.labels(self.name).inc()
-        self._answers()
+        self.condition.note_answer()
 
     def drain(self) -> None:
         """Wait for what is under way, begin nothing, store the position."""
         end = self.clock.monotonic() + DRAIN
         while self.window.in_flight and self.clock.monotonic() < end:
-            self.collect(BUSY_BLINK)
+            self.collect(BUSY_WAIT)
         self.feed.store_position(at_once=True)
-
-    def publish_status(self) -> None:
-        """Publish status and metrics."""
-        now = self.clock.monotonic()
-        if now - self.published_at < STATUS_EVERY:
-            return
-        self.published_at = now
-        oldest = self.window.oldest
-        age = 0.0 if oldest is None else max(0.0, self.clock.now() - oldest.created)
-        WAITING.labels(self.name).set(self.window.waiting)
-        OLDEST.labels(self.name).set(age)
-        condition = {
-            "paused": self.window.paused,
-            "position": self.feed.stored,
-            "waiting": self.window.waiting,
-            "oldest": None if oldest is None else oldest.id,
-            "oldest_age": round(age, 1),
-            "trouble": self.trouble,
-        }
-        try:
-            self.state.record_condition(self.name, condition, now=self.clock.now())
-        except Unavailable as error:
-            logger.warning("status not stored", reason=str(error))
 
     def close(self) -> None:
         """Free the readers."""
         self.orders.close()
         self.feed.close()
 
-    # -- trouble
-
-    def _in_trouble(self, error: ReplicationError, delay: float) -> None:
-        self.trouble = str(error)
-        DOWN.labels(self.name).set(1)
-        logger.warning("destination unavailable", reason=str(error), retry_in=round(delay, 2))
-
-    def _answers(self) -> None:
-        DOWN.labels(self.name).set(0)
-        if self.trouble is not None:
-            logger.info("delivering again")
-            self.trouble = None
-
     def _idle_time(self) -> float:
         wakes_at = self.window.wakes_at
-        return BLINK if wakes_at is None else min(BLINK, max(0.0, wakes_at - self.clock.monotonic()))
+        return IDLE_WAIT if wakes_at is None else min(IDLE_WAIT, max(0.0, wakes_at - self.clock.monotonic()))

@@ -7,12 +7,13 @@ What only an operator can change (no database, no permission, a read-only place)
 disk, a lock, a disk that does not answer) is Unavailable.
 """
 
-import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
@@ -25,10 +26,7 @@ PATIENCE = 10.0
 
 
 def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
-    """Open a connection of this thread to the database at `path`.
-
-    The file is made if it is missing; `key` is its place in the configuration. Raises BadConfig or Unavailable.
-    """
+    """Open the database at `path`, made if missing; `key` is its place in the configuration. Raise BadConfig, Unavailable."""
     try:
         if path != NOWHERE:
             own(path)
@@ -45,11 +43,45 @@ def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
     return connection
 
 
-def own(path: str) -> None:
-    """Create the file if it is missing, for the owner of its folder.
+class Database:
+    """The database at `path`, opened as `open_database` does, for one thread; once open, its methods raise Unavailable."""
 
-    An administrator's command may be the first to use it. Raises OSError.
-    """
+    def __init__(self, path: str, key: str, schema: str) -> None:
+        self._key, self._connection = key, open_database(path, key, schema)
+
+    def rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query."""
+        try:
+            return self._connection.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise Unavailable(f"{self._key}: {error}") from error
+
+    def run(self, statement: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Execute a statement; outside `writing` it is durable on return."""
+        try:
+            return self._connection.execute(statement, arguments)
+        except sqlite3.Error as error:
+            raise Unavailable(f"{self._key}: {error}") from error
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Make what the block runs one transaction, durable at its end."""
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+            raise
+
+    def close(self) -> None:
+        """Free the database."""
+        self._connection.close()
+
+
+def own(path: str) -> None:
+    """Create the file if it is missing, for the owner of its folder: an administrator may be the first. Raise OSError."""
     folder = Path(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -64,7 +96,7 @@ def own(path: str) -> None:
         os.close(made)
 
 
-@contextlib.contextmanager
+@contextmanager
 def alone(path: str, key: str, service: str) -> Iterator[None]:
     """Hold the lock of the database at `path` for this process: two services would repeat each other's messages."""
     try:

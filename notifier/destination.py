@@ -57,10 +57,7 @@ def check_common(settings: "DestinationSettings") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOutcome:
-    """The result of the delivery `number`.
-
-    Confirmed (`error` is None), to be retried (Unavailable), or wrong (Rejected).
-    """
+    """The result of the delivery `number`: confirmed (`error` is None), to be retried (Unavailable), or wrong (Rejected)."""
 
     number: int
     error: ReplicationError | None = None
@@ -70,10 +67,7 @@ class Destination(Protocol):
     """Sends messages; used by one thread."""
 
     def start(self) -> None:
-        """Make sure messages could be sent: connect, declare.
-
-        Called at start and after trouble. Raises Unavailable.
-        """
+        """Connect and declare, at start and after trouble; raise Unavailable."""
 
     def submit(self, delivery: Delivery) -> None:
         """Begin to send.
@@ -110,17 +104,11 @@ class DestinationSettings(Protocol):
         """Window and retries."""
 
     def open(self, name: str, clock: Clock) -> Destination:
-        """Create the destination, not yet connected.
-
-        Raises BadConfig.
-        """
+        """Create the destination, not yet connected; raise BadConfig."""
 
 
 def settings_class(type_name: str) -> type[DestinationSettings]:
-    """Return the settings class of a `type`.
-
-    Raises KeyError for an unknown one.
-    """
+    """Return the settings class of a `type`; raise KeyError for an unknown one."""
     module, _, name = DESTINATIONS[type_name].partition(":")
     found: type[DestinationSettings] = getattr(importlib.import_module(module), name)
     return found

@@ -66,10 +66,7 @@ class NoticeFeed:
         self.skipped = state.skipped(name, self._read_to)
 
     def records(self, wait: float) -> Iterator[Record]:
-        """Yield the next records, waiting up to `wait` seconds for one.
-
-        A record whose reader raised comes first at the next call. Raises Unavailable.
-        """
+        """Yield the next records, waiting up to `wait` seconds; one whose reader raised comes again first. Raise Unavailable."""
         try:
             if not self._untaken:
                 self._untaken.extend(self._reader.poll(wait, limit=min(BATCH, self._window.room)))
@@ -138,10 +135,7 @@ class NoticeFeed:
         self._window.take(beginning - 1, [])
 
     def _go_back(self, beginning: int, end: int) -> None:
-        """Send all notices again after the log lost its newest records.
-
-        It gives their offsets to other records: a position that stayed would pass these over.
-        """
+        """Send all notices again after the log lost its newest records, whose offsets it gives to others."""
         skipped = self._state.skipped(self._name, beginning)
         reason = (
             f"the log lost notices: it ends at {end}, {self._name} had read to {self._read_to}; "

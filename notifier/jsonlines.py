@@ -177,10 +177,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    """Sync the name of a file just made.
-
-    Without it the synced lines would be gone after a loss of power.
-    """
+    """Sync the name of a file just made, which a loss of power could undo."""
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -189,10 +186,7 @@ def _sync_folder(path: str) -> None:
 
 
 def _drop_torn_line(file: int) -> None:
-    """Cut what follows the last newline.
-
-    A line of ours is never longer than what is read here.
-    """
+    """Cut what follows the last newline: a line of ours is never longer than what is read here."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
         return
     end = os.fstat(file).st_size

@@ -49,10 +49,7 @@ class Message:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The repository and the URLs whose earlier messages must go first.
-
-        The URLs are those that the message names as a present or former one.
-        """
+        """The repository and the URLs, present and former, whose earlier messages must go first."""
         urls = (self.repo_url, self.data.get("old_repo_url"))
         return (self.repository, *(url for url in urls if url is not None))
 
@@ -63,10 +60,7 @@ class Message:
 
 
 def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Message, ...]:
-    """Return the messages of the notice at this offset, in sending order.
-
-    () if the repository is not public.
-    """
+    """Return the messages of the notice at this offset, in sending order; none if the repository is not public."""
     event = notice.event
     url = public_url(event.path, public)
     if url is None:
@@ -133,10 +127,7 @@ _PHASES = ("public", "draft", "secret")
 
 
 def push_entry(push: PushEntry, url: str) -> Json:
-    """Return an entry of `pushlog_pushes`.
-
-    Receivers cut its URLs at the last slash and rely on the order of parameters.
-    """
+    """Return an entry of `pushlog_pushes`; receivers cut its URLs at the last slash and rely on the order of parameters."""
     window = f"startID={push.id - 1}&endID={push.id}"
     return {
         "pushid": push.id,

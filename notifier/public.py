@@ -55,10 +55,7 @@ class PublicSettings:
 
 
 def public_url(path: str, settings: PublicSettings) -> str | None:
-    """Return the public URL of the repository at this wire path, or None.
-
-    The URL has no slash at its end; None if the repository is not public.
-    """
+    """Return the public URL of the repository at this wire path, without a slash at its end; None if it is not public."""
     if path.startswith(settings.ignore) or not _allowed(path, settings) or not _is_path(path):
         return None
     for prefix in sorted(settings.urls, key=len, reverse=True):

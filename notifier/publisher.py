@@ -89,10 +89,7 @@ def _run(
 
 
 class _CourierThread(threading.Thread):
-    """A thread that keeps one courier at work.
-
-    Every error is reported, and the courier starts again after a while.
-    """
+    """A thread that keeps one courier at work: errors are reported, and it starts again after a while."""
 
     def __init__(self, courier: Courier, stop: threading.Event) -> None:
         super().__init__(name=f"notifier-{courier.name}")

@@ -35,10 +35,7 @@ def judged(error: Exception) -> ReplicationError:
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """The rejects of the destination `name`.
-
-    They are durable on return, else Unavailable is raised.
-    """
+    """The rejects of the destination `name`, durable on return; raises Unavailable."""
 
     name: str
     log: Log

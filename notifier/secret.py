@@ -33,10 +33,7 @@ class Secret:
             raise ValueError(f"file: expected an absolute path, got {self.file!r}")
 
     def read(self) -> str:
-        """Return the secret as it is now, so that a rotated one is seen.
-
-        Raises BadConfig that names the place, never the content.
-        """
+        """Return the present secret; raise BadConfig that names the place, never the content."""
         if self.env:
             return self._from_environment(self.env)
         if self.file:

@@ -38,10 +38,7 @@ class NotifierSettings:
 
 
 def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
-    """Read the tables `public` and `notifier` of a parsed TOML file.
-
-    Raises BadConfig with one line: file, key, what was expected.
-    """
+    """Read the tables `public` and `notifier` of a parsed TOML file; raise BadConfig with file, key and what was expected."""
     section = dict(_mapping(tables.get("notifier", {}), f"{file}: notifier"))
     state = section.pop("state", DEFAULT_STATE)
     if not isinstance(state, str) or not os.path.isabs(state):
@@ -59,10 +56,7 @@ _ALONE = ("database", "file")
 
 
 def _check_files(destinations: Mapping[str, DestinationSettings], state: str, log: str, file: str) -> None:
-    """Refuse two destinations that write one file.
-
-    They would cut each other's lines, or deliver each other's messages; JSON lines would cut the log.
-    """
+    """Refuse two destinations that write one file: they would cut or deliver each other's lines."""
     seen = {os.path.realpath(state): "notifier.state"}
     log_file = os.path.realpath(unquote(log.removeprefix("sqlite://")))
     if log.startswith("sqlite:///") and seen.setdefault(log_file, "log") != "log":
@@ -115,10 +109,7 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _underscored(value: Any) -> Any:
-    """Return the table with keys as members are named.
-
-    Free mappings (URLs, headers) keep their keys, which are names of other systems.
-    """
+    """Return the table with keys as members are named; free mappings (URLs, headers) keep theirs."""
     return {name.replace("-", "_"): _deeper(name, member) for name, member in value.items()}
 
 

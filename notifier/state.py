@@ -10,14 +10,11 @@ All SQL of this database is in this file.
 
 import enum
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hgext.vcsreplicator.words.errors import Unavailable
-
-from .database import open_database
+from .database import Database
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -71,10 +68,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRequest:
-    """One request of an operator.
-
-    `argument` holds what its kind needs, times are seconds since the epoch.
-    """
+    """One request of an operator; `argument` holds what its kind needs, times are seconds since the epoch."""
 
     id: int
     destination: str
@@ -87,84 +81,63 @@ class DestinationRequest:
 
 
 class StateDatabase:
-    """The database, created when missing; each thread opens its own.
-
-    Raises BadConfig or Unavailable; once open, Unavailable.
-    """
+    """The database, made when missing, one connection a thread. Raises BadConfig or Unavailable; once open, Unavailable."""
 
     def __init__(self, path: str) -> None:
-        self._db = open_database(path, "notifier.state", _SCHEMA)
+        self._db = Database(path, "notifier.state", _SCHEMA)
 
     def ask(self, destination: str, kind: Kind, argument: Mapping[str, Any], *, who: str, now: float) -> int:
         """Record the request and return its number; durable on return."""
-        cursor = self._run(_ASK, (destination, kind.value, json.dumps(argument, sort_keys=True), who, now))
+        cursor = self._db.run(_ASK, (destination, kind.value, json.dumps(argument, sort_keys=True), who, now))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
     def open_requests(self, destination: str) -> list[DestinationRequest]:
         """Return the requests that are not done, oldest first."""
-        return [_request(row) for row in self._rows(_OPEN, (destination,))]
+        return [_request(row) for row in self._db.rows(_OPEN, (destination,))]
 
     def request(self, number: int) -> DestinationRequest:
         """Return one request by its number."""
-        [row] = self._rows(_ONE, (number,))
+        [row] = self._db.rows(_ONE, (number,))
         return _request(row)
 
     def requests(self, limit: int) -> list[DestinationRequest]:
         """Return the newest requests of all destinations, newest first."""
-        return [_request(row) for row in self._rows(_ALL, (limit,))]
+        return [_request(row) for row in self._db.rows(_ALL, (limit,))]
 
     def done(
         self, number: int, result: str, *, now: float, skipped: str | None = None, skipped_offset: int | None = None
     ) -> None:
-        """Record the result of a request.
-
-        For a skip also the message's id and the offset of its notice.
-        """
-        self._run(_DONE, (now, result, skipped, skipped_offset, number))
+        """Record the result of a request; for a skip also the message's id and the offset of its notice."""
+        self._db.run(_DONE, (now, result, skipped, skipped_offset, number))
 
     def skipped(self, destination: str, position: int) -> set[str]:
-        """Return the ids of skipped messages, of notices from this position on.
-
-        They must not be sent after a restart either.
-        """
-        return {message for (message,) in self._rows(_SKIPPED, (destination, position))}
+        """Return the ids of skipped messages, of notices from this position on: a restart must not send them."""
+        return {message for (message,) in self._db.rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:
         """Return whether the last request about this destination was to pause."""
-        return self._rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
+        return self._db.rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
     def record_condition(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
         """Record the status of a destination, for `destination list`."""
-        self._run(_TELL, (destination, now, json.dumps(content, sort_keys=True)))
+        self._db.run(_TELL, (destination, now, json.dumps(content, sort_keys=True)))
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """Return the last status of each destination, with its `time`."""
-        return {name: {**json.loads(content), "time": time} for name, time, content in self._rows(_CONDITIONS)}
+        return {name: {**json.loads(content), "time": time} for name, time, content in self._db.rows(_CONDITIONS)}
 
     def repository_number(self, repository: str) -> int:
         """Return the number of a repository, given to it at the first call and never to another; durable on return."""
-        if not (rows := self._rows(_NUMBER_OF, (repository,))):
-            self._run(_NUMBER, (repository,))
-            rows = self._rows(_NUMBER_OF, (repository,))
+        if not (rows := self._db.rows(_NUMBER_OF, (repository,))):
+            self._db.run(_NUMBER, (repository,))
+            rows = self._db.rows(_NUMBER_OF, (repository,))
         [(number,)] = rows
         return int(number)
 
     def close(self) -> None:
         """Free the database."""
         self._db.close()
-
-    def _rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
-        try:
-            return self._db.execute(statement, arguments).fetchall()
-        except sqlite3.Error as error:
-            raise Unavailable(f"notifier.state: {error}") from error
-
-    def _run(self, statement: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
-        try:
-            return self._db.execute(statement, arguments)
-        except sqlite3.Error as error:
-            raise Unavailable(f"notifier.state: {error}") from error
 
 
 def _request(row: Sequence[Any]) -> DestinationRequest:

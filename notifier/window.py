@@ -62,10 +62,7 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One attempt of one message.
-
-    `number` is its name within the process, `attempt` counts from 1.
-    """
+    """One attempt of one message: `number` names it within the process, `attempt` counts from 1."""
 
     number: int
     message: Message
@@ -109,27 +106,18 @@ class Window:
             self._enqueue(message, None)
 
     def go_back(self, offset: int) -> None:
-        """Count offsets from this one again: the log lost records.
-
-        The messages in the window are sent all the same.
-        """
+        """Count offsets from this one again: the log lost records. Messages in the window are sent all the same."""
         for entry in self._entries.values():
             entry.placed = False
         self._open.clear()
         self._next_offset = offset
 
     def take_replay(self, message: Message) -> int:
-        """Take a message that an operator wants sent again.
-
-        It is in order among the replays of its repository, and waits for nothing else.
-        """
+        """Take a message to be sent again, in order among the replays of its repository alone."""
         return self._enqueue(message, message.replay)
 
     def next(self, now: float) -> list[Delivery]:
-        """Return the deliveries to begin now.
-
-        Each must be answered by exactly one of `settle`, `retry`, `refuse`.
-        """
+        """Return the deliveries to begin now; each is answered by exactly one of `settle`, `retry`, `refuse`."""
         if self.paused or now < self._down_until:
             return []
         while self._waiting and self._waiting[0][0] <= now:
@@ -148,10 +136,7 @@ class Window:
         return begun
 
     def settle(self, number: int) -> None:
-        """Remove a message that was confirmed, rejected or skipped.
-
-        The next message of its repository may begin.
-        """
+        """Remove a message that was confirmed, rejected or skipped; the next of its repository may begin."""
         entry = self._entries.pop(number)
         self._land(entry)
         freed: dict[int, _Entry] = {}
@@ -180,10 +165,7 @@ class Window:
         self._later(entry, now + self.patience.retry.delay(entry.attempt, chance))
 
     def refuse(self, number: int, now: float, chance: float) -> bool:
-        """Retry a message that the destination refused, a few times.
-
-        Returns False after the last attempt: the caller keeps it as a reject and calls `settle`.
-        """
+        """Retry a refused message a few times; return False after the last: the caller keeps it as a reject and calls `settle`."""
         entry = self._entries[number]
         entry.refusals += 1
         if entry.refusals >= self.patience.attempts:
@@ -199,10 +181,7 @@ class Window:
         self._ready.appendleft(entry)
 
     def down(self, now: float, chance: float) -> float:
-        """Begin nothing for a delay, as the destination does not answer.
-
-        Returns the delay in seconds.
-        """
+        """Begin nothing while the destination does not answer; return the delay in seconds."""
         self._downs += 1
         delay = self.patience.retry.delay(self._downs, chance)
         self._down_until = now + delay
@@ -250,10 +229,7 @@ class Window:
         return len(self._entries)
 
     def idle(self, now: float) -> bool:
-        """Return whether there is nothing to send, though there might be.
-
-        That is, neither paused nor waiting for the destination.
-        """
+        """Return whether there is nothing to send, neither paused nor waiting for the destination."""
         return not self._entries and not self.paused and now >= self._down_until
 
     @property
@@ -263,10 +239,7 @@ class Window:
 
     @property
     def wakes_at(self) -> float | None:
-        """When `next` has something to begin, as far as time alone decides.
-
-        None if only events decide.
-        """
+        """When `next` has something to begin as far as time decides; None if only events do."""
         if self.paused or not self._entries or self._in_flight >= self.patience.in_flight:
             return None
         if self._ready:

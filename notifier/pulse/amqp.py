@@ -61,10 +61,7 @@ def client(
     on_blocked: Callable[[str], None] | None = None,
     on_unblocked: Callable[[], None] | None = None,
 ) -> Any:
-    """Return kombu's description of the broker, not yet connected.
-
-    `amqps://` verifies certificate and name. Raises Unavailable if `ca_file` cannot be read.
-    """
+    """Return kombu's description of the broker; `amqps://` verifies certificate and name. Raise Unavailable."""
     options = {"on_blocked": on_blocked, "on_unblocked": on_unblocked, "client_properties": dict(properties)}
     return _Connection(
         url,
@@ -78,19 +75,13 @@ def client(
 
 
 def connect(kombu_client: Any) -> Any:
-    """Open a connection of py-amqp.
-
-    Raises one of TROUBLE.
-    """
+    """Open a connection of py-amqp; raise one of TROUBLE."""
     return kombu_client.transport.establish_connection()
 
 
 @contextmanager
 def within(connection: Any, more: float = 0.0) -> Iterator[None]:
-    """Limit all waits of the block to `PATIENCE` and so many seconds more.
-
-    Raises TimeoutError.
-    """
+    """Limit all waits of the block to `PATIENCE` and so many seconds more; raise TimeoutError."""
     transport = connection.transport
     transport.until, before = time.monotonic() + PATIENCE + more, transport.until
     try:
@@ -100,10 +91,7 @@ def within(connection: Any, more: float = 0.0) -> Iterator[None]:
 
 
 def drain(connection: Any, timeout: float) -> None:
-    """Take in what the broker sends, waiting up to `timeout` seconds.
-
-    The wait is for the first of it.
-    """
+    """Take in what the broker sends, waiting up to `timeout` seconds for the first of it."""
     try:
         with within(connection, timeout):
             for _ in range(AT_ONCE):
@@ -114,10 +102,7 @@ def drain(connection: Any, timeout: float) -> None:
 
 
 def is_broker(url: str) -> bool:
-    """Return whether the URL names a broker.
-
-    It needs a scheme, a host, and a port that can be one.
-    """
+    """Return whether the URL names a broker: scheme, host, and a port that can be one."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
@@ -143,10 +128,7 @@ class MessageTooLarge(ConnectionAbortedError):
 
 
 class _BoundedTransport:
-    """A transport of py-amqp that reads with limits.
-
-    `until`: when what is under way must end, as `time.monotonic` counts.
-    """
+    """A transport of py-amqp that reads until `until`, as `time.monotonic` counts."""
 
     until = math.inf
     largest_message = LARGEST_MESSAGE

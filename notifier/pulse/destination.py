@@ -225,10 +225,7 @@ class Pulse:
         return f"{where(self.settings.url)} {self.settings.exchange}"
 
     def _connect(self) -> None:
-        """Connect and declare.
-
-        Raises Unavailable.
-        """
+        """Connect and declare; raise Unavailable."""
         try:
             password = None if self.settings.password is None else self.settings.password.read()
         except BadConfig as error:
@@ -285,10 +282,7 @@ class Pulse:
                 self._confirms.hold_nacked(number, self.clock.monotonic())
 
     def _pass_nacked(self) -> None:
-        """Confirm nacked deliveries if the broker is well.
-
-        Then all other queues have them; else the connection is lost, and they are sent again.
-        """
+        """Confirm nacked deliveries if the broker is well: then all other queues have them."""
         now = self.clock.monotonic()
         due = self._confirms.nacked_before(now - NACK_PATIENCE)
         if not due or self._blocked:
@@ -317,19 +311,13 @@ class Pulse:
         self._confirms.restart_waits(self.clock.monotonic())
 
     def _lost(self, error: BaseException) -> None:
-        """Report everything unconfirmed as unavailable, and disconnect.
-
-        It is unknown whether the broker has it, so it is sent again on a new connection.
-        """
+        """Disconnect; what is unconfirmed, and may have arrived, is unavailable and sent again."""
         trouble = Unavailable(f"{self._where}: {_reason(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self._disconnect()
 
     def _disconnect(self) -> None:
-        """Drop the connection without closing it properly.
-
-        A closing message would wait for an answer.
-        """
+        """Drop the connection; a closing message would wait for an answer."""
         self._confirms = Confirms()
         connection, self._connection, self._channel = self._connection, None, None
         self._blocked = False

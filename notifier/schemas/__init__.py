@@ -7,9 +7,6 @@ from typing import Any
 
 
 def schema(type_name: str) -> dict[str, Any]:
-    """Return the schema of `{"type": …, "data": …}` for one type.
-
-    A type is such as `changegroup.1`. Raises FileNotFoundError.
-    """
+    """Return the schema of `{"type": …, "data": …}` for a type such as `changegroup.1`; raise FileNotFoundError."""
     found: dict[str, Any] = json.loads(files(__name__).joinpath(f"{type_name}.json").read_text("utf-8"))
     return found

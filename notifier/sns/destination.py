@@ -102,10 +102,7 @@ class SnsSettings:
 
 
 class Sns:
-    """The destination `sns`.
-
-    Threads write objects and publish; the caller's thread decides what goes together.
-    """
+    """The destination `sns`: threads write objects and publish; the caller's thread decides what goes together."""
 
     def __init__(self, settings: SnsSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
@@ -154,10 +151,7 @@ class Sns:
     # -- the caller's thread
 
     def _take_in(self, wait: float) -> list[DeliveryOutcome]:
-        """Return the results of the threads, waiting for the first.
-
-        What is ready is published.
-        """
+        """Publish what is ready; return the results of the threads, waiting for the first."""
         found: list[DeliveryOutcome] = []
         for done in take_all(self._done, wait):
             self._writing.discard(done.number)
@@ -169,19 +163,13 @@ class Sns:
         return found
 
     def _lingers(self) -> float:
-        """Return the seconds that the oldest ready message may still wait for others.
-
-        The more of them are being written, the longer.
-        """
+        """Return the seconds that the oldest ready message may still wait, longer the more are being written."""
         if not self._ready:
             return math.inf
         return self._ready[0].written + LINGER * min(len(self._writing), MOST_ENTRIES) - self.clock.monotonic()
 
     def _publish_ready(self) -> None:
-        """Publish full requests at once, the rest when its wait is over.
-
-        It waits for nothing when no other object is being written.
-        """
+        """Publish full requests at once, the rest when its wait is over or no other object is being written."""
         while self._ready:
             if len(self._ready) < MOST_ENTRIES and self._lingers() > 0:
                 return
@@ -210,10 +198,7 @@ class Sns:
         self._done.put(entry)
 
     def _publish(self, entries: Sequence[BatchEntry]) -> None:
-        """Publish entries together, or alone if that cannot work.
-
-        For then only one of them may be to blame.
-        """
+        """Publish entries together, or alone if that cannot work, for only one of them may be to blame."""
         try:
             outcomes = self._publish_one(entries[0]) if len(entries) == 1 else self._publish_batch(entries)
         except Exception as error:  # a thread that dies would forget its deliveries
@@ -233,10 +218,7 @@ class Sns:
         return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
 
     def _publish_batch(self, entries: Sequence[BatchEntry]) -> list[DeliveryOutcome]:
-        """Publish entries in one request.
-
-        An entry that the answer does not call successful failed.
-        """
+        """Publish entries in one request; an entry that the answer does not call successful failed."""
         answer = self._sns.publish_batch(
             TopicArn=self.settings.topic_arn,
             PublishBatchRequestEntries=[

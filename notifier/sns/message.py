@@ -18,10 +18,7 @@ MOST_BYTES = 256 * 1024
 
 
 def object_key(message: Message) -> str:
-    """Return the object's key: `events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`.
-
-    A second message of the same notice adds its type.
-    """
+    """Return the key `events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`; a second message of a notice adds its type."""
     created = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
     suffix = f"-{message.type.value}" if message.index else ""
     return f"events/{created:%Y-%m-%d}/{message.offset:010d}-{created:%Y%m%dT%H%M%S}{suffix}.json"
@@ -33,10 +30,7 @@ def object_body(message: Message) -> str:
 
 
 def topic_message(message: Message, data_url: str, limit: int) -> Json:
-    """Return what is published.
-
-    It has the data, unless its text would be over `limit` bytes.
-    """
+    """Return what is published; it has the data, unless its text would be over `limit` bytes."""
     whole: Json = {"type": message.type.value, "data": message.data, "data_url": data_url}
     if len(to_text(whole).encode()) <= limit:
         return whole
@@ -67,20 +61,14 @@ def attributes_size(attributes: dict[str, Any]) -> int:
 
 
 def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[str, Any]]:
-    """Return text and attributes.
-
-    The text is ASCII and leaves room for the attributes.
-    """
+    """Return text and attributes; the text is ASCII and leaves room for the attributes."""
     beside = attributes(message)
     return to_text(topic_message(message, data_url, min(limit, MOST_BYTES - attributes_size(beside)))), beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEntry:
-    """The delivery `number` as a topic takes it, once its object is stored.
-
-    It is stored since `written`, on the monotonic clock.
-    """
+    """The delivery `number` as a topic takes it; its object is stored since `written`, on the monotonic clock."""
 
     number: int
     text: str
@@ -94,10 +82,7 @@ class BatchEntry:
 
 
 def together(entries: Sequence[BatchEntry]) -> list[BatchEntry]:
-    """Return the first of these that one request may carry.
-
-    One alone is carried independently of its size, for the service to judge.
-    """
+    """Return the first of these that one request may carry, one alone whatever its size."""
     size = 0
     for count, entry in enumerate(entries[:MOST_ENTRIES]):
         size += entry.size

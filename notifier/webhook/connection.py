@@ -15,10 +15,7 @@ ANSWER_BYTES = 16 * 1024
 
 
 class _Watch(threading.Timer):
-    """A timer that ends what another thread reads.
-
-    It shuts the socket down; the TLS objects belong to that thread.
-    """
+    """A timer that shuts down a socket that another thread reads; the TLS objects belong to that thread."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         super().__init__(seconds, self._cut)
@@ -34,18 +31,12 @@ class _Watch(threading.Timer):
 
 
 class _Timed:
-    """A connection whose answers end in time.
-
-    A socket's timeout only limits the wait for the next byte.
-    """
+    """A connection whose answers end in time: a socket's timeout only limits the wait for the next byte."""
 
     sock: socket.socket
 
     def getresponse(self) -> Any:
-        """Return the answer, cut at the read timeout.
-
-        The caller cancels the watch once it has read all of the answer.
-        """
+        """Return the answer, cut at the read timeout; the caller cancels the watch once it has read all."""
         watch = _Watch(self.sock, self.sock.gettimeout() or CONNECT_PATIENCE)
         watch.start()
         try:
@@ -82,10 +73,7 @@ def watched(response: urllib3.BaseHTTPResponse) -> threading.Timer:
 
 
 def finish(response: urllib3.BaseHTTPResponse) -> None:
-    """Read the rest of an answer, so that the connection can be used again.
-
-    A long or slow rest costs the connection instead.
-    """
+    """Read the rest of an answer, so that the connection can be used again; a long or slow rest costs it."""
     try:
         size = 0
         for chunk in response.stream(4096, decode_content=False):

@@ -18,10 +18,11 @@ from ..destination import DeliveryOutcome, Destination
 from ..message import Message
 from ..rejects import judged
 from ..window import Delivery
-from .deliveries import Deliveries, StoredSubscription
+from .deliveries import Deliveries
 from .dispatcher import Dispatcher
 from .filter import FilterFailed
 from .settings import DeliverySettings
+from .subscriptions import StoredSubscription
 
 FILTER_FAILED = Counter(
     "vcsreplicator_notifier_filter_failures", "Messages on which a filter failed", ["destination", "subscription"]
@@ -39,16 +40,13 @@ class WebhookSettings(DeliverySettings):
 
 
 class Webhooks:
-    """The destination `webhook`.
-
-    It accepts messages by writing rows; its dispatcher delivers them.
-    """
+    """The destination `webhook`: it accepts messages by writing rows; its dispatcher delivers them."""
 
     def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
         self.name, self.clock = name, clock
         self._deliveries = Deliveries(settings.database)
         try:
-            self._deliveries.follow_file(settings.subscriptions or {}, now=clock.now())
+            self._deliveries.subscriptions.follow_file(settings.subscriptions or {}, now=clock.now())
             self._dispatcher = Dispatcher(name, settings, clock)
         except ReplicationError:
             self._deliveries.close()
@@ -97,10 +95,7 @@ class Webhooks:
         return self.outcomes(0)
 
     def _wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
-        """Return the subscriptions that want the message.
-
-        One whose filter fails on it does not want it, which is counted, and noted once in its history.
-        """
+        """Return the subscriptions that want the message; a filter that fails is counted, and noted once in the history."""
         found = []
         for each in subscriptions:
             try:
@@ -111,13 +106,13 @@ class Webhooks:
                 logger.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
                 if (each.id, each.subscription.filter) not in self._told:
                     what = f"filter failed on {message.id}, which is not sent: {error}"
-                    self._deliveries.note(each.name, what, now=self.clock.now())
+                    self._deliveries.subscriptions.note(each.name, what, now=self.clock.now())
                     self._told.add((each.id, each.subscription.filter))
         return found
 
     def _current(self) -> list[StoredSubscription]:
         """Return the subscriptions, read again when an operator changed any."""
-        change = self._deliveries.last_change()
+        change = self._deliveries.subscriptions.last_change()
         if change != self._seen_change:
-            self._subscriptions, self._seen_change = self._deliveries.subscriptions(), change
+            self._subscriptions, self._seen_change = self._deliveries.subscriptions.all(), change
         return self._subscriptions

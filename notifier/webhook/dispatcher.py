@@ -22,13 +22,14 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 
 from ..destination import take_all
-from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended, StoredSubscription
+from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
 from .subscription import Subscription
+from .subscriptions import StoredSubscription
 
-BLINK = 0.2
+IDLE_WAIT = 0.2
 PURGE_EVERY = 60.0
 BATCH = 200
 CLOSE_PATIENCE = 5.0
@@ -69,10 +70,7 @@ class Dispatcher(threading.Thread):
             self._inbox.put(items)
 
     def stop(self) -> None:
-        """Wait some seconds for what is under way; leave the rest.
-
-        The next start continues with it.
-        """
+        """Wait some seconds for what is under way; the next start continues with the rest."""
         self._stop_asked.set()
         self._inbox.put(None)
         if self.is_alive():
@@ -103,20 +101,20 @@ class Dispatcher(threading.Thread):
                 self._purge(deliveries)
             end = self.clock.monotonic() + CLOSE_PATIENCE
             while self._under_way and self.clock.monotonic() < end:
-                self._take_in(deliveries, BLINK)
+                self._take_in(deliveries, IDLE_WAIT)
         finally:
             deliveries.close()
 
     def _look(self, deliveries: Deliveries) -> None:
         """Read subscriptions and queues again if an operator changed any."""
-        change = deliveries.last_change()
+        change = deliveries.subscriptions.last_change()
         if change != self._change:
             self._load(deliveries)
             self._change = change
         QUEUED.labels(self.destination).set(self._queues.waiting)
 
     def _load(self, deliveries: Deliveries) -> None:
-        self._subscriptions = {each.id: each for each in deliveries.subscriptions()}
+        self._subscriptions = {each.id: each for each in deliveries.subscriptions.all()}
         queues = Queues(workers=self.settings.workers)
         for number, each in self._subscriptions.items():
             PAUSED.labels(self.destination, each.name).set(each.paused_reason is not None)
@@ -143,10 +141,7 @@ class Dispatcher(threading.Thread):
     def _outgoing(
         self, deliveries: Deliveries, items: Sequence[WaitingDelivery]
     ) -> list[tuple[WaitingDelivery, DeliveryAttempt | None]]:
-        """Return what to send for all items.
-
-        If it raises, the next load reads all of them again.
-        """
+        """Return what to send for all items; if this raises, the next load reads all of them again."""
         return [(item, deliveries.outgoing(item.id)) for item in items]
 
     def _attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
@@ -218,10 +213,7 @@ class Dispatcher(threading.Thread):
         )
 
     def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
-        """Limit an endpoint that fails; pause one that is gone or fails for long.
-
-        A failing endpoint gets one request at a time.
-        """
+        """Send a failing endpoint one request at a time; pause one that is gone or fails for long."""
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:
             return
@@ -242,7 +234,7 @@ class Dispatcher(threading.Thread):
     def _set_failing(
         self, deliveries: Deliveries, stored: StoredSubscription, since: float | None, answer: AttemptResult
     ) -> None:
-        deliveries.failing(stored.id, since)
+        deliveries.subscriptions.failing(stored.id, since)
         self._subscriptions[stored.id] = replace(stored, failing_since=since)
         self._queues.members[stored.id].failing = since is not None
         if since is None:
@@ -251,7 +243,7 @@ class Dispatcher(threading.Thread):
             logger.warning("subscription fails", subscription=stored.name, reason=answer.error)
 
     def _pause(self, deliveries: Deliveries, stored: StoredSubscription, reason: str, now: float) -> None:
-        deliveries.pause(stored.name, reason, who="vcsreplicator", now=now)
+        deliveries.subscriptions.pause(stored.name, reason, who="vcsreplicator", now=now)
         self._queues.members[stored.id].paused = True
         PAUSED.labels(self.destination, stored.name).set(1)
         logger.error(
@@ -279,4 +271,4 @@ class Dispatcher(threading.Thread):
 
     def _idle_time(self) -> float:
         wakes_at = self._queues.wakes_at()
-        return BLINK if wakes_at is None else min(BLINK, max(0.0, wakes_at - self.clock.now()))
+        return IDLE_WAIT if wakes_at is None else min(IDLE_WAIT, max(0.0, wakes_at - self.clock.now()))

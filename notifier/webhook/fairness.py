@@ -62,10 +62,7 @@ class Member:
 
 @dataclass(slots=True)
 class Queues:
-    """The waiting deliveries of all subscriptions.
-
-    Each lane has `workers` workers.
-    """
+    """The waiting deliveries of all subscriptions; each lane has `workers` workers."""
 
     workers: int
     members: dict[int, Member] = field(default_factory=dict)
@@ -77,10 +74,7 @@ class Queues:
     _busy: dict[AttemptLane, int] = field(default_factory=lambda: dict.fromkeys(AttemptLane, 0))
 
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
-        """Add waiting deliveries, in the order in which their messages came.
-
-        Those `under_way` are begun already.
-        """
+        """Add waiting deliveries in the order of their messages; those `under_way` are begun already."""
         for item in under_way.values():
             self._occupy(item)
         for item in items:
@@ -97,10 +91,7 @@ class Queues:
                 self._wait(item)
 
     def next(self, now: float) -> list[WaitingDelivery]:
-        """Return the deliveries to begin now.
-
-        Each is answered by `again` or `finished`.
-        """
+        """Return the deliveries to begin now; each is answered by `again` or `finished`."""
         return [item for lane in AttemptLane for item in self._begin(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:

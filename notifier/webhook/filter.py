@@ -41,10 +41,7 @@ def check_filter(expression: str) -> None:
 
 
 def matches(expression: str, envelope: Json) -> bool:
-    """Return whether the expression finds something true.
-
-    Raises FilterFailed.
-    """
+    """Return whether the expression finds something true; raise FilterFailed."""
     try:
         return bool(_Counting(envelope).visit(_compiled(expression).parsed, envelope))
     except FilterFailed:

@@ -77,10 +77,7 @@ class Forbidden(Exception):
 
 
 def allowed(address: Address, networks: Sequence[Network]) -> bool:
-    """Return whether a request may go to this address.
-
-    It is public, or in one of the networks that the configuration opens.
-    """
+    """Return whether a request may go to this address: it is public, or in a network that the configuration opens."""
     inner = _inner(address)
     if _is_in(inner, networks):
         return True
@@ -105,10 +102,7 @@ def _inner(address: Address) -> Address:
 
 
 def resolve(host: str, port: int, networks: Sequence[Network]) -> list[str]:
-    """Return the addresses of the host, best first.
-
-    Raises Forbidden if any of them is not allowed, OSError if it has none.
-    """
+    """Return the addresses of the host, best first; raise Forbidden if any is not allowed, OSError if it has none."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
     for each in addresses:
@@ -128,18 +122,12 @@ def signing_key(secret: str) -> bytes:
 
 
 def webhook_id(outgoing: DeliveryAttempt) -> str:
-    """Return the message's id without dots.
-
-    Dots separate the parts of what is signed.
-    """
+    """Return the message's id without dots, which separate the parts of what is signed."""
     return outgoing.message_id.replace(".", "_")
 
 
 def signed_headers(outgoing: DeliveryAttempt, secrets: Sequence[str], now: float) -> dict[str, str]:
-    """Return the headers of Standard Webhooks.
-
-    Without secrets there is no signature.
-    """
+    """Return the headers of Standard Webhooks; without secrets there is no signature."""
     identity, timestamp = webhook_id(outgoing), str(int(now))
     content = f"{identity}.{timestamp}.{outgoing.body}".encode()
     signatures = [
@@ -153,10 +141,7 @@ def signed_headers(outgoing: DeliveryAttempt, secrets: Sequence[str], now: float
 def headers(
     outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
 ) -> dict[str, str]:
-    """Return all headers of the request.
-
-    The subscription's own cannot replace ours.
-    """
+    """Return all headers of the request; the subscription's own cannot replace ours."""
     found = {
         "user-agent": f"vcsreplicator/{VERSION}",
         **{name.lower(): value for name, value in (subscription.headers or {}).items()},
@@ -190,10 +175,7 @@ def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Attempt
 
 
 def retry_after(value: str | None, now: float) -> float:
-    """Return the seconds that the endpoint asks us to wait, at most a day.
-
-    0 for none or nonsense.
-    """
+    """Return the seconds that the endpoint asks us to wait, at most a day; 0 for none or nonsense."""
     if value is None:
         return 0.0
     value = value.strip()
@@ -220,10 +202,7 @@ class RequestSender:
     def send(
         self, outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
     ) -> AttemptResult:
-        """Make one attempt.
-
-        What is not answered in time is unknown, and to be retried.
-        """
+        """Make one attempt; what is not answered in time is unknown, and to be retried."""
         parts = urlsplit(subscription.url)
         if parts.scheme != "https" and not self._allow_http:
             return AttemptResult(verdict=DeliveryVerdict.WRONG, error="http: only https is allowed")

@@ -58,10 +58,7 @@ class DeliverySettings:
         self.networks()
 
     def networks(self) -> list[Network]:
-        """Return the open networks.
-
-        Raises ValueError.
-        """
+        """Return the open networks; raise ValueError."""
         try:
             return [ipaddress.ip_network(each, strict=False) for each in self.allow]
         except ValueError as error:

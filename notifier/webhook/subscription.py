@@ -22,10 +22,7 @@ _RESERVED = {"host", "connection", "keep-alive", "transfer-encoding", "te", "tra
 
 
 class Order(enum.StrEnum):
-    """The order in which a subscription gets its messages.
-
-    `strict`: a repository's messages one after the other; `speed`: none waits for another.
-    """
+    """`strict`: a repository's messages go one after the other; `speed`: none waits for another."""
 
     STRICT = "strict"
     SPEED = "speed"
@@ -74,8 +71,5 @@ class Subscription:
             check_filter(self.filter)
 
     def wants(self, message: Message) -> bool:
-        """Return whether this message is to be sent there.
-
-        Raises FilterFailed.
-        """
+        """Return whether this message is to be sent there; raise FilterFailed."""
         return message.type.value in self.types and (self.filter is None or matches(self.filter, message.envelope))

@@ -2,9 +2,10 @@
 """An aggregation that is fed by hand: no log, no clock, no thread."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from hgext.vcsreplicator.aggregator.aggregation import Aggregation, RecordOutcome
+from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
+from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.log import (
     ACKS,
     ERRORS,
@@ -25,8 +26,6 @@ from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, R
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 
-# Nothing is looked for a second time.
-WHOLE = {0: sys.maxsize}
 START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
 
 
@@ -44,7 +43,9 @@ class Hands:
         self.silence = Silence(self.now)
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
-        self.core = Aggregation(roster, self.positions, limit=limit, whole=WHOLE)
+        # Up to where the partition counts as read from its beginning: nothing is looked for a second time.
+        self.whole = sys.maxsize
+        self.core = Aggregation(roster, self.positions, limit=limit)
         self.core.loaded(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
         self._events: list[Record] = []
@@ -57,7 +58,10 @@ class Hands:
     def event(self, *events: Event) -> list[RecordOutcome]:
         records = [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
         self._events += records
-        return [self.take(self.core.event, record) for record in records]
+        return [self.take(self.take_event, record) for record in records]
+
+    def take_event(self, record: Record, now: float) -> RecordOutcome:
+        return self.core.events.take(record, now, is_whole=record.offset < self.whole)
 
     def skip(self, *events: Event) -> None:
         """The log takes these, and the position passes them unread, as if it was moved by hand."""
@@ -66,7 +70,7 @@ class Hands:
 
     def take(self, enter: Callable[[Record, float], RecordOutcome], record: Record) -> RecordOutcome:
         """Has the core take the record, in as many transactions as it asks for."""
-        while (outcome := enter(record, self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
+        while (outcome := enter(record, self.now)).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()
             self.write()
@@ -74,17 +78,17 @@ class Hands:
 
     def read_again(self) -> None:
         """All events before the position."""
-        self.core.begin_again(0, self._offsets[EVENTS])
+        self.whole = self._offsets[EVENTS]
         for record in [record for record in self._events if record.offset < self.positions[EVENTS, 0]]:
-            self.take(self.core.passed, record)
-        self.core.end_again(0, self.now)
+            self.take(self.core.events.take_again, record)
+        self.core.events.settle_forks(0, self.now)
 
     def ack(self, *acks: Ack) -> None:
         for ack in acks:
-            self.core.ack(self.record(ACKS, f"{ack.mirror}/{ack.repository}", to_json(ack)), self.now)
+            self.core.levels.take(self.record(ACKS, f"{ack.mirror}/{ack.repository}", to_json(ack)), self.now)
 
     def bury_ack(self, mirror: str, repository: str) -> None:
-        self.core.ack(self.record(ACKS, f"{mirror}/{repository}", None), self.now)
+        self.core.levels.take(self.record(ACKS, f"{mirror}/{repository}", None), self.now)
 
     def ask(
         self, verb: Verb, mirror: str | None = None, *, identifier: str | None = None, **members: object
@@ -109,18 +113,19 @@ class Hands:
         self.positions.update(batch.positions)
         self._write(batch.messages)
 
-    def restart(self, *, whole: Mapping[int, int] = WHOLE) -> None:
-        """Another aggregation from what was written; `whole` has what counts as read from its beginning."""
+    def restart(self, *, whole: int = sys.maxsize) -> None:
+        """Another aggregation from what was written; up to `whole` the partition counts as read from its beginning."""
+        self.whole = whole
         roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.core.roster
         acks = [ack for repository in self.core.repositories.values() for ack in repository.acks.values()]
-        self.core = Aggregation(roster, self.positions, whole=whole)
+        self.core = Aggregation(roster, self.positions)
         for key, value in self.topics[PENDING].items():
             self.core.load_pending(key or "", value)
         for value in self.topics[STATE].values():
             self.core.load_state(from_json(RepositoryState, value))
         self.ack(*acks)
         self.core.loaded(self.now)
-        while (outcome := self.core.take_kept(self.now)) in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN):
+        while (outcome := self.core.events.take_kept(self.now, {0} if self.whole else ())).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()
             self.write()

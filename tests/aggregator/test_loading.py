@@ -117,7 +117,7 @@ def test_signs_of_life_name_the_end_of_notices_also_after_a_notice(log: Counting
     send(log, chain.take(3))
     log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 3)))])
     step(session, clock, 3)
-    assert session._notices_end == log.ends(NOTICES)[0] == 3
+    assert session._watch._notices_end == log.ends(NOTICES)[0] == 3
 
 
 def silent_seconds(mirror: str) -> float | None:

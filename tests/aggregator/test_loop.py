@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hgext.vcsreplicator.aggregator import outgoing
+from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator.metrics import EVENTS_TOTAL
 from hgext.vcsreplicator.log import (

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.aggregator import aggregation
+from hgext.vcsreplicator.aggregator.decisions import intake
+from hgext.vcsreplicator.aggregator.decisions.levels import MirrorLevels
+from hgext.vcsreplicator.aggregator.decisions.poison import Poison, Poisoned, blaming
+from hgext.vcsreplicator.aggregator.decisions.repository import HeldEvent, Repository
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
-from hgext.vcsreplicator.aggregator.poison import Poison, Poisoned, blaming
-from hgext.vcsreplicator.aggregator.repository import HeldEvent, Repository
 from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import roster as rosters
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -80,7 +81,7 @@ def test_an_event_that_makes_the_aggregator_fail_is_set_aside_with_the_traceback
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     bad, good = Chain("bad"), Chain("good")
-    fail_for(monkeypatch, aggregation, where, lambda _state, event, *_: event.id == bad.events[1].id)
+    fail_for(monkeypatch, intake, where, lambda _state, event, *_: event.id == bad.events[1].id)
     send(log, [*bad.take(2), *good.take(2), *bad.take(1)])
     acknowledge(log, bad)
     acknowledge(log, good)
@@ -97,9 +98,7 @@ def test_a_level_that_makes_the_aggregator_fail_is_set_aside_once_and_counts_for
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = Chain("bad"), Chain("good")
-    fail_for(
-        monkeypatch, aggregation.Aggregation, "_level", lambda _core, _mirror, name, _value: name == bad.repository
-    )
+    fail_for(monkeypatch, MirrorLevels, "_take_level", lambda _core, _mirror, name, _value: name == bad.repository)
     send(log, [*bad.take(1), *good.take(1)])
     acknowledge(log, bad)
     acknowledge(log, good)

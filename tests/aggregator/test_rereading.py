@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.aggregation import Aggregation, RecordOutcome
+from hgext.vcsreplicator.aggregator.decisions.intake import EventIntake
+from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
@@ -230,13 +231,13 @@ def test_a_log_whose_oldest_records_expired_is_not_read_again_for_each_repositor
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets of the records that are read again from now on."""
     offsets: list[int] = []
-    take = Aggregation.passed
+    take = EventIntake.take_again
 
-    def note(core: Aggregation, record: Record, now: float) -> RecordOutcome:
+    def note(intake: EventIntake, record: Record, now: float) -> RecordOutcome:
         offsets.append(record.offset)
-        return take(core, record, now)
+        return take(intake, record, now)
 
-    monkeypatch.setattr(Aggregation, "passed", note)
+    monkeypatch.setattr(EventIntake, "take_again", note)
     return offsets
 
 

@@ -5,7 +5,6 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms, survey
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, Session
-from hgext.vcsreplicator.aggregator.poison import Poison
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import AggregatorBeat
@@ -62,7 +61,7 @@ def test_a_successor_of_a_repository_that_no_mirror_gates_is_named_and_goes_when
 def test_a_successor_of_a_repository_that_stands_still_is_named_with_the_reason() -> None:
     hands = Hands("alpha")
     former, _ = succeeded(hands)
-    hands.core.poison = Poison(repositories={former.repository: Fault(reason="KeyError: 'z'", traceback="")})
+    hands.core.poison.repositories.update({former.repository: Fault(reason="KeyError: 'z'", traceback="")})
     hands.commit()
     [text] = waiting(hands)
     assert "about which decisions failed (KeyError: 'z'): restart the aggregator" in text

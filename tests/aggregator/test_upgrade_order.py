@@ -46,7 +46,7 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
 
 def hear(hands: Hands, name: str, **members: int) -> list[str]:
     beat = to_json(Beat(mirror=name, time=1.0, positions={}, version="0.0.9", **members))
-    hands.core.ack(hands.record(ACKS, name, beat), hands.now)
+    hands.core.levels.take(hands.record(ACKS, name, beat), hands.now)
     return [alarm.text for alarm in alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from hgext.vcsreplicator.aggregator.arrival import Arrival, follow
+from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, follow
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table, visible
@@ -137,7 +137,9 @@ def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_a_subscription_is_printed_whole_and_as_it_is(folder: Path, name: str) -> None:
     deliveries = Deliveries(str(folder / "deliveries.db"))
-    deliveries.add(name, Subscription(url=f"https://ci.example/{name}"), origin="command", who=f"{name}@host", now=0.0)
+    deliveries.subscriptions.add(
+        name, Subscription(url=f"https://ci.example/{name}"), origin="command", who=f"{name}@host", now=0.0
+    )
     deliveries.close()
     assert f"https://ci.example/{name}" in said(folder, "subscription", "list")
     assert f"{name}@host" in said(folder, "subscription", "history")

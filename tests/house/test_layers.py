@@ -22,8 +22,8 @@ ORDER = {
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
     "< master, serving < replica < commands, registration",
     "pushlog": "seams < store < api, checking, fetching, limit, pushed, recording, revsets, streams, stripping, wire < web",
-    "notifier": "authorities, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, state, window "
-    "< pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian < courier, feed, orders, publisher, replay, settings",
+    "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, state, "
+    "window < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian < courier, feed, orders, publisher, settings",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
 from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.shape import from_json
-from notifier import courier, replay
+from notifier import courier, orders
 from notifier import message as notifier_message
 from notifier.courier import Courier, _DeliveryLoop
 from notifier.feed import group
@@ -213,7 +213,7 @@ def test_replay_of_a_paused_destination_lets_the_loop_rest(turns: Turns) -> None
 
 
 def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "BATCH", 5)
+    monkeypatch.setattr(orders, "REPLAY_BATCH", 5)
     publish_pushes(turns.log, "x", 1, 50)
     turns.take(60)
     turns.destination.answer = lambda message: Unavailable("no") if message.replay else None
@@ -232,7 +232,7 @@ def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monk
 def test_replay_that_the_log_forgets_in_the_middle_does_not_move_the_live_stream(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "BATCH", 2)
+    monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
     publish_pushes(turns.log, "x", 1, 10)
     turns.take(12)
     number = turns.ask(Kind.REPLAY, repository="x", since_push=1)

@@ -19,7 +19,7 @@ import pytest
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from notifier import database, publisher, state
-from notifier.database import trouble
+from notifier.database import Database, trouble
 from notifier.settings import NotifierSettings, read
 from notifier.state import StateDatabase
 from notifier.webhook.deliveries import Deliveries
@@ -199,15 +199,15 @@ def test_destination_whose_own_disk_is_full_does_not_end_the_others(
 ) -> None:
     """Its state cannot be opened again after a restart of its own; the others have theirs open."""
     log = with_topics(MemoryLog())
-    notifier, real = Notifier(log, tmp_path), state.open_database
+    notifier, real = Notifier(log, tmp_path), state.Database
     full = threading.Event()
 
-    def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
+    def open_database(path: str, key: str, schema: str) -> Database:
         if full.is_set() and threading.current_thread().name == "notifier-sick":
             raise BadConfig(f"{key}: {path}: cannot be used: readonly")
         return real(path, key, schema)
 
-    monkeypatch.setattr(state, "open_database", open_database)
+    monkeypatch.setattr(state, "Database", open_database)
     crash = [ZeroDivisionError("bug")]
 
     def answer(message: object) -> None:
@@ -256,4 +256,4 @@ def test_two_destinations_never_share_a_file(sections: dict[str, Any], complaint
 def test_databases_are_synced_at_every_commit(tmp_path: Path) -> None:
     for opened in (Deliveries(str(tmp_path / "d.db")), StateDatabase(str(tmp_path / "s.db"))):
         with closing(opened):
-            assert opened._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+            assert opened._db.rows("PRAGMA synchronous") == [(2,)]  # FULL

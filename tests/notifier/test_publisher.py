@@ -14,7 +14,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.courier import DOWN
+from notifier.condition import DOWN
 from notifier.feed import group
 from notifier.message import Message
 from notifier.pulse.destination import PulseSettings

@@ -5,7 +5,7 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.relay import loss
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.builders.pushing import Master, events, running_relay
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
@@ -266,3 +268,91 @@ def test_what_a_broker_with_older_data_lacks_is_sent(
             restored_broker(kafka, lambda: pushes(master, "one", "bc"))
             pushes(master, "one", "d" * pushed_since)
             eventually(lambda: sequences(log, "one") == [1, 2, 3, 4, 5][: 4 + pushed_since])
+
+
+# The watch alone
+
+
+class Interrupting(MemoryLog):
+    """Calls `act` when a reader is opened: what others do while the relay looks at the log."""
+
+    act: Callable[[], object] = staticmethod(lambda: None)
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        self.act()
+        return super().reader(positions)
+
+
+@pytest.fixture
+def watched() -> tuple[Interrupting, loss.LossWatch]:
+    log = Interrupting()
+    log.create(topics(partitions=1))
+    return log, loss.LossWatch(log, lambda repository: None)
+
+
+def sent(log: MemoryLog, watch: loss.LossWatch, name: str) -> None:
+    """The relay sends an event of this repository."""
+    eras = watch.eras()
+    [(partition, offset)] = log.append([NewRecord(topic="events", key=name, value=b"", headers={"ce_id": name})])
+    mark = outbox_file.SentMark(seq=1, id=name, segment=1, end=1, partition=partition, offset=offset)
+    watch.confirm(f"/{name}", name, mark, eras)
+
+
+def fill(log: MemoryLog, count: int) -> None:
+    """Another master sends."""
+    log.append([NewRecord(topic="events", key="other", value=b"") for _ in range(count)])
+
+
+def test_a_loss_counts_though_the_relay_sent_more_while_it_looked(watched: tuple[Interrupting, loss.LossWatch]) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+    log.lose("events", 0, 1)
+    fill(log, 2)
+    log.act = lambda: sent(log, watch, "two")
+    watch.check_partitions()
+    assert not watch.is_confirmed("/one")
+
+
+def test_what_was_sent_before_a_loss_was_found_is_not_confirmed_after_it(
+    watched: tuple[Interrupting, loss.LossWatch],
+) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+    eras = watch.eras()
+    log.lose("events", 0, 1)
+    watch.check_partitions()
+    mark = outbox_file.SentMark(seq=2, id="two", segment=1, end=1, partition=0, offset=9)
+    watch.confirm("/two", "two", mark, eras)
+    assert not watch.is_confirmed("/two")
+    assert watch.newest_places() == {}
+
+
+def test_a_doubt_stays_until_the_check_has_ended_and_if_another_comes_meanwhile(
+    watched: tuple[Interrupting, loss.LossWatch],
+) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+    meanwhile: list[bool] = []
+    watch.doubt()
+    log.act = lambda: meanwhile.append(watch.is_doubted)
+    watch.check_partitions()
+    assert meanwhile == [True]
+    assert not watch.is_doubted
+    watch.doubt()
+    log.act = watch.doubt
+    watch.check_partitions()
+    assert watch.is_doubted
+
+
+def test_a_check_that_the_log_does_not_answer_leaves_a_doubt(watched: tuple[Interrupting, loss.LossWatch]) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+
+    def fail() -> None:
+        raise Unavailable("away")
+
+    log.act = fail
+    with pytest.raises(Unavailable):
+        watch.check_partitions()
+    assert watch.is_doubted
+    assert watch.is_confirmed("/one")

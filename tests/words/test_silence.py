@@ -59,7 +59,7 @@ def machines(request: pytest.FixtureRequest) -> Machines:
 
 
 def silent(session: Session) -> list[str | None]:
-    return [alarm.mirror for alarm in session._found if alarm.kind == SILENT]
+    return [alarm.mirror for alarm in session._watch._found if alarm.kind == SILENT]
 
 
 def test_the_aggregator_alarms_a_mirror_after_60_seconds_of_its_own_clock_and_no_other(machines: Machines) -> None:

@@ -5,8 +5,8 @@ Then events were passed unread, such as by a position that was moved by hand, or
 """
 
 from ..log import EVENTS, Log, partition_of
-from .aggregation import Aggregation
-from .repository import Repository, Standing
+from .decisions.aggregation import Aggregation
+from .decisions.repository import Repository, Standing
 from .rereading import Rereading
 
 Level = tuple[str, str]
@@ -30,7 +30,7 @@ class AheadLevels:
             if self._read_again(proven.keys() - self._doubted.keys()):
                 return
             for (mirror, repository), applied in proven.items():
-                self._core.doubt(mirror, repository, applied, now)
+                self._core.levels.doubt(mirror, repository, applied, now)
             self._doubted.update(proven)
         self._seen = {level: at for level, at in self._find_ahead().items() if self._doubted.get(level) != at}
         self._ends = self._log.ends(EVENTS) if self._seen else {}
@@ -48,7 +48,7 @@ class AheadLevels:
         """Begin to read the partitions that were not read since the last check; return whether there are any."""
         count = self._log.partitions(EVENTS)
         for partition in sorted({partition_of(repository, count) for _, repository in levels}):
-            if self._core.whole.get(partition, -1) < self._ends[partition]:
+            if self._rereading.whole.get(partition, -1) < self._ends[partition]:
                 self._rereading.begin(partition)
         return bool(self._rereading)
 

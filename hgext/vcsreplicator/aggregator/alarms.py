@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from ..words.clock import Silence
 from ..words.levels import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
-from .aggregation import Aggregation
-from .repository import Repository
+from .decisions.aggregation import Aggregation
+from .decisions.repository import Repository
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
@@ -63,6 +63,12 @@ class Alarm:
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
         return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}{where}{step}"
 
+    @property
+    def named(self) -> dict[str, object]:
+        """The members of its log line that name repositories."""
+        named = {"paths": self.paths, "repository": self.repository, "what": self.story}
+        return {name: value for name, value in named.items() if value}
+
 
 @dataclass(slots=True, kw_only=True)
 class MirrorLag:
@@ -95,17 +101,14 @@ def alarms(
     patience: float,
     missing: Mapping[str, int] | None = None,
 ) -> tuple[Alarm, ...]:
-    """Return all that is wrong now, by the monotonic clock; `patience` is how many seconds a mirror may be silent.
-
-    `missing` says of repositories how many events mirrors have that the log does not.
-    """
+    """Return what is wrong after `patience` silent seconds; `missing` counts by repository events that only mirrors have."""
     found = []
     for name, seconds in measure_silence(core.roster, silence, now).items():
         if seconds >= patience:
             backlog = waiting.mirrors[name]
             numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
             found.append(Alarm(kind=SILENT, mirror=name, numbers=numbers))
-        if core.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
+        if core.levels.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
             found.append(Alarm(kind=OLDER, mirror=name, story=OLDER_STEP))
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
@@ -120,10 +123,7 @@ def alarms(
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
-    """Return the seconds without a sign of life of each mirror that must give some, by the monotonic clock.
-
-    A mirror that has come into its state gets time to begin.
-    """
+    """Return by mirror that must give signs of life the seconds without one, or since it came into its state."""
     found = {}
     for mirror in roster.mirrors:
         if mirror.state in (MirrorState.ACTIVE, MirrorState.JOINING):
@@ -178,7 +178,7 @@ def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str,
     """Return the alarm about so many events of each of these repositories, if there are any."""
     if not counts:
         return []
-    paths = tuple(sorted(core.path(name) for name in counts)[:NAMED])
+    paths = tuple(sorted(core.repositories[name].path for name in counts)[:NAMED])
     return [Alarm(kind=kind, numbers={what: sum(counts.values()), "repositories": len(counts)}, paths=paths)]
 
 
@@ -191,7 +191,7 @@ def survey(core: Aggregation) -> Waiting:
         if repository.id in core.poison.repositories:
             broken.append(len(repository.queue) + len(repository.newer))
             continue
-        gating = core.gating(repository)
+        gating = repository.gating(core.roster)
         if repository.queue and not gating and not core.roster.allow_empty:
             alone, repositories = alone + len(repository.queue), repositories + 1
         for mirror in gating:

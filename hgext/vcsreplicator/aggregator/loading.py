@@ -16,8 +16,8 @@ from ..words.errors import BadConfig, MalformedEvent
 from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
 from ..words.roster import Roster
 from ..words.shape import from_json
-from .aggregation import Aggregation
-from .poison import Poison
+from .decisions.aggregation import Aggregation
+from .decisions.poison import Poison
 
 GROUP = IDENTITY = "aggregator"
 TopicPartition = tuple[str, int]
@@ -42,9 +42,7 @@ def load(
 ) -> Aggregation:
     """Load everything the log knows but for the levels; what was read of `state` before is not read again."""
     positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
-    beginnings, ends = log.beginnings(EVENTS), log.ends(EVENTS)
-    whole = {partition: ends[partition] for partition, at in beginnings.items() if positions[EVENTS, partition] <= at}
-    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison, whole=whole)
+    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison)
     state = read_table(log, STATE, stop=stop) if state is None else _read_rest(log, state, stop)
     for record in (*state.records.values(), *read_table(log, PENDING, stop=stop).records.values()):
         _load_record(core, record)

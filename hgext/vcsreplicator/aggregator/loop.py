@@ -15,58 +15,32 @@ transaction holds both.
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import structlog
 
-from ..log import (
-    ACKS,
-    EVENTS,
-    NOTICES,
-    ROSTER_REQUESTS,
-    STATE,
-    Log,
-    NewRecord,
-    Reader,
-    Record,
-    Transactor,
-    partition_of,
-)
+from ..log import ACKS, EVENTS, Log, NewRecord, Reader, Record, Transactor, partition_of
 from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
-from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat
 from ..words.retry import RECONNECT
-from ..words.shape import to_json, within
-from .aggregation import RecordOutcome
+from ..words.shape import within
 from .ahead import AheadLevels
-from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, measure_silence, survey
+from .decisions.memory import RecordOutcome
+from .decisions.outgoing import OutputBatch
+from .decisions.poison import Poison, Poisoned
 from .loading import GROUP, IDENTITY, load, read_state
-from .metrics import (
-    COMMIT_SECONDS,
-    ERRORS_TOTAL,
-    EVENTS_TOTAL,
-    HELD,
-    NOTICES_TOTAL,
-    RELEASES_TOTAL,
-    SILENT_SECONDS,
-    VERSION,
-    WAITING,
-)
-from .outgoing import BATCH_STATES, OutputBatch
-from .poison import Poison, Poisoned
+from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
 from .rereading import Rereading
+from .watching import Watch
 
 # Longest wait for a record in seconds: how late a request to stop is seen.
 POLL = 0.2
 
 # Records of one read, and reads before what they brought is decided and committed.
 READ_LIMIT, READS = 500, 4
-
-# Seconds between two commits of all positions: Kafka forgets a position that is not stored for a week.
-RENEW_INTERVAL = 3600.0
 
 TopicPartition = tuple[str, int]
 
@@ -98,10 +72,7 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Aggregate until `stop` is set; call `ready` when everything is loaded. Raise Fenced and BadConfig only.
-
-    A log that is unavailable is retried indefinitely.
-    """
+    """Aggregate until `stop`; call `ready` when all is loaded. Raise Fenced, BadConfig; retry an unavailable log indefinitely."""
     clock = clock or SystemClock()
     transactor: Transactor | None = None
     poison, silence = Poison(), Silence(clock.monotonic())
@@ -141,9 +112,8 @@ def run(
 class Session:
     """One life of the aggregator, from loading the whole log to the next time; used by one thread.
 
-    Raises Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
-
-    It is loaded when made, after the transactor was: what an older one did is done.
+    It is loaded when made, after the transactor was: what an older one did is done. Raises Unavailable, Fenced, BadConfig, and
+    Poisoned for what the next session must leave out.
     """
 
     def __init__(
@@ -161,30 +131,33 @@ class Session:
         self._log, self._stop = log, stop or threading.Event()
         self._reader: Reader | None = None
         self._parked: dict[int, list[Record]] = {}
-        self._first = self._renewed = clock.monotonic()
-        self._beaten = self._first - settings.beat
-        self._silence = silence or Silence(self._first)
-        self._alarms: dict[Alarm, float] = {}
-        self._found: tuple[Alarm, ...] = ()
-        self._state_end = self._state_due = self._state_written = 0
-        self._notices_end: int | None = None
+        began = self._first = clock.monotonic()
+        self.core = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
+        self._rereading = Rereading(log, self.core, self.commit)
+        self._ahead = AheadLevels(self.core, log, self._rereading)
+        self._watch = Watch(
+            self.core,
+            log,
+            clock,
+            silence or Silence(began),
+            self._ahead,
+            self.commit,
+            beat=settings.beat,
+            patience=settings.silence,
+        )
         self._closing = ExitStack()
+        self._closing.callback(self._rereading.close)
         try:
-            began = clock.monotonic()
-            self.core = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
-            self._rereading = Rereading(log, self.core, self.commit)
-            self._closing.callback(self._rereading.close)
-            self._ahead = AheadLevels(self.core, log, self._rereading)
             acks = self._load_acks(log)
             self._take_kept()
             self._complete()
             self._reader = log.reader({**self.core.positions, **acks})
             self._closing.callback(self._reader.close)
-            took = round(clock.monotonic() - began, 3)
-            logger.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
         except BaseException:
             self.close()
             raise
+        took = round(clock.monotonic() - began, 3)
+        logger.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
 
     def __enter__(self) -> "Session":
         return self
@@ -205,8 +178,8 @@ class Session:
                 newest[record.key] = record
             positions = reader.positions()
         for record in newest.values():
-            self.core.ack(record, self._clock.now())
-            self._hear(record)
+            self.core.levels.take(record, self._clock.now())
+            self._watch.hear(record)
             if self.core.is_full:
                 self.commit()
         self.core.loaded(self._clock.now())
@@ -229,7 +202,7 @@ class Session:
             self._first = now
         if core.has_output and now - self._first >= settings.group_time:
             self.commit()
-        if self._beat(now):
+        if self._watch.beat():
             self._ahead.check(self._clock.now())
 
     # Reading again what was passed
@@ -237,32 +210,28 @@ class Session:
     def _complete(self) -> None:
         """Look for the events that `pending` lacks; what `events` lacks too is lost."""
         incomplete = self.core.incomplete()
-        self._read_again({self._partition(name) for name in incomplete})
+        count = self._log.partitions(EVENTS)
+        self._read_again({partition_of(name, count) for name in incomplete})
         for name in incomplete:
-            self.core.lose(name, self._clock.now())
+            self.core.events.lose(name, self._clock.now())
 
     def _take_kept(self) -> None:
         """Take what an older aggregator kept for one that understands it."""
-        while (outcome := self.core.take_kept(self._clock.now())) in (
-            RecordOutcome.UNFINISHED,
-            RecordOutcome.READ_AGAIN,
-        ):
-            if outcome is RecordOutcome.READ_AGAIN and self.core.kept_in is not None:
-                self._read_again({self.core.kept_in})
+        events = self.core.events
+        while (outcome := events.take_kept(self._clock.now(), self._rereading.whole)).is_asked_again:
+            if outcome is RecordOutcome.READ_AGAIN and events.newer.next is not None:
+                self._read_again({events.newer.next.partition})
             self.commit()
 
     def _read_again(self, partitions: set[int]) -> None:
         """Read these to the end before anything else happens, which is for the start alone."""
-        for partition in sorted(partitions - self.core.whole.keys()):
+        for partition in sorted(partitions - self._rereading.whole.keys()):
             self._rereading.begin(partition)
         while self._rereading:
             self._rereading.slice(self._clock.now())
-            self._beat(self._clock.monotonic())
+            self._watch.beat()
             if self._stop.is_set():
                 raise ReadStopped
-
-    def _partition(self, repository: str) -> int:
-        return partition_of(repository, self._log.partitions(EVENTS))
 
     def _go_on_reading_again(self) -> None:
         """Read a slice; then take what came behind the position meanwhile."""
@@ -279,9 +248,7 @@ class Session:
         began = self._clock.monotonic()
         messages = [*batch.messages, *more]
         self._transactor.commit(messages, group=GROUP, positions=batch.positions)
-        self._state_written += sum(message.topic == STATE for message in messages)
-        if batch.notices:
-            self._notices_end = None
+        self._watch.note_written(messages)
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
         _count(batch)
@@ -296,122 +263,44 @@ class Session:
                 break
             timeout = 0.0
 
-    def _take(self, records: Sequence[Record]) -> None:
-        core, now = self.core, self._clock.now()
-        inputs = {EVENTS: core.event, ACKS: core.ack, ROSTER_REQUESTS: core.request}
+    def _take(self, records: Iterable[Record]) -> None:
         for record in records:
             if record.topic == EVENTS and record.partition in self._rereading:
                 self._park(record)
                 continue
-            while (outcome := inputs[record.topic](record, now)) is RecordOutcome.UNFINISHED:
+            while (outcome := self._enter(record)) is RecordOutcome.UNFINISHED:
                 self.commit()
-                self._beat(self._clock.monotonic())
+                self._watch.beat()
             if outcome is RecordOutcome.READ_AGAIN:
                 self._rereading.begin(record.partition)
                 self._park(record)
                 continue
-            if record.topic == ACKS:
-                self._hear(record)
-            elif record.topic == EVENTS:
-                EVENTS_TOTAL.labels(outcome=outcome.value).inc()
-                if outcome is RecordOutcome.UNKNOWN:
-                    logger.error("event of a newer version, its repository waits", repository=record.key)
-            elif record.topic == ROSTER_REQUESTS:
-                logger.info("roster request", request=record.key, outcome=outcome.value, version=core.roster.version)
-            if core.is_full:
+            self._note_taken(record, outcome)
+            if self.core.is_full:
                 self.commit()
+
+    def _enter(self, record: Record) -> RecordOutcome:
+        now = self._clock.now()
+        if record.topic == EVENTS:
+            return self.core.events.take(record, now, is_whole=self._rereading.is_whole(record))
+        return (self.core.levels.take if record.topic == ACKS else self.core.request)(record, now)
+
+    def _note_taken(self, record: Record, outcome: RecordOutcome) -> None:
+        if record.topic == ACKS:
+            self._watch.hear(record)
+        elif record.topic == EVENTS:
+            EVENTS_TOTAL.labels(outcome=outcome.value).inc()
+            if outcome is RecordOutcome.UNKNOWN:
+                logger.error("event of a newer version, its repository waits", repository=record.key)
+        else:
+            version = self.core.roster.version
+            logger.info("roster request", request=record.key, outcome=outcome.value, version=version)
 
     def _park(self, record: Record) -> None:
         """Set aside what stands behind the position of a partition that is read again; read no more of it meanwhile."""
         self._parked.setdefault(record.partition, []).append(record)
         assert self._reader is not None
         self._reader.pause([(EVENTS, record.partition)])
-
-    def _beat(self, now: float) -> bool:
-        """Give a sign of life when it is due, which also finds out whether another took over, and update alarms and metrics.
-
-        Return whether it was due.
-        """
-        if now - self._beaten < self._settings.beat:
-            return False
-        core, time = self.core, self._clock.now()
-        self._beaten = now
-        if now - self._renewed >= RENEW_INTERVAL:
-            self._renewed = now
-            core.renew()
-        texts = tuple(
-            alarm.text for alarm in self._found if alarm.kind in (NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
-        )
-        self._watch_state()
-        if self._notices_end is None:
-            [self._notices_end] = self._log.ends(NOTICES).values()
-        beat = AggregatorBeat(
-            time=time,
-            roster=core.roster.version,
-            held=core.held,
-            alarms=texts,
-            notices=self._notices_end,
-            format=AGGREGATOR_FORMAT,
-        )
-        self.commit(NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat)))
-        HELD.set(core.held)
-        VERSION.set(core.roster.version)
-        waiting = survey(core)
-        for mirror, numbers in waiting.mirrors.items():
-            WAITING.labels(mirror=mirror).set(numbers.held)
-        self._measure_silence(now)
-        missing = self._ahead.count_missing()
-        self._found = alarms(core, waiting, self._silence, now, self._settings.silence, missing)
-        self._watch(self._found, now)
-        return True
-
-    def _measure_silence(self, now: float) -> None:
-        """Set the gauge of each mirror that must give signs of life; the others have none."""
-        seconds = measure_silence(self.core.roster, self._silence, now)
-        for mirror in self.core.roster.mirrors:
-            if mirror.name in seconds:
-                SILENT_SECONDS.labels(mirror=mirror.name).set(seconds[mirror.name])
-            else:
-                SILENT_SECONDS.remove(mirror.name)
-
-    def _watch_state(self) -> None:
-        """Write all states again if `state` lost what was written there, which a restored broker can bring about.
-
-        What was written up to the last check is expected now, because a log may show a transaction a moment after its commit.
-        """
-        [end] = self._log.ends(STATE).values()
-        due = self._state_due
-        self._state_due = self._state_end + self._state_written
-        self._state_end, self._state_written = end, 0
-        if end >= due:
-            return
-        self._state_due = 0
-        logger.error("topic state lost records: all states are written again", count=due - end)
-        names = list(self.core.repositories)
-        for first in range(0, len(names), BATCH_STATES):
-            self.core.write_again(names[first : first + BATCH_STATES])
-            self.commit()
-
-    def _hear(self, record: Record) -> None:
-        """Count any record of a mirror as its sign of life."""
-        self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
-
-    def _watch(self, found: Sequence[Alarm], now: float) -> None:
-        """Log each alarm when it begins, again after ten times the limit while it lasts, and its end."""
-        for alarm in found:
-            logged = self._alarms.get(alarm)
-            if logged is None or now - logged >= 10 * self._settings.silence:
-                logger.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers, **_named(alarm))
-                self._alarms[alarm] = now
-        for alarm in self._alarms.keys() - set(found):
-            logger.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
-            del self._alarms[alarm]
-
-
-def _named(alarm: Alarm) -> dict[str, object]:
-    """Return the members of its log line that name repositories."""
-    named = {"paths": alarm.paths, "repository": alarm.repository, "what": alarm.story}
-    return {name: value for name, value in named.items() if value}
 
 
 def _count(batch: OutputBatch) -> None:

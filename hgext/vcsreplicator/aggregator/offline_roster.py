@@ -33,10 +33,7 @@ def check_silence(log: Log, patience: float) -> None:
 
 
 def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
-    """Decide the request and write the roster, in one transaction; raise Refused, Unavailable.
-
-    Requests that wait for the aggregator are refused with it: one that was made before must not come after.
-    """
+    """Decide the request, refuse those made before it, and write the roster at once; raise Refused, Unavailable."""
     if request.verb not in VERBS:
         verbs = ", ".join(verb.value for verb in VERBS)
         raise Refused(f"{request.verb.value}: only an aggregator can do that; --offline is for {verbs}")

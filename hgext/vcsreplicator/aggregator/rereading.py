@@ -13,7 +13,8 @@ from collections.abc import Callable
 import structlog
 
 from ..log import EVENTS, Log, Reader, Record
-from .aggregation import Aggregation, RecordOutcome
+from .decisions.aggregation import Aggregation
+from .decisions.memory import RecordOutcome
 
 # Records of one read.
 SLICE = 500
@@ -25,19 +26,30 @@ logger = structlog.get_logger()
 
 
 class Rereading:
-    """The partitions that are being read again; used by one thread. `commit` writes what the core has for the next batch."""
+    """The partitions that are being read again; used by one thread. `commit` writes what the core has for the next batch.
+
+    `whole` has the partitions that are read from their beginning, with their end at that time: what is missing before this offset
+    is lost. From there on the log may have lost records and filled their places.
+    """
 
     def __init__(self, log: Log, core: Aggregation, commit: Callable[[], None]) -> None:
         self._log, self._core, self._commit = log, core, commit
         self._readers: dict[int, Reader] = {}
         self._ends: dict[int, int] = {}
         self._last: dict[int, Record] = {}
+        ends, positions = log.ends(EVENTS), core.positions
+        beginnings = log.beginnings(EVENTS).items()
+        self.whole = {partition: ends[partition] for partition, at in beginnings if positions[EVENTS, partition] <= at}
 
     def __bool__(self) -> bool:
         return bool(self._readers)
 
     def __contains__(self, partition: int) -> bool:
         return partition in self._readers
+
+    def is_whole(self, record: Record) -> bool:
+        """Whether the partition was read from its beginning when it had this record already."""
+        return record.offset < self.whole.get(record.partition, -1)
 
     def close(self) -> None:
         """Free everything; what was begun and not ended counts as never read."""
@@ -54,7 +66,7 @@ class Rereading:
             start = max(start, self._last[partition].offset)
         logger.warning("events are read again", partition=partition, count=end - start)
         self._readers[partition], self._ends[partition] = self._log.reader({place: start}), end
-        self._core.begin_again(partition, newest)
+        self.whole[partition] = newest
 
     def slice(self, now: float) -> list[int]:
         """Take some records of each; return the partitions that are done, also if the log ends earlier than before."""
@@ -74,7 +86,7 @@ class Rereading:
         for record in records:
             if record.offset < self._ends[partition]:
                 self._last[partition] = record
-                while self._core.passed(record, now) is RecordOutcome.UNFINISHED:
+                while self._core.events.take_again(record, now) is RecordOutcome.UNFINISHED:
                     self._commit()
                 if self._core.is_full:
                     self._commit()
@@ -84,5 +96,5 @@ class Rereading:
             return False
         del self._readers[partition]
         reader.close()
-        self._core.end_again(partition, now)
+        self._core.events.settle_forks(partition, now)
         return True

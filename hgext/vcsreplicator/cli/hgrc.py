@@ -16,10 +16,7 @@ _TRUE = {"1", "yes", "true", "on", "always"}
 
 
 def check_hgrc(file: str | None) -> None:
-    """Print where `hg` finds the extensions; raises BadConfig if it could miss one.
-
-    `file` is an hgrc of a master or a mirror; None means the current HGRCPATH, which may be of neither.
-    """
+    """Print where `hg` finds the extensions by `file` or, if None, HGRCPATH; raise BadConfig if it could miss one."""
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
         raise BadConfig(f"--hgrc: {file}: no such file")

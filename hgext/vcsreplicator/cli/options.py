@@ -64,10 +64,7 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def log_of(config: Config) -> Log:
-    """Open the log that the file names.
-
-    Raises BadConfig naming the file if the URL is wrong, Unavailable if the log cannot be reached.
-    """
+    """Open the log that the file names; raise BadConfig if its URL is wrong, Unavailable if it cannot be reached."""
     try:
         return open_log(config.log)
     except BadConfig as error:

@@ -89,10 +89,7 @@ def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[
 
 @contextmanager
 def open_deliveries(config: Config, destination: str | None, *, create: bool = False) -> Iterator[Any]:
-    """Open the table of deliveries of a webhook destination.
-
-    Only if there are several, a name is needed. A table that does not exist is shown as empty; only `create` makes it.
-    """
+    """Open the table of deliveries of a webhook destination; a missing one is empty, and made only if `create`."""
     from notifier.database import NOWHERE
     from notifier.settings import read
     from notifier.webhook.deliveries import Deliveries

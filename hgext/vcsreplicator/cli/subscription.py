@@ -27,7 +27,7 @@ def command() -> None:
 def list_(config: Config, destination: str | None, as_json: bool) -> None:
     """List the subscriptions; of a secret only its file is shown."""
     with open_deliveries(config, destination) as deliveries:
-        found = deliveries.subscriptions()
+        found = deliveries.subscriptions.all()
     if as_json:
         click.echo(json.dumps([plain(each) for each in found], indent=2))
         return
@@ -62,7 +62,7 @@ def add(config: Config, destination: str | None, name: str, url: str, **options:
     """Add a subscription; it gets messages about later pushes."""
     subscription = _subscription(url, **options)
     with open_deliveries(config, destination, create=True) as deliveries:
-        if not deliveries.add(name, subscription, origin="command", who=who(), now=time.time()):
+        if not deliveries.subscriptions.add(name, subscription, origin="command", who=who(), now=time.time()):
             raise Refused(f"there is a subscription {name!r} already")
     click.echo(f"{name}: added")
 
@@ -100,7 +100,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
     if not yes:
         raise Refused(f"waiting deliveries to {name} would be cancelled; add --yes to do it")
     with open_deliveries(config, destination) as deliveries:
-        _require(deliveries.remove(name, who=who(), now=time.time()), name)
+        _require(deliveries.subscriptions.remove(name, who=who(), now=time.time()), name)
     click.echo(f"{name}: removed")
 
 
@@ -111,7 +111,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
 def pause(config: Config, destination: str | None, name: str) -> None:
     """Pause a subscription; its deliveries wait until it is resumed."""
     with open_deliveries(config, destination) as deliveries:
-        _require(deliveries.pause(name, "by an operator", who=who(), now=time.time()), name)
+        _require(deliveries.subscriptions.pause(name, "by an operator", who=who(), now=time.time()), name)
     click.echo(f"{name}: paused")
 
 
@@ -122,7 +122,7 @@ def pause(config: Config, destination: str | None, name: str) -> None:
 def resume(config: Config, destination: str | None, name: str) -> None:
     """Resume a paused subscription."""
     with open_deliveries(config, destination) as deliveries:
-        _require(deliveries.pause(name, None, who=who(), now=time.time()), name)
+        _require(deliveries.subscriptions.pause(name, None, who=who(), now=time.time()), name)
     click.echo(f"{name}: resumed")
 
 
@@ -133,7 +133,7 @@ def resume(config: Config, destination: str | None, name: str) -> None:
 def history(config: Config, destination: str | None, last: int) -> None:
     """Show who changed what, pauses by the notifier included."""
     with open_deliveries(config, destination) as deliveries:
-        rows = deliveries.history(last)
+        rows = deliveries.subscriptions.history(last)
     lines = [(when(time_), name, what, person) for time_, name, what, person in rows]
     console().print(table(("when", "subscription", "what", "who"), lines))
 

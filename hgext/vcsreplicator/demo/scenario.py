@@ -51,10 +51,7 @@ class Watcher:
         self._reader.close()
 
     def wait_for_notice(self, path: str, timeout: float) -> list[Moment]:
-        """Wait for the notice of the repository's newest event, and return the timeline.
-
-        Raises Unavailable after `timeout` seconds.
-        """
+        """Wait for the notice of the newest event; return the timeline. Raise Unavailable after `timeout` seconds."""
         end = time.monotonic() + timeout
         with self._changed:
             while True:
@@ -152,10 +149,7 @@ def push_changesets(layout: Layout, name: str, count: int) -> tuple[str, float]:
 
 
 def wait_for_lines(file: Path, count: int, timeout: float) -> tuple[list[dict[str, object]], float]:
-    """Wait for `count` JSON lines; return them, and when the last was written.
-
-    Raises Unavailable after `timeout` seconds.
-    """
+    """Wait for `count` JSON lines; return them, and when the last was written. Raise Unavailable after `timeout` seconds."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []

@@ -46,10 +46,7 @@ class _Child:
 
 
 class DemoSupervisor:
-    """A supervisor for one thread; only `stop` may be called from any.
-
-    It calls `report` after each start and each end of a service.
-    """
+    """A supervisor for one thread (`stop`: any) that calls `report` after each start and end of a service."""
 
     def __init__(self, services: Sequence[Service], folder: Path, report: Callable[[], None] = lambda: None) -> None:
         self._folder = folder

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from ..log import EVENTS, Log, Reader
+from ..log.table import ReadStopped, read_table
 from ..words.errors import Expired, Rewound, Unavailable
 from ..words.retry import RECONNECT
 from .arrivals import Broken, Lost, Read, Skipped
@@ -81,6 +82,8 @@ class Source:
                 attempt += 1
                 logger.warning("log unavailable", reason=str(error), attempt=attempt)
                 self._stop.wait(RECONNECT.delay(attempt, random.random()))
+            except ReadStopped:
+                return
             except Exception as error:
                 self._report(Broken(error=error))
                 return
@@ -117,12 +120,20 @@ class Source:
     def _skip_expired(self, error: Expired) -> None:
         """Go on at the beginning where the position expired; a log that lost records is read whole again.
 
-        Expired events are missing in their repositories, where the next event shows a gap.
+        Expired events are missing in their repositories, where the next event shows a gap. Of a compacted topic the newest
+        records are read, and no older ones: what a former roster left out must not leave this mirror.
         """
         logger.error("positions expired", reason=str(error))
+        topics = {topic for topic, _ in self._positions}
+        if EVENTS not in topics:
+            table = read_table(self._log, *topics, stop=self._stop)
+            self._positions = table.positions
+            self._report(Skipped(positions={}))
+            self._report(Read(records=[*table.records.values()], positions=table.positions))
+            return
         is_rewound = isinstance(error, Rewound)
         skipped: dict[tuple[str, int], int] = {}
-        for topic in {topic for topic, _ in self._positions}:
+        for topic in topics:
             beginnings, ends = self._log.beginnings(topic), self._log.ends(topic)
             for (name, partition), position in self._positions.items():
                 if name == topic and (is_rewound or not beginnings[partition] <= position <= ends[partition]):

@@ -107,7 +107,7 @@ class RepositoryJobs:
         The caller holds the sending lock.
         """
         self._losses.check(folder, box)
-        before = self._losses.newest_places()
+        before, eras = self._losses.newest_places(), self._losses.eras()
 
         def on_sent(entry: Entry) -> None:
             self._watch.sent(entry.event)
@@ -119,7 +119,7 @@ class RepositoryJobs:
         def on_marked(sent: SentMark) -> None:
             newest = box.newest()
             if newest is not None:
-                self._losses.confirm(folder, newest.repository, sent)
+                self._losses.confirm(folder, newest.repository, sent, eras)
 
         sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
         return sender.send(folder, box)

@@ -41,6 +41,12 @@ class Confirmation(Value):
     era: int
 
 
+class KnownPlace(EventPlace):
+    """The newest known record of a partition, and the era in which it was seen."""
+
+    era: int
+
+
 class LossWatch:
     """What the log is known to have; `state` returns what the aggregator saw of a repository. May be used from any thread."""
 
@@ -48,9 +54,9 @@ class LossWatch:
         self._log, self._state = log, state
         self._lock, self._checking = threading.Lock(), threading.Lock()
         self._eras = Counter[int]()
-        self._newest: dict[int, EventPlace] = {}
+        self._newest: dict[int, KnownPlace] = {}
         self._confirmed: dict[str, Confirmation] = {}
-        self._is_doubted = False
+        self._doubts = self._answered = 0
 
     def is_confirmed(self, folder: str) -> bool:
         """Whether the log is known to have the newest event that was sent of the repository in `folder`."""
@@ -59,19 +65,25 @@ class LossWatch:
 
     def doubt(self) -> None:
         """Have the partitions checked before anything else is sent, since the log did not answer."""
-        self._is_doubted = True
+        self._doubts += 1
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether nothing may be sent before the partitions are checked; so it is until the check has ended."""
+        return self._doubts != self._answered
 
     def check_partitions(self) -> None:
         """Check that the newest known record of each partition still stands there. Raises Unavailable, BadConfig."""
         with self._checking:
-            known, self._is_doubted = self.newest_places(), False
+            known, doubts = self.newest_places(), self._doubts
             try:
                 lost = known.keys() - find_standing(self._log, known)
             except ReplicationError:
-                self._is_doubted = True
+                self.doubt()
                 raise
-        for partition in lost:
-            self._end_era(partition, known[partition])
+            for partition in lost:
+                self._end_era(partition, known[partition])
+            self._answered = doubts
 
     def check(self, folder: str, box: Outbox) -> None:
         """Move the marker of this outbox back if the log lost its events; the caller holds the sending lock.
@@ -84,7 +96,7 @@ class LossWatch:
         partition = sent.partition
         if partition is None:
             partition = partition_of(newest.repository, self._log.partitions(EVENTS))
-        if self._is_doubted:
+        if self.is_doubted:
             self.check_partitions()
         self._check_end(partition)
         current = Confirmation(repository=newest.repository, partition=partition, era=self._eras[partition])
@@ -94,15 +106,20 @@ class LossWatch:
         if not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state):
             self._send_again(folder, box, newest, partition)
             return
-        self._remember(sent)
+        self._remember(sent, current.era)
         self._confirmed[folder] = current
 
-    def newest_places(self) -> Mapping[int, EventPlace]:
+    def newest_places(self) -> Mapping[int, KnownPlace]:
         """Return the newest known record of each partition, as of now."""
         with self._lock:
             return dict(self._newest)
 
-    def check_appended(self, partition: int, offset: int, before: Mapping[int, EventPlace]) -> None:
+    def eras(self) -> Counter[int]:
+        """Return the era of each partition, as of now."""
+        with self._lock:
+            return Counter(self._eras)
+
+    def check_appended(self, partition: int, offset: int, before: Mapping[int, KnownPlace]) -> None:
         """Check the place of a new record against what the partition had `before`.
 
         Raises Unavailable if the log lost records in between.
@@ -112,13 +129,13 @@ class LossWatch:
             self._end_era(partition, known)
             raise Unavailable("the log lost records while this was sent: it is sent again")
 
-    def confirm(self, folder: str, repository: str, sent: SentMark) -> None:
-        """Remember that the log took the event of this marker from the relay."""
-        self._remember(sent)
-        if sent.partition is not None:
-            self._confirmed[folder] = Confirmation(
-                repository=repository, partition=sent.partition, era=self._eras[sent.partition]
-            )
+    def confirm(self, folder: str, repository: str, sent: SentMark, before: Mapping[int, int]) -> None:
+        """Remember that the log took the event of this marker from the relay, in the eras `before` it was appended or later."""
+        if sent.partition is None:
+            return
+        era = before[sent.partition]
+        self._remember(sent, era)
+        self._confirmed[folder] = Confirmation(repository=repository, partition=sent.partition, era=era)
 
     def _check_end(self, partition: int) -> None:
         known = self._newest.get(partition)
@@ -142,20 +159,21 @@ class LossWatch:
                 next_step=NEXT_STEP,
             )
 
-    def _end_era(self, partition: int, known: EventPlace) -> None:
+    def _end_era(self, partition: int, known: KnownPlace) -> None:
         with self._lock:
             # Otherwise another thread saw it first.
-            if self._newest.get(partition) != known:
+            if self._eras[partition] != known.era:
                 return
             del self._newest[partition]
             self._eras[partition] += 1
         LOSSES.inc()
         logger.warning("the log lost its newest records", partition=partition, known=known.offset)
 
-    def _remember(self, sent: SentMark) -> None:
+    def _remember(self, sent: SentMark, era: int) -> None:
+        """Remember the place, unless its era is over."""
         if sent.partition is None or sent.offset is None:
             return
         with self._lock:
             known = self._newest.get(sent.partition)
-            if known is None or known.offset < sent.offset:
-                self._newest[sent.partition] = EventPlace(id=sent.id, offset=sent.offset)
+            if self._eras[sent.partition] == era and (known is None or known.offset < sent.offset):
+                self._newest[sent.partition] = KnownPlace(id=sent.id, offset=sent.offset, era=era)

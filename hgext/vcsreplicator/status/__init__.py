@@ -98,10 +98,7 @@ class Picture:
         return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._concerns(mirror))
 
     def late(self, mirror: str, now: float) -> list[RepositoryState]:
-        """Return what this mirror has not applied or does not serve though nothing is new for SILENT seconds, by path.
-
-        What is detached there has a finding of its own.
-        """
+        """Return by path what this mirror lacks though nothing is new for SILENT seconds, less what is detached."""
         found = []
         for state in self._concerns(mirror):
             known, ack = self.acks.get((mirror, state.repository)), self._ack(mirror, state)
@@ -184,10 +181,7 @@ class Follower:
         self._reader.close()
 
     def update(self) -> Picture:
-        """Return the picture as of now: everything committed before the call is in it, nothing that the log has lost since.
-
-        Raise Unavailable if the log cannot be read; it may be tried again.
-        """
+        """Return the picture with everything committed before the call, nothing that the log has lost. Raise Unavailable."""
         try:
             return self._read_on()
         except Expired:

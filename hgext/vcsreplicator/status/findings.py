@@ -34,10 +34,7 @@ def findings(
     critical: int = 600,
     destinations: Collection[str] | None = None,
 ) -> list[Finding]:
-    """Find what an operator must know, the worst first; limits are events a mirror or notices a destination is behind.
-
-    `destinations` are those that must be there and no others, if that is known.
-    """
+    """Find what an operator must know, the worst first; `destinations`, if known, must be there and no others."""
     found = []
     if picture.aggregator is None or now - picture.seen(AGGREGATOR) > 30:
         found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))

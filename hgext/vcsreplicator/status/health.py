@@ -39,10 +39,7 @@ class HealthSettings:
 def judge(
     picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
 ) -> tuple[str, ...]:
-    """Return the reasons why the mirror is not ready; `since` says since when each late repository is late.
-
-    All times are of the observer's monotonic clock.
-    """
+    """Return why the mirror is not ready; `since` has by repository since when it is late, on the monotonic clock."""
     return tuple(
         reason
         for reason in (
@@ -57,10 +54,7 @@ def judge(
 
 
 def late(picture: Picture, mirror: str) -> Set[str]:
-    """Return the ids of repositories of which the mirror shows less than is released.
-
-    They are carried, not deleted, and the mirror is not deactivated for them.
-    """
+    """Return the repositories, carried and not deleted, of which the mirror shows less than is released."""
     known = picture.roster.mirror(mirror) if picture.roster else None
     if known is None:
         return frozenset()

@@ -915,6 +915,31 @@ def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_
         source.join(10)
 
 
+def test_a_mirror_follows_the_roster_of_a_log_that_went_back(bench: Bench) -> None:
+    path = Chain("private/r").next().path
+    for version, rules in ((1, Rules(exclude=("re:private/",))), (2, Rules()), (3, Rules(exclude=("re:private/",)))):
+        value = to_json(Roster(version=version, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules),)))
+        if version == 3:
+            bench.records(bench.record(ROSTER, KEY, value))
+        else:
+            bench.log.append([NewRecord(topic=ROSTER, key=KEY, value=value)])
+    assert not bench.mirror.state.membership.carries(path)
+    seen: list[bool] = []
+
+    def take(arrived: object) -> None:
+        bench.mirror.take(arrived)
+        seen.append(bench.mirror.state.membership.carries(path))
+
+    source = Source(cast(Log, Failing(bench.log, "reader", Rewound("lost"))), {(ROSTER, 0): 1, (STATE, 0): 0}, take)
+    source.start()
+    try:
+        eventually(lambda: True in seen, "the newest roster that the log still has")
+        assert seen == sorted(seen)  # and none before it
+    finally:
+        source.stop()
+        source.join(10)
+
+
 def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
     chain = Chain("r")
     bench.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])

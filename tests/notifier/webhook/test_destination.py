@@ -103,7 +103,7 @@ def test_delivery_that_reaches_the_end_of_the_ladder_is_kept_and_can_be_redelive
         endpoint.reply = lambda request: Reply()
         assert deliveries.redeliver([kept["id"]], who="dana", now=time.time()) == 1
         eventually(lambda: states(deliveries) == {"delivered": 1})
-        assert (deliveries.history(1)[0][2:]) == ("redelivered", "dana")
+        assert (deliveries.subscriptions.history(1)[0][2:]) == ("redelivered", "dana")
 
 
 def test_answer_that_would_not_change_is_not_asked_for_again(
@@ -168,11 +168,11 @@ def test_endpoint_that_is_gone_pauses_its_subscription_and_nothing_is_lost(
         notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint), "b": to(other)}))
         publish_pushes(log, "x", 1, 3)
         eventually(lambda: states(deliveries) == {"delivered": 3, "queued": 3})
-        [paused] = [each for each in deliveries.subscriptions() if each.name == "a"]
+        [paused] = [each for each in deliveries.subscriptions.all() if each.name == "a"]
         assert paused.paused_reason == "410: the endpoint is gone"
-        assert deliveries.history(1)[0][1:] == ("a", "paused: 410: the endpoint is gone", "vcsreplicator")
+        assert deliveries.subscriptions.history(1)[0][1:] == ("a", "paused: 410: the endpoint is gone", "vcsreplicator")
         endpoint.reply = lambda request: Reply()
-        deliveries.pause("a", None, who="dana", now=time.time())
+        deliveries.subscriptions.pause("a", None, who="dana", now=time.time())
         eventually(lambda: states(deliveries) == {"delivered": 6})
         assert [seq for _, seq in endpoint.told] == [1, 1, 2, 3]
         assert {each.headers["vcsreplicator-attempt"] for each in endpoint.requests} == {
@@ -187,8 +187,8 @@ def test_endpoint_that_fails_for_long_is_paused(
         impatient = replace(settings, pause_after=0.1, ladder=(0, *[0.05] * 100), subscriptions={"a": to(endpoint)})
         notifier.start(hooks=impatient)
         publish_pushes(log, "x", 1, 1)
-        eventually(lambda: deliveries.subscriptions()[0].paused_reason)
-        assert "failing for" in (deliveries.subscriptions()[0].paused_reason or "")
+        eventually(lambda: deliveries.subscriptions.all()[0].paused_reason)
+        assert "failing for" in (deliveries.subscriptions.all()[0].paused_reason or "")
         assert states(deliveries) == {"queued": 1}
 
 
@@ -219,11 +219,11 @@ def test_subscription_taken_from_the_file_cancels_what_waits_for_it(
 
 
 def test_nothing_is_queued_for_a_subscription_that_was_removed(deliveries: Deliveries) -> None:
-    deliveries.add("ci", Subscription(url="https://ci.example/"), origin="command", who="dana", now=1.0)
-    wanting = deliveries.subscriptions()
+    deliveries.subscriptions.add("ci", Subscription(url="https://ci.example/"), origin="command", who="dana", now=1.0)
+    wanting = deliveries.subscriptions.all()
     first, second = (messages(a_notice(an_event("x", seq)), seq, PUBLIC)[0] for seq in (1, 2))
     assert len(deliveries.enqueue([(first, wanting)], 2.0)) == 1
-    deliveries.remove("ci", who="dana", now=3.0)
+    deliveries.subscriptions.remove("ci", who="dana", now=3.0)
     assert deliveries.enqueue([(second, wanting)], 4.0) == []
     assert deliveries.redeliver([1], who="dana", now=5.0) == 0
     assert states(deliveries) == {"cancelled": 1}
@@ -236,7 +236,7 @@ def test_subscription_added_by_a_command_works_at_once(
         notifier.start(hooks=settings)
         publish_pushes(log, "x", 1, 1)
         notifier.settled("hooks")
-        assert deliveries.add("late", to(endpoint), origin="command", who="dana", now=time.time())
+        assert deliveries.subscriptions.add("late", to(endpoint), origin="command", who="dana", now=time.time())
         publish_pushes(log, "x", 2, 2)
         eventually(lambda: endpoint.told == [("x", 2)])
 
@@ -270,18 +270,22 @@ def test_filter_that_breaks_on_a_message_hurts_its_subscription_alone_and_is_sho
         notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint, filter=broken), "b": to(endpoint)}))
         publish_pushes(log, "x", 1, 3)
         eventually(lambda: states(deliveries) == {"delivered": 3})
-        told = [(name, what[:13]) for _, name, what, _ in deliveries.history(10) if not what.startswith("added")]
+        told = [
+            (name, what[:13])
+            for _, name, what, _ in deliveries.subscriptions.history(10)
+            if not what.startswith("added")
+        ]
         assert told == [("a", "filter failed")]
         assert FILTER_FAILED.labels("hooks", "a")._value.get() >= 3
 
 
 def test_subscription_of_another_release_is_named_and_can_be_removed(deliveries: Deliveries) -> None:
-    assert deliveries.add("a", Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
-    deliveries._run("UPDATE subscriptions SET content = '{}'")
+    assert deliveries.subscriptions.add("a", Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
+    deliveries._db.run("UPDATE subscriptions SET content = '{}'")
     with pytest.raises(Unavailable, match=r"subscription a: .*'url' is missing; remove it and add it again"):
-        deliveries.subscriptions()
-    assert deliveries.remove("a", who="dana", now=2.0)
-    assert deliveries.subscriptions() == []
+        deliveries.subscriptions.all()
+    assert deliveries.subscriptions.remove("a", who="dana", now=2.0)
+    assert deliveries.subscriptions.all() == []
 
 
 def test_hanging_endpoint_does_not_delay_the_others(
@@ -356,7 +360,7 @@ def test_message_counts_only_once_its_rows_are_committed(settings: WebhookSettin
     with Endpoint() as endpoint:
         stopped = to(endpoint)
         hooks = replace(settings, subscriptions={"a": stopped}).open("hooks", SystemClock())
-        deliveries.pause("a", "not now", who="dana", now=0.0)
+        deliveries.subscriptions.pause("a", "not now", who="dana", now=0.0)
         blocker = sqlite3.connect(settings.database, isolation_level=None)
         blocker.execute(
             "CREATE TRIGGER full AFTER INSERT ON deliveries WHEN NEW.id > 1 BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -377,8 +381,8 @@ def test_message_counts_only_once_its_rows_are_committed(settings: WebhookSettin
 def test_rows_are_read_in_the_order_of_their_arrival_whatever_matures_first(
     settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
-    deliveries.add("a", Subscription(url="https://ci.example/"), origin="command", who="dana", now=0.0)
-    [stored] = deliveries.subscriptions()
+    deliveries.subscriptions.add("a", Subscription(url="https://ci.example/"), origin="command", who="dana", now=0.0)
+    [stored] = deliveries.subscriptions.all()
     items = deliveries.enqueue([(a_delivery(seq).message, [stored]) for seq in (1, 2, 3)], 5.0)
     later = Ended(id=items[0].id, state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500")
     deliveries.record([later], 6.0)

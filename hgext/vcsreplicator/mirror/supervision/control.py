@@ -125,13 +125,13 @@ class Control:
         self._agenda.queue(following)
 
     def _take_roster(self, value: bytes | None) -> None:
-        """Take what the roster says this mirror carries, unless it is older than the last.
+        """Take what the roster says this mirror carries; an older version is that of a log that went back.
 
         A rule that cannot be evaluated (one of an older release) leaves
         nothing out, as in the aggregator: what it gates is carried, or notices would wait forever.
         """
         roster = None if value is None else from_json(Roster, value)
-        if roster is None or roster.version < self._membership.roster.version:
+        if roster is None:
             return
         before, self._membership.roster = self._membership.member, roster
         now = self._membership.member

@@ -5,7 +5,7 @@ Their order and their chain depend on what this aggregator does not understand, 
 them first when it starts. Their key has a form of its own, `REPOSITORY/PARTITION:OFFSET`.
 """
 
-from ..log import EVENTS, Record
+from ...log import EVENTS, Record
 from .outgoing import Outgoing
 from .repository import Repository
 

@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..words.event import Type
-from ..words.levels import RepositoryState
+from ...words.event import Type
+from ...words.levels import RepositoryState
 from .repository import HeldEvent, Repository
 
 # Seconds without any event of the repository before it at its path that a successor waits for its departure.

@@ -5,9 +5,9 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..log import ERRORS, PENDING, STATE, NewRecord, Record
-from ..words import shape
-from ..words.levels import KEY_KEPT, ErrorRecord
+from ...log import ERRORS, PENDING, STATE, NewRecord, Record
+from ...words import shape
+from ...words.levels import KEY_KEPT, ErrorRecord
 from .repository import HeldEvent, Repository
 
 SERVICE = "aggregator"

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ..log import Record
-from ..words import shape, wire
-from ..words.errors import MalformedEvent, UnknownEvent
-from ..words.event import Event, Type
-from ..words.levels import Ack, MirrorProof, Pending, RepositoryState
-from ..words.roster import Mirror, Roster
+from ...log import Record
+from ...words import shape, wire
+from ...words.errors import MalformedEvent, UnknownEvent
+from ...words.event import Event, Type
+from ...words.levels import Ack, MirrorProof, Pending, RepositoryState
+from ...words.roster import Mirror, Roster
 from .arrival import Arrival, follow
 
 

@@ -9,8 +9,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..words.event import Event, Type
-from ..words.levels import Notice, RepositoryState, Stay
+from ...words.event import Event, Type
+from ...words.levels import Notice, RepositoryState, Stay
 
 
 class Arrival(enum.StrEnum):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.aggregation import RecordOutcome
+from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.log import EVENTS, PENDING
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
@@ -114,7 +114,7 @@ def test_reading_again_marks_no_fork_that_an_adoption_settled() -> None:
     hands = Hands("alpha")
     _, new = forked_and_adopted(hands)
     told = len(hands.errors)
-    hands.restart(whole={})
+    hands.restart(whole=0)
     hands.read_again()
     hands.commit()
     assert hands.state(new).fork is None
@@ -128,13 +128,13 @@ def test_a_fork_behind_the_adoption_is_marked_when_it_is_read_again_or_for_the_f
     old, new = forked_and_adopted(hands)
     fork = replace(new.events[1], id="f" * 32)
     hands.skip(fork, *old.events)
-    hands.restart(whole={})
+    hands.restart(whole=0)
     hands.read_again()
     hands.commit()
     assert hands.state(new).fork == fork.id
     assert [error.reason for error in hands.errors if fork.id in error.reason]
     told = len(hands.errors)
-    hands.restart(whole={})
+    hands.restart(whole=0)
     hands.read_again()
     hands.commit()
     assert (hands.state(new).fork, len(hands.errors)) == (fork.id, told)
@@ -148,7 +148,7 @@ def test_a_gap_behind_a_fork_that_is_read_for_the_first_time_is_not_bridged() ->
     fork = replace(chain.events[1], id="f" * 32)
     chain.next()
     hands.skip(fork, chain.next())
-    hands.restart(whole={})
+    hands.restart(whole=0)
     hands.read_again()
     hands.commit()
     assert (hands.state(chain).seq, hands.state(chain).fork) == (2, chain.events[3].id)
@@ -168,7 +168,7 @@ def test_what_was_kept_for_a_newer_aggregator_behind_events_that_were_never_read
     assert hands.event(chain.next(version=2), chain.next()) == [RecordOutcome.UNKNOWN, RecordOutcome.HELD]
     hands.commit()
     monkeypatch.setattr(wire, "VERSION", 2)
-    hands.restart(whole={})
+    hands.restart(whole=0)
     hands.ack(chain.ack("alpha", 5))
     assert hands.commit() == [3, 4, 5]
     assert (hands.topics[PENDING], hands.errors) == ({}, [])
@@ -185,7 +185,7 @@ def test_what_was_kept_for_a_newer_aggregator_behind_a_loss_is_announced_and_the
     hands.event(chain.next(version=2), chain.next())
     hands.commit()
     monkeypatch.setattr(wire, "VERSION", 2)
-    hands.restart(whole={})
+    hands.restart(whole=0)
     hands.ack(chain.ack("alpha", 5))
     assert hands.commit() == [4, 5]
     assert hands.topics[PENDING] == {}
@@ -199,7 +199,7 @@ def test_what_was_passed_unread_behind_events_of_a_newer_version_is_kept_when_it
     hands.event(*chain.take(1), chain.next(version=2))
     hands.commit()
     hands.skip(chain.next())
-    hands.restart(whole={})
+    hands.restart(whole=0)
     hands.read_again()
     hands.commit()
     assert (hands.core.held, len(hands.topics[PENDING])) == (3, 3)
@@ -216,7 +216,7 @@ def test_an_event_of_a_newer_version_at_the_place_of_one_that_the_log_lost_is_ke
     hands.commit()
     hands.restart()
     record = hands.record(EVENTS, other.repository, wire.encode(other.next(version=2)))
-    hands.take(hands.core.event, replace(record, offset=0))
+    hands.take(hands.take_event, replace(record, offset=0))
     hands.commit()
     assert sorted(hands.topics[PENDING]) == sorted(f"{chain.repository}/0:0" for chain in (lost, other))  # type: ignore[type-var]
 
@@ -227,7 +227,7 @@ def test_events_of_an_adopted_history_whose_adoption_was_passed_unread_are_no_fo
     hands.ack(old.ack("alpha", 2))
     hands.commit()
     hands.skip(adopted(new))
-    hands.restart(whole={})
+    hands.restart(whole=0)
     assert hands.event(new.next()) == [RecordOutcome.TAKEN]
     hands.ack(new.ack("alpha", 2))
     assert hands.commit() == [1, 2]

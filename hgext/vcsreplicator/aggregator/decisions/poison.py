@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..log import Record
-from ..words.unexpected import Fault, fault
+from ...log import Record
+from ...words.unexpected import Fault, fault
 
 # Topic, partition and offset of a record.
 Place = tuple[str, int, int]

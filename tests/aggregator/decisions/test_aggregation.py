@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.aggregator import outgoing
-from hgext.vcsreplicator.aggregator.aggregation import RecordOutcome
 from hgext.vcsreplicator.aggregator.alarms import alarms, survey
+from hgext.vcsreplicator.aggregator.decisions import outgoing
+from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, check_message
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Bookmark, Changes, Event, Heartbeat, Type
@@ -126,7 +126,7 @@ def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() ->
     ack = replace(chain.ack("alpha", 1), detached="a reason of its own")
     for key, level in ((f"alpha/{chain.repository}", ack), ("alpha", beat)):
         value = to_json(level).replace(b"{", b'{"later":{"x":1},', 1)
-        assert hands.core.ack(hands.record(ACKS, key, value), hands.now) is RecordOutcome.TAKEN
+        assert hands.core.levels.take(hands.record(ACKS, key, value), hands.now) is RecordOutcome.TAKEN
     assert hands.commit() == [1]
 
 
@@ -286,12 +286,12 @@ def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     [event] = chain.take(1)
     frame = wire.encode(event)
-    assert hands.core.event(hands.record(EVENTS, "x", b"rubbish"), 1.0) is RecordOutcome.REJECTED
-    assert hands.core.event(hands.record(EVENTS, "wrong-key", frame), 1.0) is RecordOutcome.REJECTED
-    assert hands.core.event(hands.record(EVENTS, None, None), 1.0) is RecordOutcome.REJECTED
-    assert hands.core.ack(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is RecordOutcome.REJECTED
+    assert hands.take_event(hands.record(EVENTS, "x", b"rubbish"), 1.0) is RecordOutcome.REJECTED
+    assert hands.take_event(hands.record(EVENTS, "wrong-key", frame), 1.0) is RecordOutcome.REJECTED
+    assert hands.take_event(hands.record(EVENTS, None, None), 1.0) is RecordOutcome.REJECTED
+    assert hands.core.levels.take(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is RecordOutcome.REJECTED
     assert (
-        hands.core.ack(hands.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0)
+        hands.core.levels.take(hands.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0)
         is RecordOutcome.REJECTED
     )
     assert hands.core.request(hands.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
@@ -380,7 +380,7 @@ def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
     hands = Hands("alpha")
     for _ in range(20):
-        hands.core.event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
+        hands.take_event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
     assert hands.core.is_full
 
 
@@ -395,8 +395,8 @@ def test_what_is_set_aside_fits_into_the_log_whatever_its_key() -> None:
     hands = Hands("alpha")
     record = hands.record(EVENTS, "k" * 5_000_000, b"junk")
     check_message(NewRecord(topic=EVENTS, key=record.key, value=record.value))
-    hands.core.event(record, hands.now)
-    hands.core.event(replace(record, value=wire.encode(Chain("r").next())), hands.now)
+    hands.take_event(record, hands.now)
+    hands.take_event(replace(record, value=wire.encode(Chain("r").next())), hands.now)
     for message in hands.core.batch().messages:
         check_message(message)
 
@@ -425,7 +425,7 @@ def test_positions_that_rest_are_stored_again_when_asked_for() -> None:
 def test_a_heartbeat_passes_without_a_trace() -> None:
     hands = Hands("alpha")
     beat = wire.encode_heartbeat(Heartbeat(time=1.0, sender="relay"))
-    assert hands.core.event(hands.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
+    assert hands.take_event(hands.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
     assert not hands.core.has_output
     assert hands.core.positions[EVENTS, 0] == 1
 
@@ -690,12 +690,12 @@ def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats
     event = adopted(new)
     record = hands.record(EVENTS, event.repository, wire.encode(event))
     for _ in range(written):
-        if hands.core.event(record, hands.now) is not RecordOutcome.UNFINISHED:
+        if hands.take_event(record, hands.now) is not RecordOutcome.UNFINISHED:
             break
         hands.write()
     assert hands.positions[EVENTS, 0] == record.offset
     hands.restart()
-    assert hands.take(hands.core.event, record) is RecordOutcome.TAKEN
+    assert hands.take(hands.take_event, record) is RecordOutcome.TAKEN
     hands.ack(new.ack("alpha", 1))
     hands.commit()
     assert [notice.event for notice in hands.notices] == [*old.events[:60], event]
@@ -712,11 +712,11 @@ def test_what_mirrors_serve_after_a_kill_in_an_adoption_is_announced_without_a_h
     hands.commit()
     event = adopted(new)
     record = hands.record(EVENTS, event.repository, wire.encode(event))
-    assert hands.core.event(record, hands.now) is RecordOutcome.UNFINISHED
+    assert hands.take_event(record, hands.now) is RecordOutcome.UNFINISHED
     hands.write()
     hands.restart()
     hands.ack(old.ack("alpha", 200))
-    assert hands.take(hands.core.event, record) is RecordOutcome.TAKEN
+    assert hands.take(hands.take_event, record) is RecordOutcome.TAKEN
     hands.commit()
     told = [notice.event.seq for notice in hands.notices]
     assert told == list(range(1, len(told) + 1))

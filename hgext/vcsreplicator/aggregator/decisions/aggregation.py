@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The decisions of the aggregator as one object, which is loaded, fed with records, and asked for batches. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from ...log import Record
+from ...words.levels import Notice, RepositoryState
+from ...words.roster import Roster
+from .arrival import is_older, recovered
+from .deciding import Decisions
+from .intake import EventIntake
+from .levels import MirrorLevels
+from .membership import RosterMembership
+from .memory import Memory, RecordOutcome
+from .outgoing import OutputBatch
+from .poison import Poison, blaming
+from .repository import HeldEvent, Repository
+from .succession import Succession
+
+
+class Aggregation:
+    """All repositories, levels and the roster of one installation; used by one thread.
+
+    Feed it records (`events.take`, `levels.take`, `request`), let it `decide`, and write what `batch` returns in one transaction.
+    When the outcome of a transaction is unknown, throw the whole object away and load another from the log.
+
+    `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset; in `acks`, up to
+    where unreadable levels are recorded. A batch holds at most about `limit` notices, or BATCH_BYTES.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        limit: int = 1000,
+        poison: Poison | None = None,
+    ) -> None:
+        self._memory = Memory(positions, poison or Poison())
+        self.succession = Succession(self._memory.repositories)
+        self._membership = RosterMembership(roster, self._memory)
+        self.levels = MirrorLevels(self._memory, self._membership)
+        self._decisions = Decisions(self._memory, self._membership, self.succession, limit)
+        self.events = EventIntake(self._memory, self._membership, self.succession, self._decisions)
+
+    # Loading
+
+    def load_state(self, state: RepositoryState) -> None:
+        """Take a stored state; all of them before anything is decided."""
+        self._memory.repository(state.repository).state = state
+        self.succession.note(state)
+
+    def load_pending(self, key: str, value: bytes) -> None:
+        """Take a record of `pending`, in any order, to be read later. Raise ValueError if the key is none of ours."""
+        name, _, place = key.partition("/")
+        partition, newer, offset = place.rpartition(":")
+        if newer:
+            self.events.newer.load(name, int(partition), int(offset), value)
+            return
+        repository = self._memory.repository(name)
+        repository.add(HeldEvent.stored(int(place), value))
+        self._memory.touched[name] = repository
+
+    def loaded(self, now: float) -> None:
+        """Finish loading: everything stored was taken, acks included, and earlier decisions count from here on."""
+        for repository in self.repositories.values():
+            broken = self.poison.repositories.get(repository.id)
+            if broken is not None:
+                text = f"{repository.path} is stalled: {broken.reason}"
+                self._memory.output.fail(repository.id, text, broken.traceback, now)
+                continue
+            with blaming(repository.id):
+                repository.loaded()
+                if repository.state is not None:
+                    self.succession.note(repository.state)
+        self.events.newer.sort()
+        self.levels.is_loaded = True
+        self._membership.survey()
+
+    def recover(self, notice: Notice) -> bool:
+        """Take a notice, the oldest first; return whether the state of its repository was lost or is older."""
+        repository = self._memory.repository(notice.event.repository)
+        if not is_older(repository.state, notice):
+            return False
+        repository.state, repository.is_recovered = recovered(repository.state, notice), True
+        self.succession.note(repository.state)
+        self._memory.touched[repository.id] = self._memory.output.dirty[repository.id] = repository
+        return True
+
+    # Input and decisions
+
+    def request(self, record: Record, now: float) -> RecordOutcome:
+        """Take a record of `roster-requests` and decide it; its position passes it unless the outcome asks for it again."""
+        return self._memory.pass_record(record, self._memory.guarded(self._membership.request, record, now))
+
+    def decide(self, now: float) -> bool:
+        """Release and announce what can be, and promote mirrors, until a batch is full; return whether something is left."""
+        self._decisions.decide(now)
+        self._membership.promote(now)
+        return self.is_undecided
+
+    # Output
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether there is more to decide than went into the last batch."""
+        return self._decisions.is_undecided
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether mirrors or receivers wait for what the next batch holds."""
+        return self._memory.output.is_urgent
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next batch is as large as a transaction should be."""
+        return self._memory.output.is_full
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is anything for the next batch at all."""
+        return self._memory.output.has_output
+
+    def batch(self) -> OutputBatch:
+        """Return all that changed since the last batch, to be written in one transaction."""
+        return self._memory.batch()
+
+    def renew(self) -> None:
+        """Store every position with the next batch, also those that did not move."""
+        self._memory.output.passed = dict(self.positions)
+
+    def write_again(self, names: Iterable[str]) -> None:
+        """Write the states of these repositories with the next batch."""
+        self._memory.output.dirty.update((name, self.repositories[name]) for name in names)
+
+    # Watching
+
+    @property
+    def roster(self) -> Roster:
+        """The present roster."""
+        return self._membership.roster
+
+    @property
+    def positions(self) -> dict[tuple[str, int], int]:
+        """Where reading goes on."""
+        return self._memory.positions
+
+    @property
+    def repositories(self) -> Mapping[str, Repository]:
+        """All repositories by id."""
+        return self._memory.repositories
+
+    @property
+    def poison(self) -> Poison:
+        """What is left out."""
+        return self._memory.poison
+
+    @property
+    def lost(self) -> Mapping[str, int]:
+        """How many events of each repository the log has lost."""
+        return self._memory.lost
+
+    @property
+    def held(self) -> int:
+        """Events without a notice."""
+        return sum(len(repository.queue) + len(repository.newer) for repository in self.repositories.values())
+
+    def incomplete(self) -> set[str]:
+        """Return the ids of repositories of which events that wait for their notice are missing."""
+        return {name for name, repository in self.repositories.items() if repository.is_incomplete}

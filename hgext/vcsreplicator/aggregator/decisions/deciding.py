@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is released and announced next, as far as a batch goes. Pure."""
+
+from ...log import EVENTS, NOTICES, PENDING, NewRecord
+from ...words import shape
+from ...words.errors import MalformedEvent, UnknownEvent
+from ...words.event import Event, Type
+from ...words.levels import MirrorProof, Notice
+from ...words.streams import streams
+from .membership import RosterMembership
+from .memory import Memory
+from .poison import blaming
+from .repository import HeldEvent, Repository
+from .succession import Succession
+
+
+class Decisions:
+    """Decides about repositories: first those that were touched, then the backlog. A batch holds at most about `limit` notices."""
+
+    def __init__(self, memory: Memory, membership: RosterMembership, succession: Succession, limit: int) -> None:
+        self._memory, self._membership, self._succession, self._limit = memory, membership, succession, limit
+        self._backlog: dict[str, Repository] = {}
+        self._successors: dict[str, Repository] = {}
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether there is more to decide than went into the last batch."""
+        return bool(self._memory.touched or self._backlog)
+
+    def decide(self, now: float) -> None:
+        """Release and announce what can be, until a batch is full.
+
+        What is new goes first: a long backlog of others delays no release, and no notice by more than a batch.
+        """
+        touched, self._memory.touched = {**self._successors, **self._memory.touched}, {}
+        self._successors = {}
+        for name, repository in touched.items():
+            if self._memory.output.is_crowded:
+                self._memory.touched[name] = repository
+            elif self._decide(repository, now):
+                self._backlog.pop(name, None)
+            else:
+                self._backlog[name] = repository
+        for name in list(self._backlog):
+            repository = self._backlog.pop(name)
+            if not self._decide(repository, now):
+                self._backlog[name] = repository
+                break
+
+    def retire(self, repository: Repository, adopted: Event, now: float) -> bool:
+        """End the old history: announce what can be announced of it, and record the rest as overtaken by the adopted one.
+
+        Return False if the batch was full before the end. The newest is overtaken first: after a kill in the middle, the rest is
+        announced without a hole, or overtaken the next time. Raise UnknownEvent, with nothing changed, if a newer aggregator stored
+        some of it.
+        """
+        for held in repository.queue:
+            if held.pending is None and held.readable():
+                held.opened()
+        if not self._advance(repository, now):
+            return False
+        while repository.queue and not self._memory.output.is_full:
+            self._overtake(repository, repository.drop_newest(), adopted, now)
+        return not repository.queue
+
+    def _decide(self, repository: Repository, now: float) -> bool:
+        if repository.id in self._memory.poison.repositories:
+            return True
+        with blaming(repository.id):
+            return self._advance(repository, now)
+
+    def _advance(self, repository: Repository, now: float) -> bool:
+        """Release, then announce, in order; return False when the batch was full before the end."""
+        while True:
+            try:
+                return self._step(repository, now)
+            except UnknownEvent:  # stored by a newer aggregator: it waits for that one, and all behind it do
+                repository.is_stored_newer = True
+                return True
+            except MalformedEvent:
+                if self._memory.output.is_full:
+                    return False
+                self._set_aside(repository, repository.drop_broken(), now)
+
+    def _step(self, repository: Repository, now: float) -> bool:
+        output, roster = self._memory.output, self._membership.roster
+        gating = repository.gating(roster)
+        while True:
+            for held in repository.releasable(gating, allow_empty=roster.allow_empty):
+                if self._succession.must_wait(repository, held, now):
+                    self._successors[repository.id] = repository
+                    break
+                repository.release(held, roster.version)
+                output.dirty[repository.id] = repository
+                output.releases += 1
+            before = output.notices
+            for held, proof in repository.announceable(gating, allow_empty=roster.allow_empty):
+                if output.notices >= self._limit or output.is_full:
+                    return False
+                self._announce(repository, held, proof, now)
+            if output.notices == before:
+                return True
+
+    def _announce(self, repository: Repository, held: HeldEvent, proof: tuple[MirrorProof, ...], now: float) -> None:
+        event, state, version = held.event, repository.state, self._membership.roster.version
+        assert state is not None
+        last = dict(state.streams or {})
+        previous = {stream.value: last.get(stream.value) for stream in streams(event)}
+        notice = Notice(event=event, time=now, roster=version, acks=proof, previous=previous, base=state.base or None)
+        output = self._memory.output
+        output.add(NewRecord(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
+        output.bury(repository, held)
+        output.dirty[repository.id] = repository
+        repository.announced(held, version, {**last, **dict.fromkeys(previous, event.id)} or None)
+        output.notices += 1
+        if event.type in (Type.RENAMED, Type.DELETED):
+            self._memory.touched.update(self._successors)
+            self._successors.clear()
+
+    def _overtake(self, repository: Repository, held: HeldEvent, adopted: Event, now: float) -> None:
+        if not held.readable():
+            self._set_aside(repository, held, now)
+            return
+        text = f"{adopted.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
+        output = self._memory.output
+        output.bury(repository, held)
+        output.error(repository.id, text, EVENTS, held.partition, held.offset, held.store(), now)
+
+    def _set_aside(self, repository: Repository, broken: HeldEvent, now: float) -> None:
+        key, value, output = f"{repository.id}/{broken.seq}", broken.value or b"", self._memory.output
+        output.bury(repository, broken)
+        output.error(key, "not a pending record", PENDING, 0, 0, value, now, repository=repository.id)

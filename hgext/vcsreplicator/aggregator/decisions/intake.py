@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Events are taken: each goes on with its repository's history, waits for a newer aggregator, or is recorded as an error. Pure."""
+
+from collections.abc import Container
+from functools import partial
+
+from ...log import PENDING, NewRecord, Record
+from ...words import wire
+from ...words.errors import MalformedEvent, Rejected, UnknownEvent
+from ...words.event import Event, Type, is_identifier
+from .arrival import TAKEN, Arrival, adopts, follow, forked, judge
+from .deciding import Decisions
+from .membership import RosterMembership
+from .memory import Memory, RecordOutcome
+from .newer import NewerEvents
+from .outgoing import MESSAGE_BYTES
+from .repository import HeldEvent, Repository
+from .succession import Succession
+
+
+class EventIntake:
+    """Takes records of `events`, and what an older aggregator kept of them.
+
+    A record is *whole* if its partition was read from its beginning when it had this record: what is missing before it is lost.
+    Before another one the log may have more, so the partition is read again first. A fork that is read again counts at the end of
+    its partition, unless an adoption follows it.
+    """
+
+    def __init__(
+        self, memory: Memory, membership: RosterMembership, succession: Succession, decisions: Decisions
+    ) -> None:
+        self._memory, self._membership, self._succession = memory, membership, succession
+        self._decisions = decisions
+        self.newer = NewerEvents()
+        self._forks: dict[str, Record] = {}
+        # Histories of which no adoption was found, as (repository, incarnation).
+        self._foreign: set[tuple[str, str]] = set()
+
+    def take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
+        """Take a record; its position passes it unless the outcome asks for it again."""
+        outcome = self._memory.guarded(partial(self._take, is_whole=is_whole), record, now)
+        return self._memory.pass_record(record, outcome)
+
+    def _take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
+        repository = self._memory.repositories.get(record.key or "")
+        if repository is not None and repository.newer:
+            self.newer.keep(repository, record, self._memory.output)
+            return RecordOutcome.HELD
+        try:
+            return self._read(record, now, is_whole=is_whole)
+        except UnknownEvent as error:
+            if not is_identifier(record.key or ""):
+                return self._memory.refuse(record, str(error), now)
+            self.newer.keep(self._memory.repository(record.key or ""), record, self._memory.output)
+            return RecordOutcome.UNKNOWN
+        except Rejected as error:
+            return self._memory.refuse(record, str(error), now)
+
+    def take_again(self, record: Record, now: float) -> RecordOutcome:
+        """Take a record that lies before the position, in case it was never taken; as with `take`.
+
+        What cannot be read was recorded when it was passed. A fork counts at `settle_forks`.
+        """
+        repository = self._memory.repositories.get(record.key or "")
+        if repository is not None and repository.is_behind_newer(record):
+            self.newer.keep(repository, record, self._memory.output, is_again=True)
+            return RecordOutcome.HELD
+        try:
+            return self._memory.guarded(partial(self._read, is_whole=True, is_again=True), record, now)
+        except UnknownEvent:
+            if is_identifier(record.key or ""):
+                repository = self._memory.repository(record.key or "")
+                self.newer.keep(repository, record, self._memory.output, is_again=True)
+            return RecordOutcome.UNKNOWN
+        except Rejected:
+            return RecordOutcome.REJECTED
+
+    def settle_forks(self, partition: int, now: float) -> None:
+        """Mark the repositories whose forks waited for the end of this partition."""
+        for name, record in list(self._forks.items()):
+            if record.partition == partition:
+                del self._forks[name]
+                self._fork(self._memory.repositories[name], wire.decode(record.value or b"").event, record, now)
+
+    def take_kept(self, now: float, whole: Container[int]) -> RecordOutcome:
+        """Take what an older aggregator kept, until a batch is full; all of it before any other event.
+
+        Unfinished: call it again once the batch is written. Read again: once the partition of `newer.next` is among the `whole`.
+        """
+        while (record := self.newer.next) is not None:
+            if self._memory.output.is_full:
+                return RecordOutcome.UNFINISHED
+            outcome = self._take_kept(record, now, is_whole=record.partition in whole)
+            if outcome.is_asked_again:
+                return outcome
+            self.newer.pass_next()
+        return RecordOutcome.TAKEN
+
+    def _take_kept(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
+        """Take what an older aggregator kept; it stays there if it, or one before it, is still not understood."""
+        repository, output = self._memory.repository(record.key or ""), self._memory.output
+        if repository.newer:
+            self.newer.keep(repository, record, output, is_again=True)
+            return RecordOutcome.HELD
+        try:
+            outcome = self._memory.guarded(partial(self._read, is_whole=is_whole), record, now)
+        except UnknownEvent:
+            self.newer.keep(repository, record, output, is_again=True)
+            return RecordOutcome.UNKNOWN
+        except Rejected as error:
+            outcome = self._memory.refuse(record, str(error), now)
+        if not outcome.is_asked_again:
+            self.newer.give_up(record, output)
+        return outcome
+
+    def lose(self, name: str, now: float) -> None:
+        """Record what the repository lacks and the log has no more; it counts as announced in its turn."""
+        repository, output = self._memory.repositories[name], self._memory.output
+        lost = repository.pass_lost()
+        if lost:
+            text = (
+                f"{repository.path}: {lost} events without notice are gone from pending and from events; they get none"
+            )
+            output.fail(name, text, None, now)
+            output.dirty[name] = self._memory.touched[name] = repository
+            self._memory.lost[name] += lost
+
+    def _read(self, record: Record, now: float, *, is_whole: bool, is_again: bool = False) -> RecordOutcome:
+        frame = wire.decode(record.value or b"")
+        if frame.header.event is None:
+            return RecordOutcome.NOTHING
+        self._memory.output.moved = True
+        outcome = self._arrive(frame.event, record, now, is_whole=is_whole, is_again=is_again)
+        if outcome is RecordOutcome.TAKEN:
+            self._memory.output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
+        return outcome
+
+    def _arrive(self, event: Event, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
+        if record.key != event.repository:
+            raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
+        repository = self._memory.repository(event.repository)
+        arrival = judge(repository.state, event, repository.known, is_forked=repository.id in self._forks)
+        if adopts(repository.state, event, arrival):
+            self._forks.pop(repository.id, None)
+        if arrival is Arrival.REPEAT:
+            return self._fill(repository, event, record, now) if repository.lacks(event) else RecordOutcome.REPEAT
+        if self._may_lack(repository, event, arrival) and not is_whole:
+            return RecordOutcome.READ_AGAIN
+        if arrival not in TAKEN:
+            self._foreign.add((event.repository, event.incarnation))
+            if is_again:
+                self._forks[repository.id] = record
+            else:
+                self._fork(repository, event, record, now)
+            return RecordOutcome.REJECTED
+        if arrival is Arrival.GAP:
+            self._record_gap(repository, event, record, now)
+        if arrival is Arrival.ADOPTED and not self._decisions.retire(repository, event, now):
+            return RecordOutcome.UNFINISHED
+        self._follow(repository, event, arrival, record, now)
+        return RecordOutcome.TAKEN
+
+    def _follow(self, repository: Repository, event: Event, arrival: Arrival, record: Record, now: float) -> None:
+        repository.state = follow(repository.state, event, arrival, self._membership.roster.version)
+        self._succession.note(repository.state)
+        repository.add(HeldEvent.arrived(event, record, now))
+        repository.newest_at = now
+        output = self._memory.output
+        output.dirty[repository.id] = output.fresh[repository.id] = repository
+        self._memory.touched[repository.id] = repository
+        if arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED):
+            self._membership.survey_joining()
+
+    def _may_lack(self, repository: Repository, event: Event, arrival: Arrival) -> bool:
+        """Whether the log may have events before this one that were never taken: those of a gap, or the adoption of its history."""
+        if arrival is not Arrival.FORK:
+            return arrival is Arrival.GAP
+        assert repository.state is not None
+        is_foreign = event.incarnation != repository.state.incarnation
+        return is_foreign and (event.repository, event.incarnation) not in self._foreign
+
+    def _record_gap(self, repository: Repository, event: Event, record: Record, now: float) -> None:
+        text = f"{event.path}: events before {event.seq} are missing in the log, the last was {repository.last}"
+        if repository.state is None:
+            text += "; nothing else is known of it, so the chains of its streams begin anew"
+        self._memory.output.reject(record, text, now, repository=repository.id)
+        self._memory.lost[repository.id] += event.seq - repository.last - 1
+
+    def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
+        """Mark the repository as forked; a fork that was recorded before is not recorded again."""
+        state = repository.state
+        assert state is not None
+        if state.fork == event.id:
+            return
+        text = (
+            f"{event.path}: event {event.seq} ({event.id}) is a fork: the log continued from {state.seq} ({state.event}); "
+            "find out which history is true, then adopt it"
+        )
+        repository.state = forked(state, event)
+        self._memory.output.dirty[repository.id] = repository
+        self._memory.output.reject(record, text, now, repository=repository.id)
+
+    def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
+        """Take an event again that waits for its notice, but was lost from `pending`."""
+        held = HeldEvent.arrived(event, record, now)
+        held.written = True
+        repository.fill(held)
+        self._memory.output.add(NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store()))
+        self._memory.touched[repository.id] = repository
+        return RecordOutcome.TAKEN

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The levels of mirrors, from `acks`: each counts, waits until its event is known, or is recorded as an error. Pure."""
+
+from ...log import ACKS, Record
+from ...words import shape
+from ...words.errors import MalformedEvent, Rejected
+from ...words.levels import Ack, Beat
+from .membership import RosterMembership
+from .memory import Memory, RecordOutcome
+from .repository import Standing
+
+
+class MirrorLevels:
+    """Takes levels and signs of life. `formats` has by mirror which members of an ack it knows."""
+
+    def __init__(self, memory: Memory, membership: RosterMembership) -> None:
+        self._memory, self._membership = memory, membership
+        self.formats: dict[str, int] = {}
+        # Before everything is loaded, what a level is held against is not complete.
+        self.is_loaded = False
+
+    def take(self, record: Record, now: float) -> RecordOutcome:
+        """Take a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
+        return self._memory.guarded(self._take, record, now, self._refuse)
+
+    def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
+        """Set a level aside of which the whole log knows no event."""
+        repository = self._memory.repositories[name]
+        text = (
+            f"{repository.path}: {mirror} says that it has applied event {applied}, which is not in the log; "
+            "its level counts for nothing until the log has that event"
+        )
+        value = shape.to_json(repository.acks[mirror])
+        self._memory.output.error(f"{mirror}/{name}", text, ACKS, 0, 0, value, now, repository=name)
+
+    def _take(self, record: Record, now: float) -> RecordOutcome:
+        mirror, _, repository = (record.key or "").partition("/")
+        try:
+            if repository:
+                reason = self._take_level(mirror, repository, record.value)
+                if reason is not None:
+                    return self._refuse(record, reason, now)
+            elif record.value is not None:
+                beat = shape.from_json(Beat, record.value)
+                if beat.mirror != mirror:
+                    raise MalformedEvent("key and value name different mirrors")
+                self.formats[mirror] = beat.format
+        except Rejected as error:
+            return self._refuse(record, str(error), now)
+        return RecordOutcome.TAKEN
+
+    def _take_level(self, mirror: str, name: str, value: bytes | None) -> str | None:
+        """Take a level; return why it counts for nothing, if that is certain."""
+        ack = None if value is None else shape.from_json(Ack, value)
+        if ack is not None and (ack.mirror, ack.repository) != (mirror, name):
+            raise MalformedEvent("key and value name different mirrors or repositories")
+        repository = self._memory.repository(name)
+        repository.heard(mirror, ack)
+        if repository.queue:
+            self._memory.touched[name] = repository
+        if not self.is_loaded:
+            return None
+        self._membership.hear(mirror, repository)
+        if ack is None or repository.standing(mirror) is not Standing.FOREIGN:
+            return None
+        return (
+            f"{repository.path}: {mirror} says that it has applied event {ack.applied} ({ack.event[:40]}), which is another "
+            "one in the log, or has another digest: this level counts for nothing"
+        )
+
+    def _refuse(self, record: Record, reason: str, now: float, traceback: str | None = None) -> RecordOutcome:
+        if record.offset >= self._memory.positions.get((ACKS, record.partition), 0):
+            self._memory.output.reject(record, reason, now, traceback=traceback)
+            self._memory.pass_record(record, RecordOutcome.REJECTED)
+        return RecordOutcome.REJECTED

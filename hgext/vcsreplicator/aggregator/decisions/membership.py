@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The roster: requests are decided, and a joining mirror that is caught up everywhere becomes active. Pure."""
+
+from collections.abc import Iterator
+
+from ...log import ACKS, EVENTS, ROSTER, NewRecord, Record
+from ...words import roster as rosters
+from ...words import shape
+from ...words.errors import Rejected
+from ...words.roster import Mirror, MirrorState, Roster, RosterRequest
+from .memory import Memory, RecordOutcome
+from .repository import Repository
+
+
+class RosterMembership:
+    """The present roster, and what each joining mirror lacks, as repository → sequence that it must serve."""
+
+    def __init__(self, roster: Roster, memory: Memory) -> None:
+        self.roster = roster
+        self._memory = memory
+        self._behind: dict[str, dict[str, int]] = {}
+
+    def request(self, record: Record, now: float) -> RecordOutcome:
+        """Decide a record of `roster-requests`; a request decided before is a repeat."""
+        self._memory.output.moved = True
+        try:
+            request = shape.from_json(RosterRequest, record.value or b"")
+        except Rejected as error:
+            return self._memory.refuse(record, str(error), now)
+        if self.roster.decision(request.id) is not None:
+            return RecordOutcome.REPEAT
+        points = {partition: at for (topic, partition), at in self._memory.positions.items() if topic == EVENTS}
+        decided = rosters.decide(self.roster, request, positions=points, now=now)
+        if isinstance(decided, rosters.Refusal):
+            self._set_roster(rosters.remember(self.roster, request, now=now, refusal=decided))
+            return RecordOutcome.REJECTED
+        returns = request.verb is rosters.Verb.ADD and self.roster.mirror(request.mirror) is not None
+        if (returns or request.verb is rosters.Verb.REMOVE) and not self._forget(request.mirror or ""):
+            return RecordOutcome.UNFINISHED
+        self._set_roster(rosters.remember(decided, request, now=now))
+        return RecordOutcome.TAKEN
+
+    def survey(self) -> None:
+        """Compare every joining mirror with every repository anew: what is released now is what it must serve."""
+        joining = [mirror for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
+        self._behind = {mirror.name: dict(self._find_behind(mirror)) for mirror in joining}
+
+    def survey_joining(self) -> None:
+        """Compare anew if any mirror joins: a repository has moved, is deleted, or has another history."""
+        if self._behind:
+            self.survey()
+
+    def hear(self, mirror: str, repository: Repository) -> None:
+        """Take another level of the mirror for this repository."""
+        behind = self._behind.get(mirror)
+        if behind and repository.id in behind and repository.is_caught_up(mirror, behind[repository.id]):
+            del behind[repository.id]
+
+    def promote(self, now: float) -> None:
+        """Make active each joining mirror that lacks nothing."""
+        for name in [name for name, behind in self._behind.items() if not behind]:
+            self._set_roster(rosters.promoted(self.roster, name, now=now))
+
+    def _find_behind(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
+        for repository in self._memory.repositories.values():
+            state = repository.state
+            if state is None or state.deleted:
+                continue
+            follows = mirror.carries(state.path) and repository.id not in mirror.deactivated
+            if follows and not repository.is_caught_up(mirror.name, state.released):
+                yield repository.id, state.released
+
+    def _set_roster(self, roster: Roster) -> None:
+        """Write a version of the roster; each is a record of its own, because decisions name it."""
+        changed = roster.version != self.roster.version
+        self.roster, self._memory.output.roster = roster, True
+        self._memory.output.add(NewRecord(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
+        if changed:
+            self._memory.touched.update((name, it) for name, it in self._memory.repositories.items() if it.queue)
+            self.survey()
+
+    def _forget(self, mirror: str) -> bool:
+        """Forget the levels of a mirror that is removed or comes back; return False if the batch was full before the end."""
+        for repository in self._memory.repositories.values():
+            if mirror in repository.acks:
+                if self._memory.output.is_full:
+                    return False
+                repository.heard(mirror, None)
+                self._memory.output.add(NewRecord(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
+        return True

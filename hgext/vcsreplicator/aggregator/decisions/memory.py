@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What one aggregation holds in memory, for all of its parts: the log's present plus what the next batch will make of it. Pure."""
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from ...log import Record
+from .outgoing import Outgoing, OutputBatch
+from .poison import Poison, blaming, place_of
+from .repository import Repository
+
+
+class RecordOutcome(enum.StrEnum):
+    """The outcome of a record, for metrics and log lines.
+
+    An unfinished record is entered again once the batch is written. So is one that says `read again`, before which events may be
+    missing, once its partition is read again: see `rereading`.
+    """
+
+    TAKEN = "taken"
+    REPEAT = "repeat"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+    HELD = "held"
+    READ_AGAIN = "read again"
+    NOTHING = "nothing"
+    UNFINISHED = "unfinished"
+
+    @property
+    def is_asked_again(self) -> bool:
+        """Whether the record was not taken yet, and must be entered again."""
+        return self in (RecordOutcome.UNFINISHED, RecordOutcome.READ_AGAIN)
+
+
+class Memory:
+    """All repositories and positions, and what the next batch holds.
+
+    `touched` are the repositories to be decided next. `lost` counts by repository the events that the log has lost.
+    """
+
+    def __init__(self, positions: Mapping[tuple[str, int], int], poison: Poison) -> None:
+        self.positions, self.poison = dict(positions), poison
+        self.repositories: dict[str, Repository] = {}
+        self.touched: dict[str, Repository] = {}
+        self.lost: Counter[str] = Counter()
+        self.output = Outgoing(passed=dict(positions))
+
+    def repository(self, name: str) -> Repository:
+        """Return the repository with this id, an empty one if it is not known."""
+        found = self.repositories.get(name)
+        if found is None:
+            found = self.repositories[name] = Repository(name)
+        return found
+
+    def batch(self) -> OutputBatch:
+        """Return all that changed since the last batch, to be written in one transaction."""
+        output, self.output = self.output, Outgoing()
+        return output.batch()
+
+    def guarded(
+        self,
+        take: Callable[[Record, float], RecordOutcome],
+        record: Record,
+        now: float,
+        refuse: Callable[[Record, str, float, str | None], RecordOutcome] | None = None,
+    ) -> RecordOutcome:
+        """Return what `take` makes of the record; refuse it if it was poisoned before. Raise Poisoned."""
+        known = self.poison.records.get(place_of(record))
+        if known is not None:
+            return (refuse or self.refuse)(record, known.reason, now, known.traceback)
+        with blaming(place_of(record)):
+            return take(record, now)
+
+    def refuse(self, record: Record, reason: str, now: float, traceback: str | None = None) -> RecordOutcome:
+        """Pass a record that cannot be used, and keep it in `errors`."""
+        self.output.moved = True
+        self.output.reject(record, reason, now, traceback=traceback)
+        return RecordOutcome.REJECTED
+
+    def pass_record(self, record: Record, outcome: RecordOutcome) -> RecordOutcome:
+        """Move the position past the record, unless the outcome asks for it again."""
+        if not outcome.is_asked_again:
+            place = (record.topic, record.partition)
+            self.positions[place] = self.output.passed[place] = record.offset + 1
+        return outcome

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The aggregator's signs of life, and what it finds out with each: alarms, figures, records that the log has lost."""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from ..log import NOTICES, STATE, Log, NewRecord, Record
+from ..words.clock import Clock, Silence
+from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat
+from ..words.shape import to_json
+from .ahead import AheadLevels
+from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, measure_silence, survey
+from .decisions.aggregation import Aggregation
+from .decisions.outgoing import BATCH_STATES
+from .loading import IDENTITY
+from .metrics import HELD, SILENT_SECONDS, VERSION, WAITING
+
+# Seconds between two commits of all positions: Kafka forgets a position that is not stored for a week.
+RENEW_INTERVAL = 3600.0
+
+# Alarms that the sign of life carries, for readers without the log lines.
+CARRIED = (NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
+
+logger = structlog.get_logger()
+
+
+class Watch:
+    """Gives a sign of life every `beat` seconds, and alarms a mirror that gave none for `patience`; used by one thread.
+
+    `commit` writes what the core has for the next batch, and more; `silence` outlives the session.
+    """
+
+    def __init__(
+        self,
+        core: Aggregation,
+        log: Log,
+        clock: Clock,
+        silence: Silence,
+        ahead: AheadLevels,
+        commit: Callable[..., None],
+        *,
+        beat: float,
+        patience: float,
+    ) -> None:
+        self._core, self._log, self._clock, self._silence = core, log, clock, silence
+        self._ahead, self._commit = ahead, commit
+        self._interval, self._patience = beat, patience
+        self._renewed = clock.monotonic()
+        self._beaten = self._renewed - beat
+        self._logged: dict[Alarm, float] = {}
+        self._found: tuple[Alarm, ...] = ()
+        self._state_end = self._state_due = self._state_written = 0
+        self._notices_end: int | None = None
+
+    def hear(self, record: Record) -> None:
+        """Count any record of a mirror as its sign of life."""
+        self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
+
+    def note_written(self, messages: Sequence[NewRecord]) -> None:
+        """Count what a transaction wrote."""
+        self._state_written += sum(message.topic == STATE for message in messages)
+        if any(message.topic == NOTICES for message in messages):
+            self._notices_end = None
+
+    def beat(self) -> bool:
+        """Give a sign of life if it is due, which also finds out whether another took over; return whether it was."""
+        now = self._clock.monotonic()
+        if now - self._beaten < self._interval:
+            return False
+        core = self._core
+        self._beaten = now
+        if now - self._renewed >= RENEW_INTERVAL:
+            self._renewed = now
+            core.renew()
+        self._restore_state()
+        if self._notices_end is None:
+            [self._notices_end] = self._log.ends(NOTICES).values()
+        beat = AggregatorBeat(
+            time=self._clock.now(),
+            roster=core.roster.version,
+            held=core.held,
+            alarms=tuple(alarm.text for alarm in self._found if alarm.kind in CARRIED),
+            notices=self._notices_end,
+            format=AGGREGATOR_FORMAT,
+        )
+        self._commit(NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat)))
+        self._survey(now)
+        return True
+
+    def _survey(self, now: float) -> None:
+        """Update figures and alarms."""
+        core = self._core
+        HELD.set(core.held)
+        VERSION.set(core.roster.version)
+        waiting = survey(core)
+        silent = measure_silence(core.roster, self._silence, now)
+        for mirror, numbers in waiting.mirrors.items():
+            WAITING.labels(mirror=mirror).set(numbers.held)
+            if mirror in silent:
+                SILENT_SECONDS.labels(mirror=mirror).set(silent[mirror])
+            else:
+                SILENT_SECONDS.remove(mirror)
+        self._found = alarms(core, waiting, self._silence, now, self._patience, self._ahead.count_missing())
+        self._log_alarms(now)
+
+    def _restore_state(self) -> None:
+        """Write all states again if `state` lost what was written there, which a restored broker can bring about.
+
+        What was written up to the last check is expected now, because a log may show a transaction a moment after its commit.
+        """
+        [end] = self._log.ends(STATE).values()
+        due = self._state_due
+        self._state_due = self._state_end + self._state_written
+        self._state_end, self._state_written = end, 0
+        if end >= due:
+            return
+        self._state_due = 0
+        logger.error("topic state lost records: all states are written again", count=due - end)
+        names = list(self._core.repositories)
+        for first in range(0, len(names), BATCH_STATES):
+            self._core.write_again(names[first : first + BATCH_STATES])
+            self._commit()
+
+    def _log_alarms(self, now: float) -> None:
+        """Log each alarm when it begins, again after ten times the limit while it lasts, and its end."""
+        for alarm in self._found:
+            logged = self._logged.get(alarm)
+            if logged is None or now - logged >= 10 * self._patience:
+                logger.error(alarm.kind, mirror=alarm.mirror, **alarm.numbers, **alarm.named)
+                self._logged[alarm] = now
+        for alarm in self._logged.keys() - set(self._found):
+            logger.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
+            del self._logged[alarm]

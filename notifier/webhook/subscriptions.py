@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The stored subscriptions of a webhook destination, and the history of what was done with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.words import shape
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
+
+from ..database import Database
+from . import statements as sql
+from .subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSubscription:
+    """A subscription as it stands in the table; `origin` is `file` (configuration) or `command`."""
+
+    id: int
+    name: str
+    origin: str
+    subscription: Subscription
+    created_at: float
+    paused_reason: str | None
+    failing_since: float | None
+
+
+class SubscriptionTable:
+    """The subscriptions in the database of deliveries; raises Unavailable."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def all(self) -> list[StoredSubscription]:
+        """Those that are not removed, in the order of their making."""
+        return [
+            StoredSubscription(
+                id=number,
+                name=name,
+                origin=origin,
+                subscription=_subscription(name, content),
+                created_at=created_at,
+                paused_reason=paused,
+                failing_since=failing,
+            )
+            for number, name, origin, content, created_at, paused, failing in self._db.rows(sql.SUBSCRIPTIONS)
+        ]
+
+    def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
+        """Add a subscription; False if one of this name exists."""
+        if self._named(name) is not None:
+            return False
+        with self._db.writing():
+            self._db.run(sql.ADD_SUBSCRIPTION, (name, origin, shape.to_json(subscription).decode(), now))
+            self._db.run(sql.HISTORY, (now, name, "added", who))
+        return True
+
+    def remove(self, name: str, *, who: str, now: float) -> bool:
+        """Remove a subscription and cancel what waits for it; return False if there is none of this name."""
+        number = self._named(name)
+        if number is None:
+            return False
+        with self._db.writing():
+            self._db.run(sql.REMOVE_SUBSCRIPTION, (now, number))
+            self._db.run(sql.CANCEL, (now, number))
+            self._db.run(sql.HISTORY, (now, name, "removed", who))
+        return True
+
+    def follow_file(self, wanted: Mapping[str, Subscription], *, now: float) -> None:
+        """Make the subscriptions of origin `file` those of the configuration."""
+        known = {each.name: each for each in self.all()}
+        for name, each in known.items():
+            if each.origin == "file" and name not in wanted:
+                self.remove(name, who="configuration", now=now)
+        for name, subscription in wanted.items():
+            existing = known.get(name)
+            if existing is None:
+                self.add(name, subscription, origin="file", who="configuration", now=now)
+            elif existing.origin != "file":
+                raise BadConfig(f"subscriptions.{name}: exists already, added by a command; remove one of them")
+            elif existing.subscription != subscription:
+                with self._db.writing():
+                    self._db.run(sql.CHANGE_SUBSCRIPTION, (shape.to_json(subscription).decode(), existing.id))
+                    self._db.run(sql.HISTORY, (now, name, "changed", "configuration"))
+
+    def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
+        """Pause a subscription with a reason, or resume it (None); return False if there is none of this name."""
+        number = self._named(name)
+        if number is None:
+            return False
+        with self._db.writing():
+            self._db.run(sql.PAUSE, (reason, number))
+            if reason is None:
+                self._db.run(sql.FAILING, (None, number))
+            self._db.run(sql.HISTORY, (now, name, f"paused: {reason}" if reason else "resumed", who))
+        return True
+
+    def failing(self, subscription: int, since: float | None) -> None:
+        """Record since when an endpoint fails; None: it does not."""
+        self._db.run(sql.FAILING, (since, subscription))
+
+    def note(self, name: str, what: str, *, now: float) -> None:
+        """Add a line of the notifier to the history of a subscription."""
+        self._db.run(sql.HISTORY, (now, name, what, "vcsreplicator"))
+
+    def history(self, limit: int) -> list[tuple[float, str, str, str]]:
+        """(time, subscription, what, who), newest first."""
+        return self._db.rows(sql.READ_HISTORY, (limit,))
+
+    def last_change(self) -> int:
+        """Return a number that grows with every change of subscriptions, pauses and redeliveries."""
+        [(number,)] = self._db.rows(sql.LAST_HISTORY)
+        return int(number)
+
+    def _named(self, name: str) -> int | None:
+        """Return a subscription's number, even if this release cannot read it."""
+        rows = self._db.rows(sql.NAMED, (name,))
+        return int(rows[0][0]) if rows else None
+
+
+def _subscription(name: str, content: str) -> Subscription:
+    try:
+        return shape.from_json(Subscription, content.encode())
+    except MalformedEvent as error:  # of another release; no message is wrong because of it
+        raise Unavailable(f"subscription {name}: {error}; remove it and add it again") from error
