@@ -51,7 +51,7 @@ class QueueFinding:
     step: QueueStep
 
 
-class Watch:
+class QueueWatch:
     """A virtual host under watch. With `is_dry_run` nothing is mailed, deleted or remembered beyond the process."""
 
     def __init__(
@@ -204,20 +204,20 @@ def _measure(found: list[QueueFinding]) -> None:
 def run(
     settings: GuardianSettings, file: str, *, is_dry_run: bool, stop: threading.Event, ready: Callable[[], None]
 ) -> None:
-    """Watch until `stop` is set; a broker that is away is retried indefinitely.
+    """QueueWatch until `stop` is set; a broker that is away is retried indefinitely.
 
     Raises BadConfig only before the first complete round: later, a broker that refuses the guardian may be one that is being
     restored.
     """
     with nullcontext() if is_dry_run else alone(settings.state, "guardian.state", "guardian"):
-        watch = Watch(settings, file, is_dry_run=is_dry_run)
+        watch = QueueWatch(settings, file, is_dry_run=is_dry_run)
         try:
             keep_watching(watch, stop, ready)
         finally:
             watch.close()
 
 
-def keep_watching(watch: Watch, stop: threading.Event, ready: Callable[[], None]) -> None:
+def keep_watching(watch: QueueWatch, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Make rounds until `stop` is set; raises BadConfig as `run` does."""
     failures, is_complete, is_ready = 0, False, False
     while not stop.is_set():

@@ -110,7 +110,7 @@ def _rights(client: Any) -> str:
 def watch(config: Config, once: bool, dry_run: bool) -> None:
     """Warn owners of growing queues, and delete those beyond the limit."""
     from notifier.database import alone
-    from notifier.guardian.watching import Watch, run
+    from notifier.guardian.watching import QueueWatch, run
 
     settings = _settings(config)
     configure_logging("guardian")
@@ -123,7 +123,7 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
             )
         )
     with contextlib.nullcontext() if dry_run else alone(settings.state, "guardian.state", "guardian"):
-        watcher = Watch(settings, config.file, is_dry_run=dry_run)
+        watcher = QueueWatch(settings, config.file, is_dry_run=dry_run)
         with contextlib.closing(watcher):
             found = watcher.round()
     rows = [_queue_row(each, dry_run) for each in found]
@@ -146,7 +146,7 @@ def _queue_row(found: Any, is_dry_run: bool) -> tuple[str, ...]:
 
 @command.command()
 @click.option("--client", metavar="CLIENT", help="Check only this client's exchanges, queues, channels and messages.")
-@click.option("--sample", default=5.0, type=SECONDS, show_default=True, help="Watch messages for so many seconds.")
+@click.option("--sample", default=5.0, type=SECONDS, show_default=True, help="QueueWatch messages for so many seconds.")
 @with_json
 @with_config
 def check(config: Config, client: str | None, sample: float, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from notifier.guardian.checking import check
 from notifier.guardian.requirements import CheckMark, CheckResult, Requirement
 from notifier.guardian.sampling import Sample
 from notifier.guardian.settings import Deletion, GuardianSettings
-from notifier.guardian.watching import Watch
+from notifier.guardian.watching import QueueWatch
 from notifier.message import messages
 from notifier.public import PublicSettings
 from notifier.pulse.destination import PulseSettings
@@ -52,7 +52,7 @@ def published(guarded: Guarded) -> bool:
 
 def test_a_broker_in_order_fails_nothing_and_keeps_nothing_of_the_trial(guarded: Guarded) -> None:
     settings = replace(guarded.settings, delete=Deletion.UNUSED)
-    with closing(Watch(settings, FILE)) as watch:
+    with closing(QueueWatch(settings, FILE)) as watch:
         watch.round()
     found = checked(settings)
     assert marks(found, CheckMark.FAIL) == set()

@@ -17,7 +17,7 @@ from notifier.guardian.broker import DeletionOutcome, connected, delete_queue
 from notifier.guardian.levels import QueueStep
 from notifier.guardian.settings import Deletion, GuardianSettings
 from notifier.guardian.state import GuardianState
-from notifier.guardian.watching import QUEUES, WAITING, QueueFinding, Watch, keep_watching
+from notifier.guardian.watching import QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
 from testing.builders.mailbox import Mailbox
 from testing.services.process import free_port
 from testing.waiting import eventually
@@ -29,13 +29,13 @@ NEAR, BEYOND, DELETED = "near its limit", "beyond its limit", "deleted"
 
 
 @pytest.fixture
-def watch(settings: GuardianSettings) -> Iterator[Watch]:
-    with closing(Watch(settings, FILE)) as watch:
+def watch(settings: GuardianSettings) -> Iterator[QueueWatch]:
+    with closing(QueueWatch(settings, FILE)) as watch:
         yield watch
 
 
 def watching_with(settings: GuardianSettings, **changed: Any) -> Any:
-    return closing(Watch(replace(settings, **changed), FILE))
+    return closing(QueueWatch(replace(settings, **changed), FILE))
 
 
 def counted(guarded: Guarded, queue: str, messages: int) -> None:
@@ -63,12 +63,12 @@ def subjects(mailbox: Mailbox, address: str) -> list[str]:
     return [mail["Subject"] for mail in mailbox.to(address)]
 
 
-def found(watch: Watch, queue: str) -> QueueFinding:
+def found(watch: QueueWatch, queue: str) -> QueueFinding:
     [each] = [each for each in watch.round() if each.queue.name == queue]
     return each
 
 
-def test_the_owner_is_mailed_once_for_each_crossing(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+def test_the_owner_is_mailed_once_for_each_crossing(guarded: Guarded, watch: QueueWatch, mailbox: Mailbox) -> None:
     me = guarded.add("alice", "alice@owners.example")
     queue = filled(guarded, me, 4)
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_a_watch_that_starts_again_knows_what_was_mailed(
     assert len(mailbox.mails) == 1
 
 
-def test_reports_of_a_round_are_one_mail_for_each_owner(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+def test_reports_of_a_round_are_one_mail_for_each_owner(guarded: Guarded, watch: QueueWatch, mailbox: Mailbox) -> None:
     me = guarded.add("alice", "alice@owners.example")
     for name in "ab":
         filled(guarded, me, 4, name)
@@ -107,7 +107,9 @@ def test_reports_of_a_round_are_one_mail_for_each_owner(guarded: Guarded, watch:
     assert f"queue/{me}/b: 4 messages" in text
 
 
-def test_a_queue_of_no_client_is_reported_to_the_operator(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+def test_a_queue_of_no_client_is_reported_to_the_operator(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
+) -> None:
     queue = filled(guarded, "stranger", 4)
     watch.round()
     assert subjects(mailbox, OPERATOR) == [f"Pulse: {queue}: {NEAR}"]
@@ -240,7 +242,9 @@ def test_mails_wait_for_a_mail_server_that_is_away(
     assert len(mailbox.mails) == 1
 
 
-def test_what_an_owners_address_refuses_goes_to_the_operator(guarded: Guarded, watch: Watch, mailbox: Mailbox) -> None:
+def test_what_an_owners_address_refuses_goes_to_the_operator(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
+) -> None:
     mailbox.replies["alice@owners.example"] = "550 no such mailbox"
     queue = filled(guarded, guarded.add("alice", "alice@owners.example"), 4)
     for _ in range(3):
@@ -250,7 +254,7 @@ def test_what_an_owners_address_refuses_goes_to_the_operator(guarded: Guarded, w
 
 
 def test_what_the_operators_address_refuses_is_not_tried_for_ever(
-    guarded: Guarded, watch: Watch, mailbox: Mailbox
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
 ) -> None:
     mailbox.replies[OPERATOR] = "550 no such mailbox"
     filled(guarded, "stranger", 4)
@@ -262,14 +266,14 @@ def test_a_dry_run_mails_deletes_and_remembers_nothing(
     guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, tmp_path: Any
 ) -> None:
     queue = filled(guarded, guarded.add(), 9)
-    with closing(Watch(replace(settings, delete=Deletion.YES), FILE, is_dry_run=True)) as watch:
+    with closing(QueueWatch(replace(settings, delete=Deletion.YES), FILE, is_dry_run=True)) as watch:
         assert found(watch, queue).step is QueueStep.DELETE
     assert exists(guarded, queue)
     assert mailbox.mails == []
     assert list(tmp_path.glob("guardian*")) == []
 
 
-def test_odd_queues_are_counted(guarded: Guarded, watch: Watch) -> None:
+def test_odd_queues_are_counted(guarded: Guarded, watch: QueueWatch) -> None:
     me = guarded.add()
     filled(guarded, me, 1, "bounded", **{"x-max-length": 5})
     guarded.channel(me).queue_declare(f"exchange/{me}/queue", durable=True, auto_delete=False)
@@ -278,7 +282,7 @@ def test_odd_queues_are_counted(guarded: Guarded, watch: Watch) -> None:
     assert values == {"all": 2, "unconsumed": 2, "unbounded": 1, "misnamed": 1}
 
 
-def test_queues_are_read_page_by_page(guarded: Guarded, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_are_read_page_by_page(guarded: Guarded, watch: QueueWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("notifier.guardian.management.PAGE", 2)
     me = guarded.add()
     names = {guarded.queue(me, name) for name in "abcde"}
