@@ -33,7 +33,7 @@ SEGMENT_BYTES = 4 * 1024 * 1024
 # Bytes that one `read` returns at least, if there are as many.
 READ_BYTES = 2 * 1024 * 1024
 
-_NAME = re.compile(r"(\d{10})\.log")
+_NAME = re.compile(r"\d{10}\.(log|damaged)")
 _LOCK, _ASIDE = "lock", "rejected.log"
 
 logger = structlog.get_logger()
@@ -70,8 +70,6 @@ class DiskQueue:
                 raise
         except OSError as error:
             raise BadConfig(f"edge.queue: {folder}: cannot be used: {error.strerror}") from error
-        last = self._segments[-1].path.stem if self._segments else "0"
-        self._next_number = int(last) + 1
         self._size = sum(segment.size for segment in self._segments)
         QUEUED.set(self._size)
 
@@ -171,7 +169,9 @@ class DiskQueue:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BadConfig(f"edge.queue: {self._folder}: another edge uses it") from None
-        paths = sorted(path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
+        known = sorted(path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
+        self._next_number = int(known[-1].stem) + 1 if known else 1
+        paths = [path for path in known if path.suffix == ".log"]
         if paths:
             _cut_torn_tail(paths[-1])
         found = deque(_Segment(path, path.stat().st_size) for path in paths)

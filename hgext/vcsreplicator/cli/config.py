@@ -5,7 +5,7 @@ import os
 
 import click
 
-from ..config import Config
+from ..config import Config, address
 from ..log import topics
 from ..words.errors import BadConfig
 from .hgrc import check_hgrc
@@ -44,6 +44,7 @@ def check(config: Config, files: tuple[str, ...]) -> None:
 def _check_sections(config: Config) -> None:
     from notifier import settings as notifier
     from notifier.decode import settings as decode
+    from notifier.edge import settings as edge
     from notifier.poll import settings as poll
 
     from ..aggregator import loop
@@ -66,6 +67,8 @@ def _check_sections(config: Config) -> None:
     config.settings(loop.AggregatorSettings, "aggregator")
     if "notifier" in config.tables:
         notifier.read(config.tables, config.file)
+    if "edge" in config.tables:
+        address(config.settings(edge.EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
     if "poll" in config.tables:
         config.settings(poll.PollSettings, "poll")
     if "decode" in config.tables:

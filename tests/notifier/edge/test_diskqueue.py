@@ -132,6 +132,17 @@ def test_a_damaged_line_is_skipped_and_its_file_kept(tmp_path: Path, small_files
     assert files(tmp_path) == [second.with_suffix(".damaged").name]
 
 
+def test_a_kept_damaged_file_is_never_replaced(tmp_path: Path) -> None:
+    for content in (b"first", b"second"):
+        with DiskQueue(str(tmp_path), LIMIT) as queue:
+            queue.append([content, b"sound"])
+        [name] = [name for name in files(tmp_path) if name.endswith(".log")]
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes().replace(content, content.upper()))
+        with DiskQueue(str(tmp_path), LIMIT) as queue:
+            assert drain(queue) == [b"sound"]
+    assert [b"FIRST" in (tmp_path / name).read_bytes() for name in files(tmp_path)] == [True, False]
+
+
 def test_a_file_that_became_shorter_does_not_stop_the_queue(tmp_path: Path, small_files: None) -> None:
     with DiskQueue(str(tmp_path), LIMIT) as queue:
         for begin in range(0, 30, 3):

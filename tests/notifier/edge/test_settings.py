@@ -56,6 +56,20 @@ def test_the_log_takes_the_largest_body_with_the_largest_head() -> None:
     check_message(to_record(RawMessage(b"\xff" * LARGEST_BODY, head), "raw"))
 
 
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ('listen = "127.0.0.1:8000"\n[listen]\nedge = "127.0.0.1:9105"', "all sections are correct"),
+        ('listen = "8000"', "edge.listen: expected host:port, got '8000'"),
+        ('listen = "a:1"\nlog-timeout = 0', "edge.log-timeout: expected a number from 0.1 to 60, got 0.0"),
+    ],
+)
+def test_config_check_reads_the_section(tmp_path: Path, section: str, said: str) -> None:
+    (tmp_path / "c.toml").write_text(f"{FILE}[edge]\n{section}\n")
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(tmp_path / "c.toml")])
+    assert f"{tmp_path}/c.toml: {said}" in f"{result.output}{result.exception}"
+
+
 def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "notifier.edge.server", raising=False)
