@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import click
 import rich
 from rich.text import Text
 
-from ..demo import scenario
-from ..demo.layout import DemoOptions, Layout, write_ready_file
+from ..demo import scenario, submission
+from ..demo.layout import DemoOptions, Layout, Service, write_ready_file
 from ..demo.preparation import prepare
 from ..demo.supervisor import DemoSupervisor
 from ..log.opening import open_log
@@ -35,6 +35,7 @@ from .options import check_exposures, with_insecure
 @click.option("--sns-endpoint", metavar="URL", help="Publish to SNS and S3 at this address too.")
 @click.option("--durability", type=click.Choice(["store", "outbox"]), default="store", show_default=True)
 @with_insecure
+@click.option("--decode", is_flag=True, help="Submit a document to an edge and a decoder instead; nothing is pushed.")
 @click.option("--stay", is_flag=True, help="Run until interrupted, without the scripted push.")
 @click.option("--prepare", "only_prepare", is_flag=True, help="Prepare everything, start nothing, and exit.")
 @click.option(
@@ -44,7 +45,13 @@ from .options import check_exposures, with_insecure
     help="Write what a program needs to use the installation, as JSON.",
 )
 def command(
-    folder: str | None, insecure: tuple[str, ...], stay: bool, only_prepare: bool, ready: Path | None, **options: Any
+    folder: str | None,
+    insecure: tuple[str, ...],
+    decode: bool,
+    stay: bool,
+    only_prepare: bool,
+    ready: Path | None,
+    **options: Any,
 ) -> None:
     """Start a master, mirrors and all services on this machine, and push.
 
@@ -52,8 +59,14 @@ def command(
     """
     urls = {"--log": options["log"], "--pulse": options["pulse"], "--sns-endpoint": options["sns_endpoint"]}
     check_exposures(urls, insecure)
+    if decode and (only_prepare or ready):
+        raise click.UsageError("--decode goes with --dir, --log, --insecure and --stay alone")
     with _folder(folder, keep=only_prepare) as where:
-        layout = prepare(DemoOptions(folder=where, insecure=insecure, **options))
+        chosen = DemoOptions(folder=where, insecure=insecure, **options)
+        if decode:
+            _decode(chosen, stay=stay)
+            return
+        layout = prepare(chosen)
         if not only_prepare:
             _run_services(layout, ready, stay=stay)
             return
@@ -63,27 +76,65 @@ def command(
 
 
 def _run_services(layout: Layout, ready: Path | None, *, stay: bool) -> None:
+    def report(pids: Mapping[str, int | None]) -> None:
+        if ready:
+            write_ready_file(ready, layout, pids)
+
+    with _running(layout.services, layout.options.folder, report) as run:
+        if stay:
+            _print_addresses(layout)
+            run()
+        else:
+            _push_and_show(layout)
+
+
+def _decode(options: DemoOptions, *, stay: bool) -> None:
+    """Run an edge and a decoder, submit a document, and show what came out."""
+    layout = submission.prepare_submission(options)
+    before = len(layout.output.read_text().splitlines()) if layout.output.exists() else 0
+    with _running(layout.services, options.folder) as run:
+        answer = submission.submit(layout)
+        documents, delivered = scenario.wait_for_lines(layout.output, before + 1, 30)
+        click.echo(f"\nPOST {layout.url}ID")
+        rich.print_json(submission.DOCUMENT)
+        moments = [(answer.answered, f"answered with {answer.status}: it is durable"), (delivered, "decoded")]
+        rows = [(f"{(at - answer.sent) * 1000:7.1f} ms", what) for at, what in sorted(moments)]
+        timeline = table(("", ""), rows)
+        timeline.show_header = False
+        console().print(timeline)
+        click.echo("\nThe decoded document, without the client's address:")
+        rich.print_json(json.dumps(documents[-1]))
+        if stay:
+            click.echo(f"\nedge     curl --data @FILE {layout.url}$(uuidgen)")
+            click.echo(f"output   {layout.output}")
+            click.echo("Ctrl-C stops everything.")
+            run()
+
+
+@contextlib.contextmanager
+def _running(
+    services: Sequence[Service], folder: Path, report: Callable[[Mapping[str, int | None]], None] = lambda pids: None
+) -> Iterator[Callable[[], None]]:
+    """Run the services in the block; what it gets keeps them running until a signal.
+
+    `report` gets the process ids after the start, and at each change after it.
+    """
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     is_started = False
 
-    def report() -> None:
-        if ready and is_started:
-            write_ready_file(ready, layout, supervisor.pids())
+    def report_change() -> None:
+        if is_started:
+            report(supervisor.pids())
 
-    folder = layout.options.folder
-    supervisor = DemoSupervisor(layout.services, folder.resolve(), report)
+    supervisor = DemoSupervisor(services, folder.resolve(), report_change)
     begin = time.monotonic()
     try:
         supervisor.start()
         is_started = True
-        report()
-        click.echo(f"{len(layout.services)} services are ready after {time.monotonic() - begin:.1f} s in {folder}")
-        if stay:
-            _print_addresses(layout)
-            supervisor.run(stop)
-        else:
-            _push_and_show(layout)
+        report_change()
+        click.echo(f"{len(services)} services are ready after {time.monotonic() - begin:.1f} s in {folder}")
+        yield lambda: supervisor.run(stop)
     finally:
         supervisor.stop()
         for number, handler in previous.items():

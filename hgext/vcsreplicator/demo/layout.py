@@ -23,6 +23,9 @@ NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 EXCHANGES = ("exchange/hgpushes/v1", "exchange/hgpushes/v2")
 PUBLIC_URL = "https://hg.example/"
 
+# -P: no module is imported from the current folder.
+PROGRAM = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
@@ -76,14 +79,14 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: s
     names = mirror_names(options.mirrors)
     for part in ("repos/master", *(f"repos/{name}" for name in names), "output", "run", "blobs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    ports = _free_ports(2 * len(names) + 3)
+    ports = free_ports(2 * len(names) + 3)
     log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     layout = Layout(
         options=options,
         log=log,
         config=folder / "vcsreplicator.toml",
         master_root=folder / "repos/master",
-        master_env=_environment(folder, "master.hgrc"),
+        master_env=environment(folder, "master.hgrc"),
         master_url=f"http://127.0.0.1:{ports[0]}/",
         mirrors={name: folder / "repos" / name for name in names},
         mirror_urls={name: f"http://127.0.0.1:{port}/" for name, port in zip(names, ports[1:], strict=False)},
@@ -129,27 +132,25 @@ def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None])
 
 
 def _with_services(layout: Layout, folder: Path, names: list[str]) -> Layout:
-    # -P: no module is imported from the current folder.
-    program = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli")
     config = ("--config", str(layout.config))
-    on_master, on_mirror = layout.master_env, _environment(folder, "mirror.hgrc")
+    on_master, on_mirror = layout.master_env, environment(folder, "mirror.hgrc")
 
     def web(role: str, root: Path, url: str, env: Mapping[str, str]) -> Service:
         where = ("--root", str(root), "--listen", url.removeprefix("http://").rstrip("/"), "--role", role)
-        return Service(role=role, argv=(*program, "web", *where), env=env)
+        return Service(role=role, argv=(*PROGRAM, "web", *where), env=env)
 
     services = [
-        Service(role="aggregator", argv=(*program, "aggregator", *config), env=on_mirror),
-        Service(role="relay", argv=(*program, "relay", *config), env=on_master),
-        *(Service(role=f"mirror-{name}", argv=(*program, "mirror", name, *config), env=on_mirror) for name in names),
-        Service(role="notifier", argv=(*program, "notifier", *config), env=on_mirror),
+        Service(role="aggregator", argv=(*PROGRAM, "aggregator", *config), env=on_mirror),
+        Service(role="relay", argv=(*PROGRAM, "relay", *config), env=on_master),
+        *(Service(role=f"mirror-{name}", argv=(*PROGRAM, "mirror", name, *config), env=on_mirror) for name in names),
+        Service(role="notifier", argv=(*PROGRAM, "notifier", *config), env=on_mirror),
         web("web-master", layout.master_root, layout.master_url, on_master),
         *(web(f"web-{name}", layout.mirrors[name], layout.mirror_urls[name], on_mirror) for name in names),
     ]
     return replace(layout, services=tuple(services))
 
 
-def _environment(folder: Path, hgrc: str) -> dict[str, str]:
+def environment(folder: Path, hgrc: str) -> dict[str, str]:
     """Make an environment that takes only paths and AWS settings from the caller."""
     own = os.path.dirname(sys.executable)
     return {
@@ -253,7 +254,7 @@ def _sns(layout: Layout) -> list[str]:
     ]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Find ports of the loopback interface that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An edge and a decoder on this machine, and a document that a client submits to them over HTTP.
+
+DIR/vcsreplicator.toml      configuration of both
+DIR/log.db                  the embedded log, unless another is given
+DIR/decoded/                what the decoder delivered, a file for each type
+"""
+
+import time
+import urllib.request
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..log import topics
+from ..log.opening import open_log
+from .layout import PROGRAM, DemoOptions, Service, environment, free_ports
+
+# A changeset as `eng-workflow/hgpush/1` describes it.
+DOCUMENT = """\
+{
+  "changesetID": "2c3a0767d84a4d028a92fa54a3376049aabbccdd",
+  "repository": "https://hg.example/hello",
+  "reviewSystemUsed": "phabricator",
+  "pushDate": 1795442400,
+  "landingSystem": "lando",
+  "diffstat": {"additions": 12, "deletions": 3, "changedFiles": 2}
+}
+"""
+HEADERS = {"User-Agent": "mercurial/proto-1.0 (Mercurial 7.2)", "X-Forwarded-For": "198.51.100.7"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionLayout:
+    """A prepared edge and decoder; `output` is the file of decoded documents."""
+
+    url: str
+    output: Path
+    services: tuple[Service, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionAnswer:
+    """What a client saw: times in seconds since the epoch."""
+
+    sent: float
+    answered: float
+    status: int
+
+
+def prepare_submission(options: DemoOptions) -> SubmissionLayout:
+    """Write the files and create the topics; start nothing."""
+    folder = options.folder.resolve()
+    for part in ("output", "run", "decoded"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    [port] = free_ports(1)
+    log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
+    config = folder / "vcsreplicator.toml"
+    config.write_text(
+        f'insecure = {list(options.insecure)}\nlog = "{log}"\n\n'
+        f'[edge]\nlisten = "127.0.0.1:{port}"\nqueue = "{folder}/queue"\n\n'
+        f'[decode]\noutput = "file:{folder}/decoded/"\nrepeats = "{folder}/repeats.db"\n',
+        encoding="utf-8",
+    )
+    with open_log(log) as opened:
+        opened.create(topics())
+    services = [
+        Service(role=role, argv=(*PROGRAM, role, "--config", str(config)), env=environment(folder, "none"))
+        for role in ("edge", "decode")
+    ]
+    return SubmissionLayout(
+        url=f"http://127.0.0.1:{port}/submit/eng-workflow/hgpush/1/",
+        output=folder / "decoded" / "eng-workflow.hgpush.ndjson",
+        services=tuple(services),
+    )
+
+
+def submit(layout: SubmissionLayout) -> SubmissionAnswer:
+    """Submit the document with a new id; raises OSError if the edge does not take it."""
+    request = urllib.request.Request(f"{layout.url}{uuid.uuid4()}", DOCUMENT.encode(), HEADERS, method="POST")
+    sent = time.time()
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return SubmissionAnswer(sent=sent, answered=time.time(), status=answer.status)
