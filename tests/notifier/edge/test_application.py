@@ -182,5 +182,7 @@ def test_a_request_whose_end_or_meaning_is_in_doubt_is_refused_with_all_that_fol
 def test_after_a_request_to_change_the_protocol_the_connection_ends(edge: Edge, taken_log: Log) -> None:
     before = taken_log.ends("raw")[0]
     headers = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
-    assert statuses(ask(edge.port, post(SOME, b"{}", *headers) + SMUGGLED)) == [200]
+    said = ask(edge.port, post(SOME, b"{}", *headers) + SMUGGLED)
+    assert statuses(said) == [200]
+    assert b"\r\nconnection: close\r\n" in said
     assert taken_log.ends("raw")[0] == before + 1

@@ -2,6 +2,7 @@
 """From a request to the log, or to the queue on disk while the log is away."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from notifier.edge.diskqueue import DiskQueue
 from notifier.edge.intake import EdgeIntake, Outcome
 from testing.builders.memorylog import MemoryLog
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -27,6 +28,11 @@ class Moody(MemoryLog):
         super().__init__()
         self.mood: Callable[[Sequence[NewRecord]], None] = lambda messages: None
         self.batches: list[int] = []
+        self.creations = 0
+
+    def create(self, wanted: Sequence[Topic]) -> list[str]:
+        self.creations += 1
+        return super().create(wanted)
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         self.batches.append(len(messages))
@@ -181,6 +187,7 @@ def test_a_topic_that_vanished_is_made_again_and_loses_nothing(tmp_path: Path) -
             assert asyncio.run(intake.submit(b"a")) is Outcome.TAKEN
             eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == [b"a"]
+    assert log.creations == 2
 
 
 def test_the_edge_is_able_with_room_on_disk_or_with_the_log(tmp_path: Path, log: Moody) -> None:
@@ -193,3 +200,34 @@ def test_the_edge_is_able_with_room_on_disk_or_with_the_log(tmp_path: Path, log:
         disk.read()
         disk.drop()
         assert intake.is_able()
+
+
+def test_what_arrived_before_the_end_is_taken_though_no_request_waits(tmp_path: Path, log: Moody) -> None:
+    goes_on = threading.Event()
+
+    def wait(messages: Sequence[NewRecord]) -> None:
+        goes_on.wait(PATIENCE)
+
+    log.mood = wait
+
+    async def submit_and_leave(intake: EdgeIntake) -> None:
+        for value in values(0, 10):
+            task = asyncio.ensure_future(intake.submit(value))
+            while not log.batches:  # the first is under way, and holds up the others
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
+            task.cancel()
+
+    with DiskQueue(str(tmp_path), 10**6) as disk:
+        intake = EdgeIntake(log, TOPIC, disk, 1.0)
+
+        def run() -> None:
+            with intake.running():
+                asyncio.run(submit_and_leave(intake))
+                threading.Timer(0.05, goes_on.set).start()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert log.values() == values(0, 10)
