@@ -116,6 +116,11 @@ class MemoryLog:
             self._newest = {key: at for key, at in self._newest.items() if key[0] != topic} | newest
             self._changed.notify_all()
 
+    def forget(self, group: str, topic: str) -> None:
+        """The stored positions of a group are gone."""
+        with self._changed:
+            self._stored.pop((group, topic), None)
+
     def lose(self, topic: str, partition: int, count: int) -> None:
         """The newest records of a partition of a topic that is not compacted are gone."""
         place = (topic, partition)

@@ -4,6 +4,7 @@
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from prometheus_client import REGISTRY
@@ -11,10 +12,10 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.aggregator.alarms import measure_silence
 from hgext.vcsreplicator.aggregator.loading import load, read_state
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
-from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER_REQUESTS, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat
+from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice
 from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregating import ask, send
@@ -107,6 +108,60 @@ def test_an_idle_aggregator_asks_at_each_sign_of_life_for_the_end_of_state_alone
     log.asked.clear()
     step(session, clock, 10)
     assert log.asked == {STATE: 10}
+
+
+def test_positions_that_rest_are_stored_again_once_an_hour(log: CountingLog) -> None:
+    clock = log._clock
+    assert isinstance(clock, HandClock)
+    send(log, Chain("x").take(3))
+    session = open_session(log)
+    step(session, clock, 2)
+    assert log.stored(GROUP, EVENTS) == {0: 3}
+    log.forget(GROUP, EVENTS)  # as Kafka does after a week
+    step(session, clock, 700)
+    assert log.stored(GROUP, EVENTS) == {}
+    step(session, clock, 30)
+    assert log.stored(GROUP, EVENTS) == {0: 3}
+
+
+def test_a_state_that_is_shown_a_moment_after_its_commit_counts_as_no_loss(
+    log: CountingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, chain, ends = log._clock, Chain("x"), [0]
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    shown = log.ends
+
+    def late(topic: str) -> dict[int, int]:
+        """The end of `state` as it was at the sign of life before."""
+        if topic == STATE:
+            ends.append(shown(topic)[0])
+            return {0: ends[-2]}
+        return shown(topic)
+
+    step(session, clock)
+    send(log, chain.take(3))
+    step(session, clock)
+    before = log.copied(STATE)[2][STATE, 0, chain.repository]
+    monkeypatch.setattr(log, "ends", late)
+    ends[:] = [shown(STATE)[0]]
+    step(session, clock, 5)
+    assert log.copied(STATE)[2][STATE, 0, chain.repository] == before
+
+
+def test_a_replay_of_an_older_history_is_not_taken_for_the_state_that_was_lost(log: CountingLog) -> None:
+    clock, older, newer = log._clock, Chain("x"), Chain("x", incarnation=2)
+    assert isinstance(clock, HandClock)
+    newer.repository = older.repository
+    notice = Notice(event=newer.take(1)[0], time=1.0, roster=1, acks=(), previous={})
+    replayed = replace(notice, event=older.take(1)[0], replay="dana, today")
+    for each in (notice, replayed):
+        log.append([NewRecord(topic=NOTICES, key=older.repository, value=to_json(each))])
+    log.acknowledge(GROUP, EVENTS, {0: 1})
+    send(log, newer.events)
+    state = open_session(log).core.repositories[older.repository].state
+    assert state is not None
+    assert state.incarnation == newer.incarnation
 
 
 def test_signs_of_life_name_the_end_of_notices_also_after_a_notice(log: CountingLog) -> None:

@@ -263,6 +263,23 @@ def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeyp
     assert all_announced(log, chain)
 
 
+def test_a_mirror_that_is_always_ahead_of_the_log_by_one_makes_nothing_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, log = memory()
+    monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
+    chain = Chain("one")
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        before = chain.take(1)
+        for _ in range(5):
+            acknowledge(log, chain)
+            clock.advance(5.0)
+            session.step(0.0)
+            send(log, before)
+            before = chain.take(1)
+    assert errors(log) == []
+
+
 def test_what_neither_pending_nor_events_has_is_told_everywhere_and_the_rest_goes_on(
     log: Log, make_anew: Callable[[str], None]
 ) -> None:

@@ -356,3 +356,27 @@ def test_a_check_that_the_log_does_not_answer_leaves_a_doubt(watched: tuple[Inte
         watch.check_partitions()
     assert watch.is_doubted
     assert watch.is_confirmed("/one")
+
+
+def test_the_newest_place_stays_the_newest_whichever_send_ends_first(
+    watched: tuple[Interrupting, loss.LossWatch],
+) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+    sent(log, watch, "two")
+    late = outbox_file.SentMark(seq=1, id="one", segment=1, end=1, partition=0, offset=0)
+    watch.confirm("/one", "one", late, watch.eras())
+    assert watch.newest_places()[0].offset == 1
+
+
+def test_an_event_that_takes_the_place_of_the_newest_known_one_shows_a_loss(
+    watched: tuple[Interrupting, loss.LossWatch],
+) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+    before = watch.newest_places()
+    watch.check_appended(0, 1, before)
+    assert watch.is_confirmed("/one")
+    with pytest.raises(Unavailable):
+        watch.check_appended(0, 0, before)
+    assert not watch.is_confirmed("/one")
