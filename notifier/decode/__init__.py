@@ -7,5 +7,6 @@ geo         addresses to places                          agent       user agents
 documents   JSON Schemas of the documents                repeats     ids that were delivered
 sources     topic or queue that is read                  routing     topics, queues and files that are written
 streaming   the daemon                                   rejects     rejects in the topic errors (pure)
-settings    the section [decode]                         queues      the connection to an AMQP broker
+batch       files, for backfill                          queues      the connection to an AMQP broker
+settings    the section [decode]
 """

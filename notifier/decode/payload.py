@@ -20,6 +20,9 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 # Bytes of a window that a zstd stream may ask for.
 _ZSTD_WINDOW = 8 * 1024 * 1024
 
+# Bytes of a zstd stream unpacked at a time: a block of 4 bytes becomes at most 128 KiB, so these at most 8 MiB.
+_ZSTD_FED = 256
+
 
 def unpack(payload: bytes, largest: int) -> bytes:
     """Return the content of a gzip or zstd stream; what is neither comes back as it is.
@@ -77,9 +80,8 @@ def _unpack_zstd(payload: bytes, largest: int) -> bytes:
         frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj(read_across_frames=False)
         view, fed = memoryview(payload), 0
         while fed < len(view) and not frame.eof and len(content) <= largest:
-            # 1 kB becomes at most some 100 kB for each block, so what is held beyond the limit is bounded.
-            content += frame.decompress(view[fed : fed + 1024])
-            fed += 1024
+            content += frame.decompress(view[fed : fed + _ZSTD_FED])
+            fed += _ZSTD_FED
         if not frame.eof and len(content) <= largest:
             raise EOFError("cut short")
         payload = frame.unused_data + payload[fed:] if frame.eof else b""

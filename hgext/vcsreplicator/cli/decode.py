@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator decode`: the decoder of submitted messages."""
+"""`vcsreplicator decode`: the decoder of submitted messages, as a daemon and for files."""
 
+import contextlib
 import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..config import Config
+from ..words.clock import SystemClock
 from ..words.errors import BadConfig
 from .options import run_daemon, with_config
 
+if TYPE_CHECKING:
+    from notifier.decode.decoding import Tools
+    from notifier.decode.settings import DecodeSettings
+
 
 @click.command()
+@click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for what becomes of PATHS.")
 @with_config
-def command(config: Config) -> None:
+def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> None:
     """Decode submitted messages: validate and enrich each, and remove what identifies a person.
 
-    Reads the raw messages that `input` names until it is stopped. Rejects go to the topic `errors`."""
+    Without PATHS it reads the raw messages that `input` names until it is stopped; rejects go to the topic `errors`. With
+    PATHS, files and folders of .ndjson, .ndjson.gz and .ndjson.zst, it writes <namespace>.<type>.ndjson and errors.ndjson."""
     from notifier.decode.settings import DecodeSettings
 
     try:
@@ -23,9 +34,36 @@ def command(config: Config) -> None:
     except ModuleNotFoundError as error:
         raise BadConfig(f"{error.name} is not installed; install vcsreplicator[decode]") from None
 
+    if bool(paths) != (output is not None):
+        raise click.UsageError("expected PATHS and --output together, or neither")
     settings = config.settings(DecodeSettings, "decode")
     try:
         tools = streaming.open_tools(settings)
     except BadConfig as error:
         raise BadConfig(f"{config.file}: {error}") from error
-    run_daemon(config, "decode", functools.partial(streaming.run, tools=tools), settings)
+    if output is None:
+        run_daemon(config, "decode", functools.partial(streaming.run, tools=tools), settings)
+    else:
+        _decode_files(settings, tools, paths, output)
+
+
+def _decode_files(settings: "DecodeSettings", tools: "Tools", paths: tuple[Path, ...], output: Path) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from notifier.decode.batch import decode_files, find_files
+    from notifier.decode.repeats import open_repeats
+
+    from ..service import configure_logging
+
+    configure_logging("decode")
+    files = find_files(paths)
+    with (
+        contextlib.closing(open_repeats(settings, SystemClock())) as repeats,
+        Progress(console=Console(stderr=True)) as progress,
+    ):
+        task = progress.add_task("decoding", total=sum(file.stat().st_size for file in files))
+        counts = decode_files(files, output, tools, repeats, lambda read: progress.advance(task, read))
+    decoded = counts.pop("decoded", 0)
+    kinds = "".join(f", {kind} {count}" for kind, count in sorted(counts.items()))
+    click.echo(f"decoded {decoded}, rejected {counts.total()}{kinds}")

@@ -1,58 +1,145 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator errors`: records and messages that were rejected, and why."""
+"""`vcsreplicator errors`: records and messages that were rejected, why, and another attempt at submitted ones."""
 
 import base64
 import json
+from collections.abc import Iterator, Sequence
 
 import click
 
 from ..config import Config
-from ..log import ERRORS, Log, Record
+from ..log import ERRORS, LARGEST, Log, Record
 from ..log.table import read_records
-from ..words.errors import MalformedEvent
+from ..words.errors import MalformedEvent, Refused
 from ..words.levels import ErrorRecord
 from ..words.shape import from_json, plain
 from .display import console, table
-from .options import log_of, with_config, with_last
+from .options import log_of, with_config, with_last, with_yes
 from .requests import when
 
+# Messages that are written again together.
+_TOGETHER = 500
 
-@click.command()
+_with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with the bytes in base64.")
+
+
+class _ListByDefault(click.Group):
+    """A group whose first verb may be left out."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ListByDefault)
+def command() -> None:
+    """List, show and retry rejects: what cannot be applied, decoded or delivered."""
+
+
+@command.command("list")
 @with_last(default=20)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with the bytes in base64.")
+@_with_json
 @with_config
-def command(config: Config, last: int, as_json: bool) -> None:
-    """Show rejects: records and messages that cannot be applied or delivered."""
+def list_(config: Config, last: int, as_json: bool) -> None:
+    """List the newest rejects; the verb may be left out."""
     with log_of(config) as log:
         records = _newest(log, last)
     if as_json:
-        click.echo(json.dumps([plain(record) for record in records], indent=2))
+        click.echo(json.dumps([plain(record) for _, record in records], indent=2))
         return
     if not records:
         click.echo("no errors")
         return
     rows = [
         (
+            str(number),
             when(record.time),
             record.destination or record.service,
             f"{record.topic}/{record.partition}@{record.offset}",
             record.reason,
         )
-        for record in records
+        for number, record in records
     ]
-    console().print(table(("when", "service", "from", "reason"), rows))
+    console().print(table(("number", "when", "service", "from", "reason"), rows))
 
 
-def _newest(log: Log, count: int) -> list[ErrorRecord]:
+@command.command()
+@click.argument("number", type=click.IntRange(0))
+@with_config
+def show(config: Config, number: int) -> None:
+    """Print the reject NUMBER of the list as JSON, with all that was kept."""
+    with log_of(config) as log:
+        [record] = _chosen(log, [number])
+    click.echo(json.dumps(plain(_read_error(record, record.value or b"")), indent=2, sort_keys=True))
+
+
+@command.command()
+@click.argument("numbers", nargs=-1, type=click.IntRange(0))
+@click.option("--type", "kind", metavar="TYPE", help="All submitted messages with this error_type, such as schema.")
+@with_yes
+@with_config
+def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool) -> None:
+    """Submit rejected messages of the decoder again: those with these NUMBERS, or of one type.
+
+    They go to the topic that they came from. What is wrong with them must be put right before, such as a missing schema."""
+    from notifier.decode.rejects import raw_of
+    from notifier.raw import to_record
+
+    if bool(numbers) == (kind is not None):
+        raise click.UsageError("expected NUMBERS or --type")
+    with log_of(config) as log:
+        found = []
+        for record in _chosen(log, numbers) if numbers else _all(log):
+            error = _read_error(record, record.value or b"")
+            raw = raw_of(error)
+            if kind is not None and (error.attributes or {}).get("error_type") != kind:
+                continue
+            if raw is None or error.topic.startswith("queue:"):
+                raise Refused(f"error {record.offset} cannot be submitted again: {_obstacle(error)}")
+            found.append(to_record(raw, error.topic))
+        if yes:
+            for begin in range(0, len(found), _TOGETHER):
+                log.append(found[begin : begin + _TOGETHER])
+    click.echo(f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}")
+
+
+def _obstacle(error: ErrorRecord) -> str:
+    if error.service != "decode":
+        return f"it is the reject of {error.destination or error.service}, not of the decoder"
+    if error.topic.startswith("queue:"):
+        return f"it came from {error.topic}, not from a topic"
+    return "its message was not kept"
+
+
+def _newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
     records = read_records(log, {(ERRORS, 0): max(beginning, end - count)})
-    return [_read_error(record, record.value) for record in records if record.value]
+    return [(record.offset, _read_error(record, record.value)) for record in records if record.value]
+
+
+def _all(log: Log) -> Iterator[Record]:
+    return read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
+
+
+def _chosen(log: Log, numbers: Sequence[int]) -> list[Record]:
+    """Return the records with these offsets; raises Refused for one that is not there."""
+    beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
+    found = []
+    for number in numbers:
+        first = None
+        if beginning <= number < end:
+            first = next(iter(read_records(log, {(ERRORS, 0): number})), None)
+        if first is None or first.offset != number:
+            raise Refused(f"there is no error {number}; vcsreplicator errors list shows their numbers")
+        found.append(first)
+    return found
 
 
 def _read_error(record: Record, value: bytes) -> ErrorRecord:
     """Read the record; one of another release is shown with its bytes."""
     try:
-        return from_json(ErrorRecord, value)
+        return from_json(ErrorRecord, value, limit=LARGEST)
     except MalformedEvent as error:
         return ErrorRecord(
             time=record.time,

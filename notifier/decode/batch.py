@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Files of raw messages, decoded for backfill into a folder.
+
+The folder gets `<namespace>.<type>.ndjson` for each type, and `errors.ndjson`, whose lines can be decoded again. Each file has its
+name only once all are written whole; ids are remembered after that. A run that fails leaves no file.
+"""
+
+import contextlib
+import gzip
+import io
+import os
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import zstandard
+
+from hgext.vcsreplicator.log import LARGEST
+from hgext.vcsreplicator.words.errors import Refused
+
+from ..raw import RawMessage, to_line
+from .decoding import Decoded, Tools, decode, reject_repeat
+from .rejection import DecodeReject, ErrorType
+from .repeats import Repeats
+
+# What files of raw messages are named.
+SUFFIXES = (".ndjson", ".ndjson.gz", ".ndjson.zst")
+
+# Files of the folder that are being written.
+_PARTIAL = ".partial"
+
+_ERRORS = "errors"
+
+# Messages whose ids are looked up together.
+_BATCH = 500
+
+# A line with its file and number.
+_Line = tuple[bytes, Path, int]
+
+
+def find_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the files of raw messages in these files and folders; raises Refused for one of another name."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES) and each.is_file())
+        elif path.name.endswith(SUFFIXES):
+            found.append(path)
+        else:
+            raise Refused(f"{path}: expected a folder, or a name that ends with one of {', '.join(SUFFIXES)}")
+    return found
+
+
+def decode_files(
+    files: Sequence[Path], folder: Path, tools: Tools, repeats: Repeats, advance: Callable[[int], None]
+) -> Counter[str]:
+    """Decode all lines of these files into the folder; return how many were decoded, and rejected by type of error.
+
+    `advance` is called with the bytes of input that were read. Raises Refused for a file that cannot be read, and for an output
+    that exists already; then the folder is as it was.
+    """
+    with contextlib.closing(_OutputFolder(folder)) as output:
+        run = _Run(tools, repeats, output)
+        lines = (line for file in files for line in _read_lines(file, advance))
+        while batch := list(islice(lines, _BATCH)):
+            run.decode(batch)
+        output.finish()
+    for begin in range(0, len(run.ids), _BATCH):
+        repeats.remember(run.ids[begin : begin + _BATCH])
+    return run.counts
+
+
+@dataclass(slots=True)
+class _Run:
+    """The decoding of all files: `ids` are those to be remembered at the end."""
+
+    tools: Tools
+    repeats: Repeats
+    output: "_OutputFolder"
+    ids: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    _seen: set[str] = field(default_factory=set)
+
+    def decode(self, lines: Sequence[_Line]) -> None:
+        """Decode some lines into the folder."""
+        results = [decode(line, self.tools) for line, _, _ in lines]
+        known = self.repeats.known([each.id for each in results if isinstance(each, Decoded) and each.is_id_given])
+        for result, (_, file, number) in zip(results, lines, strict=True):
+            if isinstance(result, DecodeReject):
+                self._reject(result, f"{file}:{number}")
+            elif result.is_id_given and (result.id in known or result.id in self._seen):
+                self._reject(reject_repeat(result), f"{file}:{number}")
+            else:
+                self._deliver(result)
+
+    def _deliver(self, message: Decoded) -> None:
+        self.output.write(message.route, message.body)
+        self.counts["decoded"] += 1
+        if message.is_id_given:
+            self._seen.add(message.id)
+            self.ids.append(message.id)
+
+    def _reject(self, reject: DecodeReject, place: str) -> None:
+        raw = reject.as_raw()
+        if reject.kind == ErrorType.FORM:
+            raw = RawMessage(raw.payload, {**raw.attributes, "error_place": place})
+        self.output.write(_ERRORS, to_line(raw))
+        self.counts[reject.kind] += 1
+
+
+class _OutputFolder:
+    """The folder of outputs; without `finish`, closing leaves nothing in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[str, BinaryIO] = {}
+        path.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, line: bytes) -> None:
+        """Append a line to the file of this name."""
+        file = self._files.get(name)
+        if file is None:
+            if self._final(name).exists():
+                raise Refused(f"{self._final(name)} exists; give a folder without it")
+            file = self._files[name] = open(self._partial(name), "wb")  # noqa: SIM115
+        file.write(line + b"\n")
+
+    def finish(self) -> None:
+        """Sync all files, and give them their names."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        for name in self._files:
+            os.replace(self._partial(name), self._final(name))
+        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Close the files, and remove those without their name."""
+        for name, file in self._files.items():
+            with contextlib.suppress(OSError):  # a full disk fails again when the rest is written
+                file.close()
+            self._partial(name).unlink(missing_ok=True)
+
+    def _final(self, name: str) -> Path:
+        return self._path / f"{name}.ndjson"
+
+    def _partial(self, name: str) -> Path:
+        return self._path / f"{name}.ndjson{_PARTIAL}"
+
+
+def _read_lines(file: Path, advance: Callable[[int], None]) -> Iterator[_Line]:
+    """Yield the lines of a file, unpacked; raises Refused naming file and line."""
+    number = 0
+    try:
+        with open(file, "rb") as packed:
+            read = 0
+            content = _unpacked(file, packed)
+            while line := content.readline(LARGEST + 1):
+                number += 1
+                if len(line) > LARGEST:
+                    raise Refused(f"{file}:{number}: a line of more than {LARGEST} bytes")
+                before, read = read, packed.tell()
+                advance(read - before)
+                if line.strip():
+                    yield line, file, number
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise Refused(f"{file}: broken after line {number}") from error
+    except OSError as error:
+        raise Refused(f"{file}: cannot be read: {error.strerror or 'not gzip'}") from error
+
+
+def _unpacked(file: Path, packed: BinaryIO) -> io.BufferedIOBase | BinaryIO:
+    if file.name.endswith(".gz"):
+        return gzip.GzipFile(fileobj=packed)
+    if file.name.endswith(".zst"):
+        return io.BufferedReader(_ZstdFrames(packed))
+    return packed
+
+
+class _ZstdFrames(io.RawIOBase):
+    """The content of zstd frames; raises EOFError where the last is cut short, which the library's own reader passes over."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed, self._frame = packed, zstandard.ZstdDecompressor().decompressobj()
+        self._is_within = False
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with what comes next; 0 at the end."""
+        while not self._content:
+            chunk = self._frame.unused_data if self._frame.eof else b""
+            chunk = chunk or self._packed.read(4096)
+            if not chunk:
+                if self._is_within:
+                    raise EOFError("cut short")
+                return 0
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._content = memoryview(self._frame.decompress(chunk))
+            self._is_within = not self._frame.eof
+        size = min(len(buffer), len(self._content))
+        buffer[:size], self._content = self._content[:size], self._content[size:]
+        return size
