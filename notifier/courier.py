@@ -78,13 +78,13 @@ class Courier:
             raise Unavailable(str(error)) from error
         with contextlib.ExitStack() as opened:
             opened.callback(destination.close)
-            state = opened.enter_context(contextlib.closing(self._state()))
+            state = opened.enter_context(contextlib.closing(self._open_state()))
             reader = self.log.reader({(NOTICES, 0): self._first_position()})
             loop = _DeliveryLoop(self, destination, state, reader)
             opened.callback(loop.close)
             loop.work()
 
-    def _state(self) -> StateDatabase:
+    def _open_state(self) -> StateDatabase:
         """Open a connection of its own; what was right at start is waited for."""
         try:
             return StateDatabase(self.notifier.state)
@@ -97,7 +97,7 @@ class Courier:
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:  # Kafka forgets a position that is not stored for a week
             self.log.acknowledge(group(self.name), NOTICES, {0: stored})
-        with contextlib.closing(self._state()) as state:
+        with contextlib.closing(self._open_state()) as state:
             condition = DestinationCondition(self.name, state, self.clock)
             condition.note_outage(error)
             condition.report(Window(self.settings.patience), stored)
@@ -215,7 +215,7 @@ class _DeliveryLoop:
             wrong = judged(error)
             if not isinstance(wrong, Rejected):
                 raise wrong from error
-            self._settle(DeliveryOutcome(number=delivery.number, error=wrong))
+            self._settle_outcome(DeliveryOutcome(number=delivery.number, error=wrong))
 
     def attempt(self, action: Callable[[], None]) -> bool:
         """Return whether the action worked; leave a destination that does not answer alone for a while."""
@@ -232,13 +232,13 @@ class _DeliveryLoop:
     def collect(self, wait: float) -> None:
         """Settle, retry or refuse what the destination answered."""
         for outcome in self.destination.outcomes(wait):
-            self._settle(outcome)
+            self._settle_outcome(outcome)
 
-    def _settle(self, outcome: DeliveryOutcome) -> None:
+    def _settle_outcome(self, outcome: DeliveryOutcome) -> None:
         delivery, error = self.window.delivery(outcome.number), outcome.error
         if error is None:
             self.window.confirm(outcome.number)
-            self._confirmed(delivery)
+            self._count_confirmed(delivery)
             return
         FAILED.labels(self.name).inc()
         now, chance = self.clock.monotonic(), self.courier.chance()
@@ -264,7 +264,7 @@ class _DeliveryLoop:
         REJECTED.labels(self.name).inc()
         self.window.settle(delivery.number)
 
-    def _confirmed(self, delivery: Delivery) -> None:
+    def _count_confirmed(self, delivery: Delivery) -> None:
         DELIVERED.labels(self.name).inc()
         if delivery.message.replay is not None:
             REPLAYED.labels(self.name).inc()

@@ -133,7 +133,7 @@ class Threads:
 
     def submit(self, delivery: Delivery) -> None:
         future = self._pool.submit(self._send, delivery.message)
-        future.add_done_callback(lambda done: self._outcomes.put(_outcome(delivery.number, done)))
+        future.add_done_callback(lambda done: self._outcomes.put(_judge_outcome(delivery.number, done)))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         return take_all(self._outcomes, timeout)
@@ -152,7 +152,7 @@ def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sy
     return found
 
 
-def _outcome(number: int, done: "Future[None]") -> DeliveryOutcome:
+def _judge_outcome(number: int, done: "Future[None]") -> DeliveryOutcome:
     error = None if done.cancelled() else done.exception()
     if error is None:
         return DeliveryOutcome(number=number)

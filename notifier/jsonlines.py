@@ -84,7 +84,7 @@ class JsonLines:
         try:
             self._open()
         except OSError as error:
-            raise self._trouble(error) from error
+            raise self._translate_error(error) from error
 
     def submit(self, delivery: Delivery) -> None:
         self._batch.append((delivery.number, line(delivery.message)))
@@ -97,7 +97,7 @@ class JsonLines:
             self.append(b"".join(text for _, text in batch))
         except OSError as error:
             self.close()
-            trouble = self._trouble(error)
+            trouble = self._translate_error(error)
             return [DeliveryOutcome(number=number, error=trouble) for number, _ in batch]
         return [DeliveryOutcome(number=number) for number, _ in batch]
 
@@ -138,7 +138,7 @@ class JsonLines:
         except FileNotFoundError:
             return False
 
-    def _trouble(self, error: OSError) -> Unavailable:
+    def _translate_error(self, error: OSError) -> Unavailable:
         return Unavailable(f"{self.path}: {error.strerror}; make it writable, it is tried again")
 
 

@@ -67,7 +67,7 @@ class Replay:
             self._position = found[-1].offset + 1
         else:
             [self._position] = self._reader.positions().values()
-        return [record for record in found if record.offset < self._end and self._wanted(record)]
+        return [record for record in found if record.offset < self._end and self._is_wanted(record)]
 
     def marked(self, message: Message) -> Message:
         """Return the message as a replay sends it."""
@@ -93,7 +93,7 @@ class Replay:
         old, self._reader = self._reader, self._log.reader({(NOTICES, 0): self._position})
         old.close()
 
-    def _wanted(self, record: Record) -> bool:
+    def _is_wanted(self, record: Record) -> bool:
         try:
             event = from_json(Notice, record.value or b"").event
         except Exception:  # the live stream says what is wrong with it
@@ -149,7 +149,7 @@ class Orders:
                     replay.numbers.add(self.window.take_replay(replay.marked(message)))
                     replay.count += 1
             if replay.finished:
-                self._done(replay.request, f"sent {replay.count} messages again")
+                self._answer_request(replay.request, f"sent {replay.count} messages again")
                 self._replays.remove(replay)
                 replay.close()
 
@@ -162,14 +162,14 @@ class Orders:
     def _carry_out(self, request: DestinationRequest) -> None:
         match request.kind:
             case Kind.PAUSE | Kind.RESUME:
-                self._done(request, f"{request.kind.value}d")
+                self._answer_request(request, f"{request.kind.value}d")
             case Kind.SKIP:
-                self._skip(request)
+                self._skip_message(request)
             case Kind.REPLAY:
                 if all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
 
-    def _skip(self, request: DestinationRequest) -> None:
+    def _skip_message(self, request: DestinationRequest) -> None:
         """Skip a message; record it in `errors` first.
 
         A kill between the two repeats the skip and never forgets it. A message of a replay is skipped there alone: the
@@ -177,12 +177,12 @@ class Orders:
         """
         delivery = self.window.skippable(request.argument.get("message"))
         if delivery is None:
-            self._done(request, "nothing skipped: no such message waits for another attempt")
+            self._answer_request(request, "nothing skipped: no such message waits for another attempt")
             return
         message = delivery.message
         self.rejects.keep_message(message, f"skipped by {request.who}")
         live = message if message.replay is None else None
-        self._done(request, f"skipped {message.id} of {message.repo_url}", skipped=live)
+        self._answer_request(request, f"skipped {message.id} of {message.repo_url}", skipped=live)
         self.window.settle(delivery.number)
         SKIPPED.labels(self.name).inc()
 
@@ -192,7 +192,7 @@ class Orders:
         except Exception:  # kept when the live stream met it
             return []
 
-    def _done(self, request: DestinationRequest, result: str, *, skipped: Message | None = None) -> None:
+    def _answer_request(self, request: DestinationRequest, result: str, *, skipped: Message | None = None) -> None:
         self.state.done(
             request.id,
             result,

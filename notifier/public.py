@@ -56,7 +56,7 @@ class PublicSettings:
 
 def public_url(path: str, settings: PublicSettings) -> str | None:
     """Return the public URL of the repository at this wire path, without a slash at its end; None if it is not public."""
-    if path.startswith(settings.ignore) or not _allowed(path, settings) or not _is_path(path):
+    if path.startswith(settings.ignore) or not _is_allowed(path, settings) or not _is_path(path):
         return None
     for prefix in sorted(settings.urls, key=len, reverse=True):
         folder = prefix.strip("/")
@@ -85,7 +85,7 @@ def _is_path(path: str) -> bool:
         return False
 
 
-def _allowed(path: str, settings: PublicSettings) -> bool:
+def _is_allowed(path: str, settings: PublicSettings) -> bool:
     if settings.never and Rules(include=settings.never).carries(path):
         return False
     if settings.only and Rules(include=settings.only).carries(path):

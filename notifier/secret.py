@@ -52,7 +52,7 @@ class Secret:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 if mode & 0o077:
                     raise BadConfig(f"secret: {path} has mode {mode:04o}, expected 0600 or stricter: chmod go= {path}")
-                return _text(file.read(MAX_SECRET), str(path))
+                return _decode_text(file.read(MAX_SECRET), str(path))
         except OSError as error:
             raise BadConfig(f"secret: {path} cannot be read: {error.strerror}") from error
 
@@ -68,10 +68,10 @@ class Secret:
             raise BadConfig(f"secret: {name} gave no answer in {COMMAND_PATIENCE:.0f} s") from None
         if result.returncode:
             raise BadConfig(f"secret: {name} failed with exit code {result.returncode}")
-        return _text(result.stdout, name)
+        return _decode_text(result.stdout, name)
 
 
-def _text(data: bytes, where: str) -> str:
+def _decode_text(data: bytes, where: str) -> str:
     try:
         value = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:

@@ -39,14 +39,16 @@ class NotifierSettings:
 
 def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     """Read the tables `public` and `notifier` of a parsed TOML file; raise BadConfig with file, key and what was expected."""
-    section = dict(_mapping(tables.get("notifier", {}), f"{file}: notifier"))
+    section = dict(_require_mapping(tables.get("notifier", {}), f"{file}: notifier"))
     state = section.pop("state", DEFAULT_STATE)
     if not isinstance(state, str) or not os.path.isabs(state):
         raise BadConfig(f"{file}: notifier.state: expected an absolute path, got {state!r}")
     if "public" not in tables:
-        raise BadConfig(f"{file}: section [public] is missing: it says which repositories may be told, and their URLs")
+        raise BadConfig(
+            f"{file}: section [public] is missing: it says which repositories may be announced, and their URLs"
+        )
     public = _read(PublicSettings, tables["public"], f"{file}: public")
-    found = {name: _destination(name, table, f"{file}: notifier.{name}", state) for name, table in section.items()}
+    found = {name: _read_destination(name, table, f"{file}: notifier.{name}", state) for name, table in section.items()}
     _check_files(found, state, str(tables.get("log", "")), file)
     return NotifierSettings(public=public, destinations=found, state=state)
 
@@ -72,10 +74,10 @@ def _check_files(destinations: Mapping[str, DestinationSettings], state: str, lo
                     )
 
 
-def _destination(name: str, table: Any, where: str, state: str) -> DestinationSettings:
+def _read_destination(name: str, table: Any, where: str, state: str) -> DestinationSettings:
     if not _NAME.match(name):
         raise BadConfig(f"{where}: expected a name of lower-case letters, digits and hyphens")
-    keys = dict(_mapping(table, where))
+    keys = dict(_require_mapping(table, where))
     kind = keys.pop("type", None)
     if kind not in DESTINATIONS:
         raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {kind!r}")
@@ -94,7 +96,7 @@ def _destination(name: str, table: Any, where: str, state: str) -> DestinationSe
 
 def _read(kind: type[Any], table: Any, where: str) -> Any:
     try:
-        return shape.read(kind, _underscored(_mapping(table, where)))
+        return shape.read(kind, _underscore_keys(_require_mapping(table, where)))
     except MalformedEvent as error:
         key, _, expected = str(error).removeprefix(kind.__name__).partition(":")
         raise BadConfig(f"{where}{key.replace('_', '-')}:{expected.replace('member', 'key')}") from error
@@ -102,26 +104,28 @@ def _read(kind: type[Any], table: Any, where: str) -> Any:
         raise BadConfig(f"{where}.{error}") from error
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _require_mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise BadConfig(f"{where}: expected a section, got {value!r}")
     return value
 
 
-def _underscored(value: Any) -> Any:
+def _underscore_keys(value: Any) -> Any:
     """Return the table with keys as members are named; free mappings (URLs, headers) keep theirs."""
-    return {name.replace("-", "_"): _deeper(name, member) for name, member in value.items()}
+    return {name.replace("-", "_"): _underscore_below(name, member) for name, member in value.items()}
 
 
 _FREE = {"urls", "headers"}
 _NAMED = {"subscriptions"}
 
 
-def _deeper(name: str, value: Any) -> Any:
+def _underscore_below(name: str, value: Any) -> Any:
     if name in _FREE:
         return value
     if isinstance(value, Mapping):
-        return {key: _underscored(item) for key, item in value.items()} if name in _NAMED else _underscored(value)
+        return (
+            {key: _underscore_keys(item) for key, item in value.items()} if name in _NAMED else _underscore_keys(value)
+        )
     if isinstance(value, list):
-        return [_underscored(item) if isinstance(item, Mapping) else item for item in value]
+        return [_underscore_keys(item) if isinstance(item, Mapping) else item for item in value]
     return value

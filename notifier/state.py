@@ -50,7 +50,7 @@ _DONE = "UPDATE requests SET done_at = ?, result = ?, skipped = ?, skipped_offse
 _SKIPPED = "SELECT skipped FROM requests WHERE destination = ? AND kind = 'skip' AND skipped_offset >= ?"
 _LAST_PAUSE = """SELECT kind FROM requests WHERE destination = ? AND kind IN ('pause', 'resume') AND done_at IS NOT NULL
     ORDER BY id DESC LIMIT 1"""
-_TELL = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
+_RECORD_CONDITION = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
     ON CONFLICT (destination) DO UPDATE SET time = excluded.time, content = excluded.content"""
 _NUMBER = "INSERT INTO repositories (repository) VALUES (?) ON CONFLICT DO NOTHING"
 _NUMBER_OF = "SELECT number FROM repositories WHERE repository = ?"
@@ -121,7 +121,7 @@ class StateDatabase:
 
     def record_condition(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
         """Record the status of a destination, for `destination list`."""
-        self._db.run(_TELL, (destination, now, json.dumps(content, sort_keys=True)))
+        self._db.run(_RECORD_CONDITION, (destination, now, json.dumps(content, sort_keys=True)))
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """Return the last status of each destination, with its `time`."""

@@ -138,7 +138,7 @@ class Window:
     def settle(self, number: int) -> None:
         """Remove a message that was confirmed, rejected or skipped; the next of its repository may begin."""
         entry = self._entries.pop(number)
-        self._land(entry)
+        self._end_attempt(entry)
         freed: dict[int, _Entry] = {}
         for name in entry.lanes:
             lane = self._lanes[name]
@@ -162,7 +162,7 @@ class Window:
     def retry(self, number: int, now: float, chance: float) -> None:
         """Retry after a delay, as often as it takes."""
         entry = self._entries[number]
-        self._later(entry, now + self.patience.retry.delay(entry.attempt, chance))
+        self._postpone_entry(entry, now + self.patience.retry.delay(entry.attempt, chance))
 
     def refuse(self, number: int, now: float, chance: float) -> bool:
         """Retry a refused message a few times; return False after the last: the caller keeps it as a reject and calls `settle`."""
@@ -170,14 +170,14 @@ class Window:
         entry.refusals += 1
         if entry.refusals >= self.patience.attempts:
             return False
-        self._later(entry, now + self.patience.retry.delay(entry.refusals, chance))
+        self._postpone_entry(entry, now + self.patience.retry.delay(entry.refusals, chance))
         return True
 
     def give_back(self, number: int) -> None:
         """It was not even tried: next in turn again, and the attempt does not count."""
         entry = self._entries[number]
         entry.attempt -= 1
-        self._land(entry)
+        self._end_attempt(entry)
         self._ready.appendleft(entry)
 
     def down(self, now: float, chance: float) -> float:
@@ -260,11 +260,11 @@ class Window:
         """Return whether nothing is left that it must come after."""
         return all(self._lanes[name][0] is entry for name in entry.lanes)
 
-    def _land(self, entry: _Entry) -> None:
+    def _end_attempt(self, entry: _Entry) -> None:
         if entry.in_flight:
             entry.in_flight = False
             self._in_flight -= 1
 
-    def _later(self, entry: _Entry, due: float) -> None:
-        self._land(entry)
+    def _postpone_entry(self, entry: _Entry, due: float) -> None:
+        self._end_attempt(entry)
         heapq.heappush(self._waiting, (due, entry.number))

@@ -144,8 +144,8 @@ class Pulse:
     def submit(self, delivery: Delivery) -> None:
         message = delivery.message
         key = routing_key(message, self.settings.routing_key_strip_prefix)
-        text = self._body(message, key)
-        problem = self._problem(key, text)
+        text = self._write_body(message, key)
+        problem = self._find_problem(key, text)
         if problem is not None:
             self._outcomes.append(DeliveryOutcome(number=delivery.number, error=Rejected(problem)))
             return
@@ -156,7 +156,7 @@ class Pulse:
             text,
             content_type="application/json",
             content_encoding="utf-8",
-            headers=self._headers(message, key),
+            headers=self._write_headers(message, key),
             properties=_properties(message),
         )
         prepared._serialize_properties()  # what AMQP cannot carry is a fault of the message; below it would cost the connection
@@ -170,7 +170,7 @@ class Pulse:
                 timeout=self.settings.confirm_timeout,
             )
         except TROUBLE as error:
-            self._lost(error)
+            self._lose_connection(error)
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         if self._connection is not None:
@@ -179,7 +179,7 @@ class Pulse:
                 self._check_signs_of_life()
                 self._pass_nacked()
             except TROUBLE as error:
-                self._lost(error)
+                self._lose_connection(error)
         found, self._outcomes = self._outcomes, []
         return found
 
@@ -188,7 +188,7 @@ class Pulse:
 
     # -- messages
 
-    def _body(self, message: Message, key: str) -> str:
+    def _write_body(self, message: Message, key: str) -> str:
         content = payload(message, self.settings.stream)
         text = body(content, self.settings.exchange, key, self.clock.now())
         if len(text) > POLITE_BYTES:
@@ -197,25 +197,25 @@ class Pulse:
                 return body(shortened(content), self.settings.exchange, key, self.clock.now())
         return text
 
-    def _problem(self, key: str, text: str) -> str | None:
-        for each in (key, *self._copies(key, "")):
+    def _find_problem(self, key: str, text: str) -> str | None:
+        for each in (key, *self._copy_keys(key, "")):
             if len(each.encode()) > MAX_KEY:
                 return f"routing key {each[:60]}…: {len(each.encode())} bytes, AMQP allows {MAX_KEY}"
         if len(text) > self.settings.max_bytes:
             return f"{len(text)} bytes, max-bytes allows {self.settings.max_bytes}"
         return None
 
-    def _headers(self, message: Message, key: str) -> dict[str, Any]:
+    def _write_headers(self, message: Message, key: str) -> dict[str, Any]:
         headers: dict[str, Any] = {"repository": message.repository, "sequence": message.sequence}
         if message.previous is not None:
             headers["previous"] = message.previous
         if message.replay is not None:
             headers["replay"] = message.replay
         if self.settings.cc:
-            headers["CC"] = self._copies(key, message.type.value)
+            headers["CC"] = self._copy_keys(key, message.type.value)
         return headers
 
-    def _copies(self, key: str, kind: str) -> list[str]:
+    def _copy_keys(self, key: str, kind: str) -> list[str]:
         return [template.format(type=kind, key=key) for template in self.settings.cc]
 
     # -- the connection
@@ -245,7 +245,7 @@ class Pulse:
                 self._open_channel()
         except TROUBLE as error:
             self._disconnect()
-            raise Unavailable(f"{self._where}: {_reason(error)}") from error
+            raise Unavailable(f"{self._where}: {_describe_error(error)}") from error
         logger.info("connected", broker=self._where)
 
     def _open_channel(self) -> None:
@@ -310,9 +310,9 @@ class Pulse:
         BLOCKED.labels(self.name).set(0)
         self._confirms.restart_waits(self.clock.monotonic())
 
-    def _lost(self, error: BaseException) -> None:
+    def _lose_connection(self, error: BaseException) -> None:
         """Disconnect; what is unconfirmed, and may have arrived, is unavailable and sent again."""
-        trouble = Unavailable(f"{self._where}: {_reason(error)}")
+        trouble = Unavailable(f"{self._where}: {_describe_error(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self._disconnect()
 
@@ -344,6 +344,6 @@ def _properties(message: Message) -> Mapping[str, Any]:
     }
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     return json.dumps(text)[1:-1][:300]

@@ -145,7 +145,7 @@ class _Session:
             with within(connection):
                 channel = connection.channel()
                 channel.basic_qos(0, settings.prefetch, False)
-                consumer = _Consumer(channel, [self._queue()], on_message=self._take, auto_declare=True)
+                consumer = _Consumer(channel, [self._make_queue()], on_message=self._take_message, auto_declare=True)
                 consumer.consume()
             self.connected = True
             while not self.finished:
@@ -156,7 +156,7 @@ class _Session:
         finally:
             connection.collect()
 
-    def _queue(self) -> Any:
+    def _make_queue(self) -> Any:
         exchange = _Exchange(self.settings.exchange, type="topic", durable=True, passive=True)
         return _Queue(
             self.settings.queue,
@@ -167,7 +167,7 @@ class _Session:
             max_length=self.settings.max_length,
         )
 
-    def _take(self, message: Any) -> None:
+    def _take_message(self, message: Any) -> None:
         if self.finished:
             return  # not acknowledged: the queue keeps it
         body = message.body

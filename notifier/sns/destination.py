@@ -135,13 +135,13 @@ class Sns:
 
     def submit(self, delivery: Delivery) -> None:
         self._writing.add(delivery.number)
-        self._writers.submit(self._write, delivery)
+        self._writers.submit(self._write_object, delivery)
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         end = self.clock.monotonic() + timeout
         found = self._take_in(0)
         while not found and (left := end - self.clock.monotonic()) > 0:
-            found = self._take_in(min(left, self._lingers()))
+            found = self._take_in(min(left, self._remaining_linger()))
         return found
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class Sns:
         self._publish_ready()
         return found
 
-    def _lingers(self) -> float:
+    def _remaining_linger(self) -> float:
         """Return the seconds that the oldest ready message may still wait, longer the more are being written."""
         if not self._ready:
             return math.inf
@@ -171,15 +171,15 @@ class Sns:
     def _publish_ready(self) -> None:
         """Publish full requests at once, the rest when its wait is over or no other object is being written."""
         while self._ready:
-            if len(self._ready) < MOST_ENTRIES and self._lingers() > 0:
+            if len(self._ready) < MOST_ENTRIES and self._remaining_linger() > 0:
                 return
             entries = together(self._ready)
             del self._ready[: len(entries)]
-            self._publishers.submit(self._publish, entries)
+            self._publishers.submit(self._publish_entries, entries)
 
     # -- threads
 
-    def _write(self, delivery: Delivery) -> None:
+    def _write_object(self, delivery: Delivery) -> None:
         """Write the object, once the whole message could be converted."""
         message = delivery.message
         try:
@@ -193,20 +193,20 @@ class Sns:
             now = self.clock.monotonic()
             entry = BatchEntry(number=delivery.number, text=text, attributes=attributes, written=now)
         except Exception as error:  # a thread that dies would forget its delivery
-            self._done.put(DeliveryOutcome(number=delivery.number, error=_translated(error)))
+            self._done.put(DeliveryOutcome(number=delivery.number, error=_translate_error(error)))
             return
         self._done.put(entry)
 
-    def _publish(self, entries: Sequence[BatchEntry]) -> None:
+    def _publish_entries(self, entries: Sequence[BatchEntry]) -> None:
         """Publish entries together, or alone if that cannot work, for only one of them may be to blame."""
         try:
             outcomes = self._publish_one(entries[0]) if len(entries) == 1 else self._publish_batch(entries)
         except Exception as error:  # a thread that dies would forget its deliveries
-            if len(entries) > 1 and not _waits(error):
+            if len(entries) > 1 and not _is_passing(error):
                 for entry in entries:
-                    self._publishers.submit(self._publish, [entry])
+                    self._publishers.submit(self._publish_entries, [entry])
                 return
-            trouble = _translated(error)
+            trouble = _translate_error(error)
             outcomes = [DeliveryOutcome(number=entry.number, error=trouble) for entry in entries]
         for outcome in outcomes:
             self._done.put(outcome)
@@ -228,7 +228,7 @@ class Sns:
         )
         errors: dict[str, ReplicationError | None] = {each["Id"]: None for each in answer.get("Successful", ())}
         for each in answer.get("Failed", ()):
-            errors[each["Id"]] = _judged("PublishBatch", each["Code"], each.get("Message", ""))
+            errors[each["Id"]] = _judge_error("PublishBatch", each["Code"], each.get("Message", ""))
         return [
             DeliveryOutcome(number=entry.number, error=errors.get(str(n), _UNSAID)) for n, entry in enumerate(entries)
         ]
@@ -240,19 +240,19 @@ class Sns:
 _UNSAID = Unavailable("sns: the answer does not say that the message is stored")
 
 
-def _waits(error: Exception) -> bool:
+def _is_passing(error: Exception) -> bool:
     """Return whether a request failed for a reason unrelated to its content."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return status >= 500 or status == 429 or "Throttl" in _code(error)
-    return isinstance(_translated(error), Unavailable)
+        return status >= 500 or status == 429 or "Throttl" in _read_code(error)
+    return isinstance(_translate_error(error), Unavailable)
 
 
-def _translated(error: Exception) -> ReplicationError:
+def _translate_error(error: Exception) -> ReplicationError:
     if isinstance(error, ParamValidationError):
         return Wrong(f"sns: {error}")
     if isinstance(error, ClientError):
-        return _judged(error.operation_name, _code(error), error.response.get("Error", {}).get("Message", ""))
+        return _judge_error(error.operation_name, _read_code(error), error.response.get("Error", {}).get("Message", ""))
     if isinstance(error, BotoCoreError | OSError):  # OSError: a file of certificates, credentials
         return Unavailable(f"sns: {error}")
     if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, and still none of theirs
@@ -260,11 +260,11 @@ def _translated(error: Exception) -> ReplicationError:
     return judged(error)
 
 
-def _code(error: ClientError) -> str:
+def _read_code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _judged(operation: str, code: str, reason: str) -> ReplicationError:
+def _judge_error(operation: str, code: str, reason: str) -> ReplicationError:
     text = f"{operation}: {code}: {reason}"
     # "Invalid parameter: TopicArn" is no fault of the message.
     return Wrong(text) if code in WRONG and "TopicArn" not in reason else Unavailable(text)

@@ -18,11 +18,11 @@ class _Watch(threading.Timer):
     """A timer that shuts down a socket that another thread reads; the TLS objects belong to that thread."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
-        super().__init__(seconds, self._cut)
+        super().__init__(seconds, self._shut_socket)
         self.daemon = True
         self.over, self._sock = False, sock
 
-    def _cut(self) -> None:
+    def _shut_socket(self) -> None:
         self.over = True
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)

@@ -52,7 +52,7 @@ class Webhooks:
             self._deliveries.close()
             raise
         self._batch: list[Delivery] = []
-        self._told: set[tuple[int, str | None]] = set()
+        self._noted_filters: set[tuple[int, str | None]] = set()
         self._seen_change = -1
         self._subscriptions: list[StoredSubscription] = []
         self._dispatcher.start()
@@ -85,8 +85,8 @@ class Webhooks:
 
     def _accept(self, batch: Sequence[Delivery]) -> None:
         """Write rows for all of these, or for none."""
-        current = self._current()
-        wanted = [(delivery.message, self._wanting(delivery.message, current)) for delivery in batch]
+        current = self._read_subscriptions()
+        wanted = [(delivery.message, self._find_wanting(delivery.message, current)) for delivery in batch]
         self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
 
     def _accepted_alone(self, delivery: Delivery) -> Sequence[DeliveryOutcome]:
@@ -94,7 +94,7 @@ class Webhooks:
         self._batch = [delivery]
         return self.outcomes(0)
 
-    def _wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
+    def _find_wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
         """Return the subscriptions that want the message; a filter that fails is counted, and noted once in the history."""
         found = []
         for each in subscriptions:
@@ -104,13 +104,13 @@ class Webhooks:
             except FilterFailed as error:
                 FILTER_FAILED.labels(self.name, each.name).inc()
                 logger.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
-                if (each.id, each.subscription.filter) not in self._told:
+                if (each.id, each.subscription.filter) not in self._noted_filters:
                     what = f"filter failed on {message.id}, which is not sent: {error}"
                     self._deliveries.subscriptions.note(each.name, what, now=self.clock.now())
-                    self._told.add((each.id, each.subscription.filter))
+                    self._noted_filters.add((each.id, each.subscription.filter))
         return found
 
-    def _current(self) -> list[StoredSubscription]:
+    def _read_subscriptions(self) -> list[StoredSubscription]:
         """Return the subscriptions, read again when an operator changed any."""
         change = self._deliveries.subscriptions.last_change()
         if change != self._seen_change:

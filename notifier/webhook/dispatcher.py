@@ -95,25 +95,25 @@ class Dispatcher(threading.Thread):
         try:
             self._change = -1
             while not self._stop_asked.is_set():
-                self._look(deliveries)
-                self._begin(deliveries)
+                self._read_changes(deliveries)
+                self._begin_attempts(deliveries)
                 self._take_in(deliveries, self._idle_time())
-                self._purge(deliveries)
+                self._purge_finished(deliveries)
             end = self.clock.monotonic() + CLOSE_PATIENCE
             while self._under_way and self.clock.monotonic() < end:
                 self._take_in(deliveries, IDLE_WAIT)
         finally:
             deliveries.close()
 
-    def _look(self, deliveries: Deliveries) -> None:
+    def _read_changes(self, deliveries: Deliveries) -> None:
         """Read subscriptions and queues again if an operator changed any."""
         change = deliveries.subscriptions.last_change()
         if change != self._change:
-            self._load(deliveries)
+            self._load_queues(deliveries)
             self._change = change
         QUEUED.labels(self.destination).set(self._queues.waiting)
 
-    def _load(self, deliveries: Deliveries) -> None:
+    def _load_queues(self, deliveries: Deliveries) -> None:
         self._subscriptions = {each.id: each for each in deliveries.subscriptions.all()}
         queues = Queues(workers=self.settings.workers)
         for number, each in self._subscriptions.items():
@@ -129,22 +129,22 @@ class Dispatcher(threading.Thread):
         self._queues = queues
         self._loaded_to = max(self._loaded_to, *(item.id for item in queued), 0)
 
-    def _begin(self, deliveries: Deliveries) -> None:
-        for item, outgoing in self._outgoing(deliveries, self._queues.next(self.clock.now())):
+    def _begin_attempts(self, deliveries: Deliveries) -> None:
+        for item, outgoing in self._read_outgoing(deliveries, self._queues.next(self.clock.now())):
             self._under_way[item.id] = item
             if outgoing is None:  # cancelled meanwhile
-                self._finish(item)
+                self._finish_attempt(item)
                 continue
             subscription = self._subscriptions[item.subscription].subscription
-            self._pools[item.lane].submit(self._attempt, item, outgoing, subscription)
+            self._pools[item.lane].submit(self._make_attempt, item, outgoing, subscription)
 
-    def _outgoing(
+    def _read_outgoing(
         self, deliveries: Deliveries, items: Sequence[WaitingDelivery]
     ) -> list[tuple[WaitingDelivery, DeliveryAttempt | None]]:
         """Return what to send for all items; if this raises, the next load reads all of them again."""
         return [(item, deliveries.outgoing(item.id)) for item in items]
 
-    def _attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
+    def _make_attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
         """Make one attempt, in a worker."""
         try:
             secrets = [secret.read() for secret in subscription.secrets]
@@ -161,7 +161,7 @@ class Dispatcher(threading.Thread):
         found = take_all(self._inbox, wait, limit=BATCH)
         # Results first: if this fails, rows are read again from the table, and results would be forgotten.
         if ended := [each for each in found if isinstance(each, tuple)]:
-            self._record(deliveries, ended)
+            self._record_ended(deliveries, ended)
         for each in found:
             if isinstance(each, list):
                 self._add_new(each)
@@ -173,10 +173,10 @@ class Dispatcher(threading.Thread):
             return
         self._queues.add(item for item in items if item.id > self._loaded_to)
 
-    def _record(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
+    def _record_ended(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
         """First on disk, then in the queues."""
         now = self.clock.now()
-        results = [(item, answer, self._next(item, answer, now)) for item, answer in ended]
+        results = [(item, answer, self._find_next(item, answer, now)) for item, answer in ended]
         try:
             deliveries.record([after for _, _, after in results], now)
         except Unavailable:
@@ -188,12 +188,12 @@ class Dispatcher(threading.Thread):
                 self._under_way.pop(item.id, None)
                 self._queues.again(item, replace(item, attempt=after.attempt, mature_at=after.mature_at))
             else:
-                self._finish(item)
+                self._finish_attempt(item)
         for item, answer in ended:
             ATTEMPTS.labels(self.destination, self._subscription_name(item), answer.verdict.value).inc()
             self._note_health(deliveries, item, answer, now)
 
-    def _next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> Ended:
+    def _find_next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> Ended:
         """Return the row after this attempt."""
         attempt, state, mature_at = item.attempt + 1, DeliveryState.QUEUED, now
         if answer.verdict is DeliveryVerdict.DELIVERED:
@@ -226,10 +226,10 @@ class Dispatcher(threading.Thread):
             stored = self._subscriptions[item.subscription]
         since = stored.failing_since or now
         if answer.verdict is DeliveryVerdict.GONE:
-            self._pause(deliveries, stored, answer.error or "gone", now)
+            self._pause_subscription(deliveries, stored, answer.error or "gone", now)
         elif now - since > self.settings.pause_after:
             hours = (now - since) / 3600
-            self._pause(deliveries, stored, f"failing for {hours:.0f} hours, last: {answer.error}", now)
+            self._pause_subscription(deliveries, stored, f"failing for {hours:.0f} hours, last: {answer.error}", now)
 
     def _set_failing(
         self, deliveries: Deliveries, stored: StoredSubscription, since: float | None, answer: AttemptResult
@@ -242,7 +242,7 @@ class Dispatcher(threading.Thread):
         else:
             logger.warning("subscription fails", subscription=stored.name, reason=answer.error)
 
-    def _pause(self, deliveries: Deliveries, stored: StoredSubscription, reason: str, now: float) -> None:
+    def _pause_subscription(self, deliveries: Deliveries, stored: StoredSubscription, reason: str, now: float) -> None:
         deliveries.subscriptions.pause(stored.name, reason, who="vcsreplicator", now=now)
         self._queues.members[stored.id].paused = True
         PAUSED.labels(self.destination, stored.name).set(1)
@@ -250,11 +250,11 @@ class Dispatcher(threading.Thread):
             "subscription paused", subscription=stored.name, reason=reason, resume="vcsreplicator subscription resume"
         )
 
-    def _finish(self, item: WaitingDelivery) -> None:
+    def _finish_attempt(self, item: WaitingDelivery) -> None:
         self._under_way.pop(item.id, None)
         self._queues.finished(item)
 
-    def _purge(self, deliveries: Deliveries) -> None:
+    def _purge_finished(self, deliveries: Deliveries) -> None:
         now = self.clock.monotonic()
         if now - self._purged_at < PURGE_EVERY:
             return

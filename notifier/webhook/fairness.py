@@ -76,46 +76,46 @@ class Queues:
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
         """Add waiting deliveries in the order of their messages; those `under_way` are begun already."""
         for item in under_way.values():
-            self._occupy(item)
+            self._occupy_keys(item)
         for item in items:
             member = self.members.get(item.subscription)
             if member is None:
                 continue
             begun = under_way.get(item.id)
             if member.strict:
-                for key in _keys(item):
+                for key in _list_keys(item):
                     self._chains.setdefault(key, deque()).append(begun or item)
                 if not self._is_first(item):
                     continue
             if begun is None:
-                self._wait(item)
+                self._queue_delivery(item)
 
     def next(self, now: float) -> list[WaitingDelivery]:
         """Return the deliveries to begin now; each is answered by `again` or `finished`."""
-        return [item for lane in AttemptLane for item in self._begin(lane, now)]
+        return [item for lane in AttemptLane for item in self._begin_delivery(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
         """Put a failed delivery into its next queue, as `later`."""
-        self._release(item)
+        self._release_keys(item)
         if item.subscription not in self.members:
             return
         is_first = True
-        for key in _keys(item):
+        for key in _list_keys(item):
             chain = self._chains.get(key)
-            place = _place(chain, item)
+            place = _find_place(chain, item)
             if chain is not None and place is not None:
                 chain[place] = later
             is_first = is_first and not place  # in no chain, or at its head
         if is_first:
-            self._wait(later)
+            self._queue_delivery(later)
 
     def finished(self, item: WaitingDelivery) -> None:
         """Remove a delivery; the next of its repository or URL may begin."""
-        self._release(item)
+        self._release_keys(item)
         freed: dict[int, WaitingDelivery] = {}
-        for key in _keys(item):
+        for key in _list_keys(item):
             chain = self._chains.get(key)
-            place = _place(chain, item)
+            place = _find_place(chain, item)
             if chain is None or place is None:
                 continue
             del chain[place]
@@ -125,7 +125,7 @@ class Queues:
                 freed[chain[0].id] = chain[0]
         for each in freed.values():
             if self._is_first(each):
-                self._wait(each)
+                self._queue_delivery(each)
 
     def wakes_at(self) -> float | None:
         """Return when the next delivery matures; None if none waits."""
@@ -142,7 +142,7 @@ class Queues:
         """How many deliveries are queued, those behind others left out."""
         return sum(len(items) for lane in self._waiting.values() for items in lane.values())
 
-    def _begin(self, lane: AttemptLane, now: float) -> list[WaitingDelivery]:
+    def _begin_delivery(self, lane: AttemptLane, now: float) -> list[WaitingDelivery]:
         begun: list[WaitingDelivery] = []
         turns, passed = self._turns[lane], 0
         while turns and passed < len(turns) and self._busy[lane] < self.workers:
@@ -159,37 +159,37 @@ class Queues:
                 continue
             passed = 0
             begun.append(heapq.heappop(items))
-            self._occupy(begun[-1])
+            self._occupy_keys(begun[-1])
         return begun
 
     def _is_first(self, item: WaitingDelivery) -> bool:
         """Return whether nothing is left that it must come after."""
-        return all(self._chains[key][0].id == item.id for key in _keys(item))
+        return all(self._chains[key][0].id == item.id for key in _list_keys(item))
 
-    def _wait(self, item: WaitingDelivery) -> None:
+    def _queue_delivery(self, item: WaitingDelivery) -> None:
         waiting = self._waiting[item.lane]
         if item.subscription not in waiting:
             waiting[item.subscription] = []
             self._turns[item.lane].append(item.subscription)
         heapq.heappush(waiting[item.subscription], item)
 
-    def _occupy(self, item: WaitingDelivery) -> None:
+    def _occupy_keys(self, item: WaitingDelivery) -> None:
         self._busy[item.lane] += 1
         member = self.members.get(item.subscription)
         if member is not None:
             member.busy[item.lane] += 1
 
-    def _release(self, item: WaitingDelivery) -> None:
+    def _release_keys(self, item: WaitingDelivery) -> None:
         self._busy[item.lane] -= 1
         member = self.members.get(item.subscription)
         if member is not None:
             member.busy[item.lane] -= 1
 
 
-def _keys(item: WaitingDelivery) -> list[tuple[int, str]]:
+def _list_keys(item: WaitingDelivery) -> list[tuple[int, str]]:
     return [(item.subscription, name) for name in item.orders]
 
 
-def _place(chain: "deque[WaitingDelivery] | None", item: WaitingDelivery) -> int | None:
+def _find_place(chain: "deque[WaitingDelivery] | None", item: WaitingDelivery) -> int | None:
     """Return the delivery's place in a queue; nearly always at the head."""
     return next((place for place, each in enumerate(chain or ()) if each.id == item.id), None)

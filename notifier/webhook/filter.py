@@ -35,7 +35,7 @@ def check_filter(expression: str) -> None:
     if len(expression) > LONGEST:
         raise ValueError(f"filter: expected at most {LONGEST} characters")
     try:
-        _compiled(expression)
+        _compile_filter(expression)
     except Exception as error:  # jmespath has errors of its own, and lets others through: RecursionError, TypeError
         raise ValueError(f"filter: not a JMESPath expression: {(str(error).splitlines() or [''])[0]}") from error
 
@@ -43,7 +43,7 @@ def check_filter(expression: str) -> None:
 def matches(expression: str, envelope: Json) -> bool:
     """Return whether the expression finds something true; raise FilterFailed."""
     try:
-        return bool(_Counting(envelope).visit(_compiled(expression).parsed, envelope))
+        return bool(_Counting(envelope).visit(_compile_filter(expression).parsed, envelope))
     except FilterFailed:
         raise
     except Exception as error:
@@ -57,33 +57,33 @@ class _Counting(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
         super().__init__()
         self._left = 2**63
         before = self._left
-        self._weigh(envelope)
+        self._check_cost(envelope)
         self._left = STEPS + STEPS_PER_PART * (before - self._left)
 
     def visit(self, node: Any, *arguments: Any, **more: Any) -> Any:
-        self._spend(1)
+        self._spend_step(1)
         value = super().visit(node, *arguments, **more)
         if node["type"] in _BUILDERS:
-            self._weigh(value)
+            self._check_cost(value)
         return value
 
-    def _weigh(self, value: Any) -> None:
+    def _check_cost(self, value: Any) -> None:
         """Count the parts of a value, as often as they stand in it."""
         rest = [value]
         while rest:
             each = rest.pop()
-            self._spend(1 + (len(each) >> 6 if isinstance(each, str) else 0))
+            self._spend_step(1 + (len(each) >> 6 if isinstance(each, str) else 0))
             if isinstance(each, list | tuple):
                 rest.extend(each)
             elif isinstance(each, dict):
                 rest.extend(each.values())
 
-    def _spend(self, steps: int) -> None:
+    def _spend_step(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
             raise FilterFailed("takes too many steps")
 
 
 @cache
-def _compiled(expression: str) -> Any:
+def _compile_filter(expression: str) -> Any:
     return jmespath.compile(expression)

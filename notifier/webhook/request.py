@@ -78,7 +78,7 @@ class Forbidden(Exception):
 
 def allowed(address: Address, networks: Sequence[Network]) -> bool:
     """Return whether a request may go to this address: it is public, or in a network that the configuration opens."""
-    inner = _inner(address)
+    inner = _unwrap_address(address)
     if _is_in(inner, networks):
         return True
     closed = inner.is_multicast or inner.is_reserved or inner.is_unspecified or _is_in(inner, _NOT_PUBLIC)
@@ -89,7 +89,7 @@ def _is_in(address: Address, networks: Sequence[Network]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
 
-def _inner(address: Address) -> Address:
+def _unwrap_address(address: Address) -> Address:
     """Return the IPv4 address that an IPv6 one stands for, if it does."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -221,7 +221,7 @@ class RequestSender:
         except Forbidden as error:
             return AttemptResult(verdict=DeliveryVerdict.WRONG, error=str(error))
         except (urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
-            return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=_reason(error))
+            return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=_describe_error(error))
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -283,6 +283,6 @@ class RequestSender:
         )
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = str(error).rpartition(": ")[2] or type(error).__name__
     return f"{type(error).__name__}: {text}"[:300]

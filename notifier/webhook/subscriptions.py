@@ -38,7 +38,7 @@ class SubscriptionTable:
                 id=number,
                 name=name,
                 origin=origin,
-                subscription=_subscription(name, content),
+                subscription=_read_subscription(name, content),
                 created_at=created_at,
                 paused_reason=paused,
                 failing_since=failing,
@@ -48,7 +48,7 @@ class SubscriptionTable:
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
         """Add a subscription; False if one of this name exists."""
-        if self._named(name) is not None:
+        if self._find_number(name) is not None:
             return False
         with self._db.writing():
             self._db.run(sql.ADD_SUBSCRIPTION, (name, origin, shape.to_json(subscription).decode(), now))
@@ -57,7 +57,7 @@ class SubscriptionTable:
 
     def remove(self, name: str, *, who: str, now: float) -> bool:
         """Remove a subscription and cancel what waits for it; return False if there is none of this name."""
-        number = self._named(name)
+        number = self._find_number(name)
         if number is None:
             return False
         with self._db.writing():
@@ -85,7 +85,7 @@ class SubscriptionTable:
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
         """Pause a subscription with a reason, or resume it (None); return False if there is none of this name."""
-        number = self._named(name)
+        number = self._find_number(name)
         if number is None:
             return False
         with self._db.writing():
@@ -112,13 +112,13 @@ class SubscriptionTable:
         [(number,)] = self._db.rows(sql.LAST_HISTORY)
         return int(number)
 
-    def _named(self, name: str) -> int | None:
+    def _find_number(self, name: str) -> int | None:
         """Return a subscription's number, even if this release cannot read it."""
         rows = self._db.rows(sql.NAMED, (name,))
         return int(rows[0][0]) if rows else None
 
 
-def _subscription(name: str, content: str) -> Subscription:
+def _read_subscription(name: str, content: str) -> Subscription:
     try:
         return shape.from_json(Subscription, content.encode())
     except MalformedEvent as error:  # of another release; no message is wrong because of it

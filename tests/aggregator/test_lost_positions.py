@@ -280,7 +280,7 @@ def test_a_mirror_that_is_always_ahead_of_the_log_by_one_makes_nothing_be_read_a
     assert errors(log) == []
 
 
-def test_what_neither_pending_nor_events_has_is_told_everywhere_and_the_rest_goes_on(
+def test_what_neither_pending_nor_events_has_is_reported_everywhere_and_the_rest_goes_on(
     log: Log, make_anew: Callable[[str], None]
 ) -> None:
     chain = Chain("one")

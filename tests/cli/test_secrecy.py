@@ -79,7 +79,7 @@ def test_loopback_and_tls_are_fine(tmp_path: Path, words: tuple[str, ...]) -> No
     assert isinstance(ran(*words, *folder), Reached)
 
 
-def test_the_services_of_a_demo_are_told_that_plain_text_is_meant(tmp_path: Path) -> None:
+def test_the_services_of_a_demo_are_configured_for_plain_text(tmp_path: Path) -> None:
     ran("demo", "--prepare", "--dir", str(tmp_path), "--log", "kafka://k1.example:9092", "--insecure", PLAIN)
     assert tomllib.loads((tmp_path / "vcsreplicator.toml").read_text())["insecure"] == [PLAIN]
     assert f"\ninsecure = {PLAIN}\n" in (tmp_path / "master.hgrc").read_text()

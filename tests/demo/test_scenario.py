@@ -49,7 +49,7 @@ def heads_by_repository(messages: list[dict[str, Any]]) -> dict[str, list[str]]:
     return announced
 
 
-def test_twenty_pushes_to_two_repositories_are_told_in_order_and_once(embedded: Cluster) -> None:
+def test_twenty_pushes_to_two_repositories_are_announced_in_order_and_once(embedded: Cluster) -> None:
     clones = {name: embedded.create(name) for name in NAMES}
     nodes = push_interleaved(embedded, clones, PUSHES)
     eventually(lambda: len(embedded.lines()) >= PUSHES + len(NAMES), what="all notices")
@@ -66,7 +66,7 @@ def test_twenty_pushes_to_two_repositories_are_told_in_order_and_once(embedded: 
         assert in_order(pushes)
 
 
-def test_nothing_is_told_while_one_mirror_is_stopped_and_all_when_it_is_back(embedded: Cluster) -> None:
+def test_nothing_is_announced_while_one_mirror_is_stopped_and_all_when_it_is_back(embedded: Cluster) -> None:
     clones = {name: embedded.create(name) for name in NAMES}
     eventually(lambda: len(embedded.lines()) == len(NAMES), what="the new repositories")
     embedded.stop("mirror-beta")
@@ -78,7 +78,7 @@ def test_nothing_is_told_while_one_mirror_is_stopped_and_all_when_it_is_back(emb
     assert heads_by_repository(embedded.lines()) == nodes
 
 
-def test_the_mirrors_serve_what_was_told_and_agree_with_the_master(embedded: Cluster) -> None:
+def test_the_mirrors_serve_what_was_announced_and_agree_with_the_master(embedded: Cluster) -> None:
     clone = embedded.create("red")
     node = embedded.commit(clone, "x")
     embedded.push(clone)

@@ -179,7 +179,7 @@ def test_notifier_that_waits_for_its_state_can_be_stopped(tmp_path: Path, monkey
     publisher.run(settings, MemoryLog(), stop=stop, ready=lambda: pytest.fail("it is not ready"))
 
 
-def test_lock_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+def test_lock_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "s.db.lock").mkdir()
     settings = NotifierSettings(public=PUBLIC, destinations={"it": Scripted()}, state=str(tmp_path / "s.db"))
     with pytest.raises(BadConfig, match=r"^notifier\.state: .*s\.db\.lock: cannot be used: Is a directory$"):
@@ -190,7 +190,7 @@ def test_lock_made_by_root_belongs_to_the_owner_of_its_folder(tmp_path: Path, mo
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "fchown", lambda file, user, group: given.append((user, group)))
-    with publisher._alone(str(tmp_path / "s.db")):
+    with publisher._hold_state(str(tmp_path / "s.db")):
         assert given == [(tmp_path.stat().st_uid, tmp_path.stat().st_gid)]
 
 

@@ -54,7 +54,7 @@ def test_message_has_the_documented_form(name: str) -> None:
     assert written == (GOLDEN / f"{name}.json").read_text()
 
 
-def test_a_repository_that_was_there_before_is_not_told_as_new() -> None:
+def test_a_repository_that_was_there_before_is_not_announced_as_new() -> None:
     [adopted, made] = [an_event("x", 1, type=Type.CREATED, detail={"origin": origin}) for origin in ("adopted", "init")]
     assert told(adopted) == []
     assert [message.type for message in told(made)] == ["newrepo.1"]
@@ -93,11 +93,11 @@ def test_each_stream_names_its_own_previous_message() -> None:
 
 
 @pytest.mark.parametrize("kind", [Type.HGRC, Type.SYNC, Type.STRIPPED, Type.CENSORED])
-def test_what_only_mirrors_care_about_is_not_told(kind: Type) -> None:
+def test_what_only_mirrors_care_about_is_not_announced(kind: Type) -> None:
     assert told(an_event("try", 2, type=kind)) == []
 
 
-def test_text_that_is_no_unicode_is_told_as_valid_utf_8() -> None:
+def test_text_that_is_no_unicode_is_announced_as_valid_utf_8() -> None:
     marker = Marker(precursor=MARKER.precursor, successors=(), user="caf\udce9 <c@example.com>", time=1.0)
     [message] = told(an_event("try", 2, added=False, markers=(marker,)))
     assert message.data["markers"][0]["user"] == "caf\N{REPLACEMENT CHARACTER} <c@example.com>"

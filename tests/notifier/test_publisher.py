@@ -187,7 +187,7 @@ def test_a_destination_that_cannot_be_opened_is_in_trouble_alone_and_comes_back(
     assert DOWN.labels("it")._value.get() == 0
 
 
-def test_a_destination_that_answers_again_is_told_so_without_waiting_for_a_message(
+def test_a_destination_that_answers_again_is_reported_without_waiting_for_a_message(
     log: Log, notifier: Notifier
 ) -> None:
     destination = Scripted(down=Unavailable("no route to host"))

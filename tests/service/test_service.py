@@ -74,7 +74,7 @@ def test_a_unit_stays_down_only_for_what_an_operator_must_change(error: Exceptio
     assert line["reason"] == str(error)
 
 
-def test_a_fault_of_ours_is_told_with_its_traceback() -> None:
+def test_a_fault_of_ours_is_reported_with_its_traceback() -> None:
     ended, [line] = ends(RuntimeError("a fault of ours"))
     assert (ended, line["event"], line["exc_info"]) == (1, "crashed", True)
 

@@ -125,7 +125,7 @@ def test_a_level_of_a_former_incarnation_does_not_count() -> None:
     ],
     ids=["deleted", "nothing released", "given up for this mirror", "not carried"],
 )
-def test_what_nobody_expects_of_the_mirror_makes_it_not_late(members: dict[str, object]) -> None:
+def test_what_is_not_expected_of_the_mirror_makes_it_not_late(members: dict[str, object]) -> None:
     assert late(picture(acks={}, **members), "alpha") == frozenset()
 
 

@@ -76,7 +76,7 @@ def installation() -> Installation:
     return Installation()
 
 
-def test_what_is_level_needs_nobody(installation: Installation) -> None:
+def test_a_mirror_that_is_caught_up_needs_no_operator(installation: Installation) -> None:
     installation.ack(3)
     assert installation.found(after=10_000.0) == []
 

@@ -117,9 +117,9 @@ def alarms(
         found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
     if waiting.broken:
         found.append(Alarm(kind=BROKEN, numbers={"held": sum(waiting.broken), "repositories": len(waiting.broken)}))
-    found += _by_repository(core, LOST, "lost", core.lost)
-    found += _by_repository(core, MISSING, "missing", missing or {})
-    return (*found, *_successors(core, silence, now, patience))
+    found += _alarm_repositories(core, LOST, "lost", core.lost)
+    found += _alarm_repositories(core, MISSING, "missing", missing or {})
+    return (*found, *_alarm_successors(core, silence, now, patience))
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
@@ -133,26 +133,26 @@ def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, f
     return found
 
 
-def _successors(core: Aggregation, silence: Silence, now: float, patience: float) -> Iterator[Alarm]:
+def _alarm_successors(core: Aggregation, silence: Silence, now: float, patience: float) -> Iterator[Alarm]:
     """Yield the alarms of waiting successors: at once if only an operator can end the wait, else after `patience`."""
     due = []
     for wait in core.succession.waits():
         whom = wait.successor.id, "waits"
         silence.heard(whom, wait.since, now)
         is_due = silence.seconds(whom, now) >= patience
-        causes = [(other, cause) for other in wait.predecessors if (cause := _cause(core, other, is_due=is_due))]
+        causes = [(other, cause) for other in wait.predecessors if (cause := _find_cause(core, other, is_due=is_due))]
         if causes:
             due.append((wait, causes))
     for wait, causes in due[:SUCCESSORS]:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wait.since))
-        reasons = "; ".join(f"{_name(other)}, {cause}" for other, cause in causes)
+        reasons = "; ".join(f"{_name_repository(other)}, {cause}" for other, cause in causes)
         story = f"{wait.path} ({wait.successor.id}) waits since {since} UTC for all notices of {reasons}"
         yield Alarm(kind=SUCCESSOR, repository=wait.successor.id, story=story)
     if len(due) > SUCCESSORS:
         yield Alarm(kind=SUCCESSOR, story=f"{len(due) - SUCCESSORS} more")
 
 
-def _cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
+def _find_cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
     """Return why the repository's own notices do not come, and what ends that; None if they may still come."""
     broken = core.poison.repositories.get(other.id)
     if broken is not None:
@@ -170,11 +170,11 @@ def _cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
     return None
 
 
-def _name(repository: Repository) -> str:
+def _name_repository(repository: Repository) -> str:
     return f"{repository.state.path} ({repository.id})" if repository.state else repository.id
 
 
-def _by_repository(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
+def _alarm_repositories(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
     """Return the alarm about so many events of each of these repositories, if there are any."""
     if not counts:
         return []

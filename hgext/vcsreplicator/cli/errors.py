@@ -44,7 +44,7 @@ def command() -> None:
 def list_(config: Config, last: int, as_json: bool) -> None:
     """List the newest rejects; the verb may be left out."""
     with log_of(config) as log:
-        records = _newest(log, last)
+        records = _read_newest(log, last)
     if as_json:
         click.echo(json.dumps([plain(record) for _, record in records], indent=2))
         return
@@ -112,7 +112,7 @@ def _obstacle(error: ErrorRecord) -> str:
     return "its message was not kept"
 
 
-def _newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
+def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
     records = read_records(log, {(ERRORS, 0): max(beginning, end - count)})
     return [(record.offset, _read_error(record, record.value)) for record in records if record.value]

@@ -41,7 +41,9 @@ def check_hgrc(file: str | None) -> None:
                 f"without it Mercurial continues when it cannot load {name}"
             )
     _open_repository(where, environment)
-    sources = dict(line.split("\t") for line in _hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n"))
+    sources = dict(
+        line.split("\t") for line in _run_hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n")
+    )
     for name in EXTENSIONS:
         click.echo(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
     roots = {name: wire for name, wire in found.items() if name.startswith(ROOTS)}
@@ -65,18 +67,18 @@ def _is_enabled(found: dict[str, str], extension: str) -> bool:
 
 
 def _configuration(where: str, environment: dict[str, str]) -> dict[str, str]:
-    lines = _hg(where, environment, "config", "-T", "{name}\t{value}\n")
+    lines = _run_hg(where, environment, "config", "-T", "{name}\t{value}\n")
     return {name: value for name, tab, value in (line.partition("\t") for line in lines) if tab}
 
 
 def _open_repository(where: str, environment: dict[str, str]) -> None:
     """Open an empty repository: only then a failed set-up or a mistake in hgrc shows."""
     with tempfile.TemporaryDirectory() as folder:
-        _hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
-        _hg(where, environment, "-R", f"{folder}/empty", "root")
+        _run_hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
+        _run_hg(where, environment, "-R", f"{folder}/empty", "root")
 
 
-def _hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
+def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
     """Run `hg` outside of any repository; raises BadConfig with its message."""
     done = subprocess.run(
         ["hg", *arguments], cwd="/", env=environment, capture_output=True, text=True, errors="replace", check=False

@@ -42,7 +42,7 @@ def command() -> None:
     """
 
 
-def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
+def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a verb that asks for a change and returns the request."""
 
     @click.option("--reason", default="", metavar="TEXT", help="Recorded with the decision.")
@@ -96,7 +96,7 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
 @click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions.")
 @click.option("--inactive", is_flag=True, help="Only make it known; it gates after `roster join`.")
 @with_rules
-@_asking
+@_asking_options
 def add(
     picture: Picture, reason: str, name: str, backup: bool, inactive: bool, include: Any, exclude: Any
 ) -> RosterRequest:
@@ -111,7 +111,7 @@ def add(
 
 @command.command()
 @click.argument("name")
-@_asking
+@_asking_options
 def join(picture: Picture, reason: str, name: str) -> RosterRequest:
     """Let an inactive mirror join.
 
@@ -123,7 +123,7 @@ def join(picture: Picture, reason: str, name: str) -> RosterRequest:
 @command.command()
 @click.argument("name")
 @click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only.")
-@_asking
+@_asking_options
 def activate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
     """Make a mirror active at once.
 
@@ -136,7 +136,7 @@ def activate(picture: Picture, reason: str, name: str, repository: str | None) -
 @click.argument("name")
 @click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only.")
 @with_yes
-@_asking
+@_asking_options
 def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
     """Let notices no longer wait for a mirror.
 
@@ -148,7 +148,7 @@ def deactivate(picture: Picture, reason: str, name: str, repository: str | None)
 @command.command()
 @click.argument("name")
 @with_yes
-@_asking
+@_asking_options
 def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
     """Remove an inactive mirror for good, and forget its levels."""
     return _request(Verb.REMOVE, reason, mirror=name)
@@ -158,7 +158,7 @@ def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
 @click.argument("name")
 @with_rules
 @with_yes
-@_asking
+@_asking_options
 def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> RosterRequest:
     """Set which repositories a mirror carries (default: all)."""
     return _request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
@@ -167,7 +167,7 @@ def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) 
 @command.command("allow-empty")
 @click.argument("answer", type=click.Choice(["yes", "no"]))
 @with_yes
-@_asking
+@_asking_options
 def allow_empty(picture: Picture, reason: str, answer: str) -> RosterRequest:
     """Allow or hold notices that no mirror gates."""
     return _request(Verb.ALLOW_EMPTY, reason, allow=answer == "yes")

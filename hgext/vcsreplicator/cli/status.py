@@ -66,7 +66,7 @@ def _view(picture: Picture, now: float, wanted: list[str] | None) -> Group:
     beat = picture.aggregator
     seen = "not seen"
     if beat:
-        seen = f"seen {_ago(picture.seen(AGGREGATOR), now)}, roster version {beat.roster}"
+        seen = f"seen {_format_age(picture.seen(AGGREGATOR), now)}, roster version {beat.roster}"
     numbers = [
         ("repositories", str(len(picture.states))),
         ("events", str(picture.ends.get("events", 0))),
@@ -98,7 +98,7 @@ def _mirror_table(picture: Picture, now: float) -> Table:
                 str(len(acks)),
                 str(picture.behind(name)),
                 str(sum(ack.detached is not None for ack in acks)),
-                _ago(picture.seen(name), now) if name in picture.heard else "never",
+                _format_age(picture.seen(name), now) if name in picture.heard else "never",
             )
         )
     return table(("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
@@ -106,7 +106,11 @@ def _mirror_table(picture: Picture, now: float) -> Table:
 
 def _destination_table(picture: Picture, now: float) -> Table:
     rows = [
-        (group.removeprefix(DESTINATION), str(lag), _ago(picture.oldest[group], now) if group in picture.oldest else "")
+        (
+            group.removeprefix(DESTINATION),
+            str(lag),
+            _format_age(picture.oldest[group], now) if group in picture.oldest else "",
+        )
         for group, lag in sorted(picture.groups.items())
     ]
     return table(("destination", "behind", "oldest"), rows)
@@ -120,6 +124,6 @@ def _waiting_table(picture: Picture) -> Table:
     return table(("waiting for a notice", "event", "released", "noticed", "waits for"), rows)
 
 
-def _ago(then: float, now: float) -> str:
+def _format_age(then: float, now: float) -> str:
     seconds = max(0.0, now - then)
     return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"

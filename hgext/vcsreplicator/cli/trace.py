@@ -105,7 +105,9 @@ def _show(
     click.echo(visible(f"{event.path}  event {event.seq} ({event.type}), id {event.id}{by}"))
     # A step without a time is missing: it comes last.
     steps = sorted(_steps(picture, state, event, record, notice), key=lambda step: (step[0] is None, step[0] or 0.0))
-    rows = [(_instant(at), "" if at is None else f"{1000 * (at - event.time):.0f} ms", what) for at, what in steps]
+    rows = [
+        (_format_instant(at), "" if at is None else f"{1000 * (at - event.time):.0f} ms", what) for at, what in steps
+    ]
     console().print(table(("when (UTC)", "after", "what"), rows))
     if notice:
         for group, lag in sorted(picture.groups.items()):
@@ -113,5 +115,5 @@ def _show(
             click.echo(f"{group.removeprefix(DESTINATION)}: {done}")
 
 
-def _instant(at: float | None) -> str:
+def _format_instant(at: float | None) -> str:
     return "" if at is None else f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]

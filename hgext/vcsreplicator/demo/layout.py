@@ -180,7 +180,7 @@ relay = {_socket(folder)}
 log = {layout.log}
 durability = {layout.options.durability}
 snapshot-allow = 127.0.0.1
-{_insecure(layout)}
+{_declare_insecure(layout)}
 [vcsreplicator-roots]
 {layout.master_root} = .
 
@@ -191,7 +191,7 @@ server-header = no
 """
 
 
-def _insecure(layout: Layout) -> str:
+def _declare_insecure(layout: Layout) -> str:
     words = " ".join(layout.options.insecure)
     return f"insecure = {words}\n" if words else ""
 

@@ -74,7 +74,7 @@ class DemoSupervisor:
         while not stop.is_set():
             self._receive_ready(0.1)
             for child in self._children:
-                self._revive(child)
+                self._revive_services(child)
 
     def pids(self) -> dict[str, int | None]:
         """Return the process id of each role, None while it is down."""
@@ -117,7 +117,7 @@ class DemoSupervisor:
         child.starts += 1
         self._report()
 
-    def _revive(self, child: _Child) -> None:
+    def _revive_services(self, child: _Child) -> None:
         if child.is_down or child.process is None or child.process.poll() is None:
             return
         now = time.monotonic()

@@ -63,7 +63,7 @@ class Picture:
         if record.key is None:
             return
         try:
-            self._absorb(record.topic, record.key, record.value)
+            self._absorb_record(record.topic, record.key, record.value)
             if record.topic == STATE:
                 self.moved[record.key] = record.time
             if record.topic == ACKS or (record.topic == STATE and record.key == AGGREGATOR):
@@ -71,18 +71,18 @@ class Picture:
         except MalformedEvent:
             return
 
-    def _absorb(self, topic: str, key: str, value: bytes | None) -> None:
+    def _absorb_record(self, topic: str, key: str, value: bytes | None) -> None:
         if topic == ROSTER:
             self.roster = from_json(rosters.Roster, value) if value else None
         elif topic == STATE and key == AGGREGATOR:
             self.aggregator = from_json(AggregatorBeat, value) if value else None
         elif topic == STATE:
-            _put(self.states, key, from_json(RepositoryState, value) if value else None)
+            _put_record(self.states, key, from_json(RepositoryState, value) if value else None)
         elif topic == ACKS and "/" in key:
             mirror, _, repository = key.partition("/")
-            _put(self.acks, (mirror, repository), from_json(Ack, value) if value else None)
+            _put_record(self.acks, (mirror, repository), from_json(Ack, value) if value else None)
         elif topic == ACKS:
-            _put(self.beats, key, from_json(Beat, value) if value else None)
+            _put_record(self.beats, key, from_json(Beat, value) if value else None)
 
     def detached(self) -> list[Ack]:
         """Return the levels of detached repositories, sorted by mirror."""
@@ -95,12 +95,12 @@ class Picture:
 
     def behind(self, mirror: str) -> int:
         """Count the events that this mirror has not applied, over what it has acked and what it must have."""
-        return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._concerns(mirror))
+        return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._list_concerned(mirror))
 
     def late(self, mirror: str, now: float) -> list[RepositoryState]:
         """Return by path what this mirror lacks though nothing is new for SILENT seconds, less what is detached."""
         found = []
-        for state in self._concerns(mirror):
+        for state in self._list_concerned(mirror):
             known, ack = self.acks.get((mirror, state.repository)), self._ack(mirror, state)
             is_late = self.applied(mirror, state) < state.seq or (ack.serving if ack else 0) < state.released
             if is_late and not (known and known.detached) and self.rests(state, now):
@@ -131,7 +131,7 @@ class Picture:
         ack = self.acks.get((mirror, state.repository))
         return ack if ack and ack.incarnation == state.incarnation else None
 
-    def _concerns(self, mirror: str) -> list[RepositoryState]:
+    def _list_concerned(self, mirror: str) -> list[RepositoryState]:
         """Return what the mirror has acked or must have, but for what it is deactivated for."""
         known = self.roster.mirror(mirror) if self.roster else None
         return [
@@ -157,7 +157,7 @@ class Picture:
         return sorted(mirror.name for mirror in self.roster.mirrors if mirror.state in alive)
 
 
-def _put(table: dict[Key, Value], key: Key, value: Value | None) -> None:
+def _put_record(table: dict[Key, Value], key: Key, value: Value | None) -> None:
     if value is None:
         table.pop(key, None)
     else:

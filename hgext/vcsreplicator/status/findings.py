@@ -40,16 +40,16 @@ def findings(
         found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
     silent = picture.silent(now)
-    found += [_silent(picture, name) for name in silent]
+    found += [_find_silent(picture, name) for name in silent]
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, now)
         if late:
-            text = f"mirror {name} makes no progress on {_paths(late)}; see: vcsreplicator trace {late[0].path}"
+            text = f"mirror {name} makes no progress on {_name_paths(late)}; see: vcsreplicator trace {late[0].path}"
             found.append(Finding(level=1, text=text))
-        found += _lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
-    found += _ungated(picture, now)
+        found += _count_lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
+    found += _find_ungated(picture, now)
     found += _refused_rules(picture)
-    found += _destinations(picture, now, destinations, warn, critical)
+    found += _find_destinations(picture, now, destinations, warn, critical)
     for ack in picture.detached():
         state = picture.states.get(ack.repository)
         where = state.path if state else ack.repository
@@ -59,7 +59,7 @@ def findings(
     return sorted(found, key=lambda finding: -finding.level)
 
 
-def _silent(picture: Picture, name: str) -> Finding:
+def _find_silent(picture: Picture, name: str) -> Finding:
     """Describe a silent mirror: it holds back the notices of what it gates; nothing waits for a backup."""
     mirror = picture.roster.mirror(name) if picture.roster else None
     if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
@@ -70,7 +70,7 @@ def _silent(picture: Picture, name: str) -> Finding:
     return Finding(level=2, text=f"mirror {name} is silent and holds back notices ({held} wait); {way_out}")
 
 
-def _ungated(picture: Picture, now: float) -> list[Finding]:
+def _find_ungated(picture: Picture, now: float) -> list[Finding]:
     """Find notices that wait because no mirror gates them."""
     roster = picture.roster or rosters.Roster()
     alone = [
@@ -85,7 +85,7 @@ def _ungated(picture: Picture, now: float) -> list[Finding]:
     return [
         Finding(
             level=2,
-            text=f"the notices of {_paths(alone)} are held: no mirror gates them; see: vcsreplicator roster list",
+            text=f"the notices of {_name_paths(alone)} are held: no mirror gates them; see: vcsreplicator roster list",
         )
     ]
 
@@ -94,18 +94,16 @@ def _refused_rules(picture: Picture) -> list[Finding]:
     """Find rules that an older release let in and that cannot be evaluated, with the command that mends them."""
     found = []
     for mirror in picture.roster.mirrors if picture.roster else ():
-        bad = (
-            {}
-            if mirror.state is rosters.MirrorState.REMOVED
-            else refused((*mirror.rules.include, *mirror.rules.exclude))
-        )
+        if mirror.state is rosters.MirrorState.REMOVED:
+            continue
+        bad = refused((*mirror.rules.include, *mirror.rules.exclude))
         for rule, problem in bad.items():
             text = f"mirror {mirror.name}: rule {rule[:200]!r} leaves nothing out, because it cannot be evaluated: {problem}"
-            found.append(Finding(level=1, text=f"{text}; give it other rules: {_mending(mirror, bad)}"))
+            found.append(Finding(level=1, text=f"{text}; give it other rules: {_rules_command(mirror, bad)}"))
     return found
 
 
-def _mending(mirror: rosters.Mirror, bad: Collection[str]) -> str:
+def _rules_command(mirror: rosters.Mirror, bad: Collection[str]) -> str:
     """Return the command that sets this mirror's rules, with RULE in place of each that is bad."""
     words = ["vcsreplicator", "roster", "rules", mirror.name]
     for option, rules in (("--include", mirror.rules.include), ("--exclude", mirror.rules.exclude)):
@@ -114,7 +112,7 @@ def _mending(mirror: rosters.Mirror, bad: Collection[str]) -> str:
     return " ".join([*words, "--yes"])
 
 
-def _destinations(
+def _find_destinations(
     picture: Picture, now: float, wanted: Collection[str] | None, warn: int, critical: int
 ) -> list[Finding]:
     lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.groups.items())}
@@ -126,25 +124,25 @@ def _destinations(
     for name, lag in lags.items():
         if wanted is not None and name not in wanted:
             continue
-        found += _lag(f"destination {name}", "notices", lag, warn, critical)
+        found += _count_lag(f"destination {name}", "notices", lag, warn, critical)
         waits = now - picture.oldest.get(DESTINATION + name, now)
         if waits > SILENT:
-            text = f"destination {name} is stalled: {lag} notices wait, the first for {_span(waits)}"
+            text = f"destination {name} is stalled: {lag} notices wait, the first for {_format_span(waits)}"
             level = 2 if waits > STALLED else 1
             found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
     return found
 
 
-def _paths(states: list[RepositoryState]) -> str:
+def _name_paths(states: list[RepositoryState]) -> str:
     more = f" and {len(states) - NAMED} more" if len(states) > NAMED else ""
     return ", ".join(state.path for state in states[:NAMED]) + more
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _lag(who: str, what: str, lag: int, warn: int, critical: int) -> list[Finding]:
+def _count_lag(who: str, what: str, lag: int, warn: int, critical: int) -> list[Finding]:
     if lag < warn:
         return []
     return [Finding(level=2 if lag >= critical else 1, text=f"{who} is {lag} {what} behind")]

@@ -44,10 +44,10 @@ def judge(
         reason
         for reason in (
             _standing(picture, mirror),
-            _silence(picture, mirror, silence, now, settings),
+            _judge_silence(picture, mirror, silence, now, settings),
             _no_beat(picture, silence, now, settings),
-            _behind(picture, mirror, settings),
-            _late(picture, since, now, settings),
+            _judge_backlog(picture, mirror, settings),
+            _judge_lateness(picture, since, now, settings),
         )
         if reason
     )
@@ -81,7 +81,7 @@ def _standing(picture: Picture, mirror: str) -> str | None:
     return None if known.state is MirrorState.ACTIVE else known.state.value
 
 
-def _silence(picture: Picture, mirror: str, silence: Silence, now: float, settings: HealthSettings) -> str | None:
+def _judge_silence(picture: Picture, mirror: str, silence: Silence, now: float, settings: HealthSettings) -> str | None:
     if mirror not in picture.beats:
         return "the mirror has given no sign of life"
     silent = silence.seconds(mirror, now)
@@ -95,12 +95,12 @@ def _no_beat(picture: Picture, silence: Silence, now: float, settings: HealthSet
     return f"the aggregator is silent for {silent:.0f} s" if silent > settings.silence else None
 
 
-def _behind(picture: Picture, mirror: str, settings: HealthSettings) -> str | None:
+def _judge_backlog(picture: Picture, mirror: str, settings: HealthSettings) -> str | None:
     behind = picture.behind(mirror)
     return f"{behind} events behind, at most {settings.behind} are allowed" if behind > settings.behind else None
 
 
-def _late(picture: Picture, since: Mapping[str, float], now: float, settings: HealthSettings) -> str | None:
+def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, settings: HealthSettings) -> str | None:
     names = sorted(picture.states[name].path for name, began in since.items() if now - began > settings.late)
     if not names:
         return None
@@ -114,7 +114,7 @@ class Endpoint:
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
         self._follower: Follower | None = None
-        self._silence = Silence(clock.monotonic())
+        self._judge_silence = Silence(clock.monotonic())
         self._since: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -132,6 +132,8 @@ class Endpoint:
     def _reasons(self, picture: Picture) -> tuple[str, ...]:
         now = self._clock.monotonic()
         for name in (AGGREGATOR, self._mirror):
-            self._silence.heard(name, picture.heard.get(name), now)
+            self._judge_silence.heard(name, picture.heard.get(name), now)
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
-        return judge(picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings)
+        return judge(
+            picture, self._mirror, since=self._since, silence=self._judge_silence, now=now, settings=self._settings
+        )

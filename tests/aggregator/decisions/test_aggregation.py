@@ -559,7 +559,7 @@ def test_a_successor_waits_on_while_events_of_the_one_before_it_still_come_or_wa
     assert (hands.state(former).noticed, hands.state(successor).released) == (2, 1)
 
 
-def test_a_repository_that_comes_back_waits_for_who_was_there_meanwhile_and_nobody_for_it() -> None:
+def test_a_repository_that_comes_back_waits_for_the_one_there_meanwhile_which_waits_for_none() -> None:
     hands, first, second = Hands("alpha"), Chain("x"), Chain("x", generation=2)
     hands.event(*first.take(1), renamed(first, "y"))
     hands.event(*second.take(1), second.next(Type.DELETED))
@@ -605,7 +605,7 @@ def test_a_successor_whose_history_is_adopted_before_its_creation_was_released_w
     assert (hands.state(former).noticed, hands.state(new).released) == (2, 1)
 
 
-def test_names_that_are_swapped_are_told_in_the_order_of_the_renames() -> None:
+def test_names_that_are_swapped_are_announced_in_the_order_of_the_renames() -> None:
     hands, first, second = Hands("alpha"), Chain("x"), Chain("z")
     hands.event(*first.take(1), *second.take(1))
     hands.event(renamed(first, "y"), renamed(first, "z", generation=2), renamed(second, "x", generation=2))
@@ -756,7 +756,7 @@ def test_a_history_that_was_adopted_and_replaced_is_not_adopted_again() -> None:
     assert hands.commit() == []
 
 
-def test_another_incarnation_that_nobody_adopted_is_a_fork() -> None:
+def test_another_incarnation_that_was_not_adopted_is_a_fork() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
     hands.event(*old.take(2))
     assert hands.event(new.next(), adopted(new)) == [RecordOutcome.REJECTED] * 2

@@ -174,7 +174,7 @@ def test_what_was_kept_for_a_newer_aggregator_behind_events_that_were_never_read
     assert (hands.topics[PENDING], hands.errors) == ({}, [])
 
 
-def test_what_was_kept_for_a_newer_aggregator_behind_a_loss_is_announced_and_the_loss_is_told(
+def test_what_was_kept_for_a_newer_aggregator_behind_a_loss_is_announced_and_the_loss_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hands, chain = Hands("alpha"), Chain("x")

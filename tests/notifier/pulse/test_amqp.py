@@ -164,7 +164,7 @@ def over_after(seconds: float, stop: threading.Event) -> Iterator[None]:
         timer.cancel()
 
 
-def test_listener_without_messages_stops_when_it_is_told_to() -> None:
+def test_listener_without_messages_stops_when_it_is_asked_to() -> None:
     stop = threading.Event()
     with FakeBroker(CONSUMING, silence) as broker:
         settings = ListenSettings(url=broker.url, exchange="exchange/guest/v2", queue="queue/guest/q")

@@ -311,7 +311,7 @@ def test_endpoint_that_resets_is_to_be_tried_again() -> None:
         assert send(endpoint).verdict is DeliveryVerdict.AGAIN
 
 
-def test_nobody_listening_is_to_be_tried_again() -> None:
+def test_a_refused_connection_is_to_be_tried_again() -> None:
     with Endpoint() as endpoint:
         url = endpoint.url
     sender = RequestSender(networks=LOOPBACK, allow_http=True)

@@ -77,10 +77,10 @@ def follow(state: RepositoryState | None, event: Event, arrival: Arrival, roster
         roster=roster if state is None else state.roster,
         deleted=event.type is Type.DELETED,
         streams=state.streams if state else None,
-        retired=_retired(state, arrival),
+        retired=_follow_retired(state, arrival),
         fork=None if fresh or state is None else state.fork,
-        base=_base(state, arrival),
-        stays=_stays(state, event, arrival),
+        base=_follow_base(state, arrival),
+        stays=_follow_stays(state, event, arrival),
     )
 
 
@@ -117,7 +117,7 @@ def forked(state: RepositoryState, event: Event) -> RepositoryState:
     return replace(state, fork=event.id)
 
 
-def _stays(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:
+def _follow_stays(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:
     if state is None:
         return ()
     before = () if arrival is Arrival.ADOPTED else state.stays
@@ -126,13 +126,13 @@ def _stays(state: RepositoryState | None, event: Event, arrival: Arrival) -> tup
     return (*before, Stay(path=state.path, generation=state.generation, until=event.seq))
 
 
-def _base(state: RepositoryState | None, arrival: Arrival) -> int:
+def _follow_base(state: RepositoryState | None, arrival: Arrival) -> int:
     if state is None:
         return 0
     return state.base + state.seq if arrival is Arrival.ADOPTED else state.base
 
 
-def _retired(state: RepositoryState | None, arrival: Arrival) -> tuple[str, ...]:
+def _follow_retired(state: RepositoryState | None, arrival: Arrival) -> tuple[str, ...]:
     if state is None:
         return ()
     return (*state.retired, state.incarnation) if arrival is Arrival.ADOPTED else state.retired

@@ -167,10 +167,10 @@ class Repository:
         state = self.state
         if not self.is_incomplete or state is None or event.incarnation != state.incarnation:
             return False
-        if not state.noticed < event.seq <= state.seq or self._held(event.seq) is not None:
+        if not state.noticed < event.seq <= state.seq or self._find_held(event.seq) is not None:
             return False
         after = state.event if event.seq == state.seq else None
-        behind = self._held(event.seq + 1)
+        behind = self._find_held(event.seq + 1)
         fits = behind is None or not behind.known() or behind.event.previous == event.id
         return fits and after in (None, event.id)
 
@@ -200,10 +200,10 @@ class Repository:
         if lost == 0:
             self.is_incomplete = False
         if lost > 0:
-            self._reach(released=state.released, noticed=state.noticed)
+            self._set_levels(released=state.released, noticed=state.noticed)
         return lost
 
-    def _reach(self, *, released: int, noticed: int) -> None:
+    def _set_levels(self, *, released: int, noticed: int) -> None:
         """Set the levels; where the queue is incomplete they pass over what is lost behind them."""
         assert self.state is not None
         if self.is_incomplete:
@@ -239,10 +239,10 @@ class Repository:
         """Return the id of the event with this sequence, if it is still held or the newest."""
         if self.state is not None and seq == self.state.seq:
             return self.state.event
-        held = self._held(seq)
+        held = self._find_held(seq)
         return None if held is None else held.event.id
 
-    def _held(self, seq: int) -> HeldEvent | None:
+    def _find_held(self, seq: int) -> HeldEvent | None:
         at = bisect_left(self.queue, seq, key=lambda held: held.seq)
         return self.queue[at] if at < len(self.queue) and self.queue[at].seq == seq else None
 
@@ -283,10 +283,10 @@ class Repository:
         """Compare the mirror's level with what is known; None if it has none."""
         ack = self.acks.get(mirror)
         if ack is not None and mirror not in self._standings:
-            self._standings[mirror] = self._stands(ack)
+            self._standings[mirror] = self._compare_level(ack)
         return self._standings.get(mirror)
 
-    def _stands(self, ack: Ack) -> Standing:
+    def _compare_level(self, ack: Ack) -> Standing:
         """Compare a level; events of a newer version, and those that cannot be read, are taken at the mirror's word."""
         state = self.state
         if state is not None and ack.incarnation in state.retired:
@@ -296,7 +296,7 @@ class Repository:
         if ack.applied == state.seq:
             known: tuple[str, str] | None = (state.event, state.digest)
         else:
-            held = self._held(ack.applied)
+            held = self._find_held(ack.applied)
             known = (held.event.id, held.event.digest) if held is not None and held.known() else None
         return Standing.COUNTS if known in (None, (ack.event, ack.digest)) else Standing.FOREIGN
 
@@ -329,9 +329,9 @@ class Repository:
             if not mirrors and not allow_empty:
                 return
             acks = [self.ack(mirror.name) for mirror in mirrors]
-            if not all(_applied(ack, held) for ack in acks):
+            if not all(_is_applied(ack, held) for ack in acks):
                 return
-            if self.released and _acts(held) and not any(ack and ack.floor >= held.seq for ack in acks):
+            if self.released and _changes_place(held) and not any(ack and ack.floor >= held.seq for ack in acks):
                 return
             yield held
 
@@ -363,7 +363,7 @@ class Repository:
         assert self.state is not None
         self.released += 1
         self.state = replace(self.state, roster=version)
-        self._reach(released=held.seq, noticed=self.state.noticed)
+        self._set_levels(released=held.seq, noticed=self.state.noticed)
 
     def announceable(
         self, gating: tuple[Mirror, ...], *, allow_empty: bool
@@ -374,10 +374,10 @@ class Repository:
             mirrors = _gating_at(held, gating)
             if not mirrors and not allow_empty:
                 return
-            acks = [ack for mirror in mirrors if (ack := self.ack(mirror.name)) and _serves(ack, held)]
+            acks = [ack for mirror in mirrors if (ack := self.ack(mirror.name)) and _is_served(ack, held)]
             if len(acks) < len(mirrors):
                 return
-            yield held, tuple(_proof(ack) for ack in acks)
+            yield held, tuple(_make_proof(ack) for ack in acks)
 
     def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None) -> None:
         """Pass this one, whose notice is written; `last` are the newest events of the public streams."""
@@ -385,10 +385,10 @@ class Repository:
         self.queue.popleft()
         self.released -= 1
         self.state = replace(self.state, roster=version, streams=last)
-        self._reach(released=self.state.released, noticed=held.seq)
+        self._set_levels(released=self.state.released, noticed=held.seq)
 
 
-def _acts(held: HeldEvent) -> bool:
+def _changes_place(held: HeldEvent) -> bool:
     """Whether the release of the event may change where the repository is found, or by whom."""
     if not held.known():
         return True
@@ -403,16 +403,16 @@ def _gating_at(held: HeldEvent, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...
     return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
 
 
-def _applied(ack: Ack | None, held: HeldEvent) -> bool:
+def _is_applied(ack: Ack | None, held: HeldEvent) -> bool:
     """Whether the mirror is at the event or past it, by a level that counts; at the event itself both must mean the same."""
     if ack is None or ack.applied < held.seq:
         return False
     return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)
 
 
-def _serves(ack: Ack, held: HeldEvent) -> bool:
-    return ack.serving >= held.seq and _applied(ack, held)
+def _is_served(ack: Ack, held: HeldEvent) -> bool:
+    return ack.serving >= held.seq and _is_applied(ack, held)
 
 
-def _proof(ack: Ack) -> MirrorProof:
+def _make_proof(ack: Ack) -> MirrorProof:
     return MirrorProof(mirror=ack.mirror, applied_at=ack.applied_at, served_at=ack.served_at)

@@ -42,7 +42,7 @@ class Succession:
         if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
             return False
         others = (self._repositories[name] for name in sorted(self._paths.get(event.path, ())) if name != repository.id)
-        found = tuple(other for other in others if _holds(other, held, now))
+        found = tuple(other for other in others if _holds_path(other, held, now))
         if found:
             self._waits[repository.id] = held, found
         return bool(found)
@@ -58,6 +58,6 @@ class Succession:
         yield from sorted(found, key=lambda wait: (wait.since, wait.successor.id))
 
 
-def _holds(other: Repository, held: HeldEvent, now: float) -> bool:
+def _holds_path(other: Repository, held: HeldEvent, now: float) -> bool:
     is_there = other.occupies(held.event.path, held.event.generation)
     return is_there or (is_there is None and now - max(held.since, other.newest_at) < DEPARTURE_PATIENCE)
