@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.aggregator.decisions import intake
+from hgext.vcsreplicator.aggregator.decisions.held import HeldEvent
 from hgext.vcsreplicator.aggregator.decisions.levels import MirrorLevels
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison, Poisoned, blaming
-from hgext.vcsreplicator.aggregator.decisions.repository import HeldEvent, Repository
+from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
 from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import roster as rosters

@@ -6,7 +6,8 @@ Then events were passed unread, such as by a position that was moved by hand, or
 
 from ..log import EVENTS, Log, partition_of
 from .decisions.aggregation import Aggregation
-from .decisions.repository import Repository, Standing
+from .decisions.repository import Repository
+from .decisions.standing import Standing
 from .rereading import Rereading
 
 Level = tuple[str, str]

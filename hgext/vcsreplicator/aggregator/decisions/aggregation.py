@@ -8,13 +8,14 @@ from ...words.levels import Notice, RepositoryState
 from ...words.roster import Roster
 from .arrival import is_older, recovered
 from .deciding import Decisions
+from .held import HeldEvent
 from .intake import EventIntake
 from .levels import MirrorLevels
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
 from .outgoing import OutputBatch
 from .poison import Poison, blaming
-from .repository import HeldEvent, Repository
+from .repository import Repository
 from .succession import Succession
 
 

@@ -7,10 +7,11 @@ from ...words.errors import MalformedEvent, UnknownEvent
 from ...words.event import Event, Type
 from ...words.levels import MirrorProof, Notice
 from ...words.streams import streams
+from .held import HeldEvent
 from .membership import RosterMembership
 from .memory import Memory
 from .poison import blaming
-from .repository import HeldEvent, Repository
+from .repository import Repository
 from .succession import Succession
 
 

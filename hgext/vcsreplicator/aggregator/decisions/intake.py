@@ -10,11 +10,12 @@ from ...words.errors import MalformedEvent, Rejected, UnknownEvent
 from ...words.event import Event, Type, is_identifier
 from .arrival import TAKEN, Arrival, adopts, follow, forked, judge
 from .deciding import Decisions
+from .held import HeldEvent
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
 from .newer import NewerEvents
 from .outgoing import MESSAGE_BYTES
-from .repository import HeldEvent, Repository
+from .repository import Repository
 from .succession import Succession
 
 

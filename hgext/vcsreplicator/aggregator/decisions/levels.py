@@ -7,7 +7,7 @@ from ...words.errors import MalformedEvent, Rejected
 from ...words.levels import Ack, Beat
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
-from .repository import Standing
+from .standing import Standing
 
 
 class MirrorLevels:

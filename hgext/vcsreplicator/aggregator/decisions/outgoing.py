@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from ...log import ERRORS, PENDING, STATE, NewRecord, Record
 from ...words import shape
 from ...words.levels import KEY_KEPT, ErrorRecord
-from .repository import HeldEvent, Repository
+from .held import HeldEvent
+from .repository import Repository
 
 SERVICE = "aggregator"
 

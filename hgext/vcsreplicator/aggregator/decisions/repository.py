@@ -1,97 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One repository as the aggregator holds it: its state, the mirrors' levels, and the events that wait for their notice. Pure."""
 
-import enum
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...log import Record
-from ...words import shape, wire
-from ...words.errors import MalformedEvent, UnknownEvent
-from ...words.event import Event, Type
-from ...words.levels import Ack, MirrorProof, Pending, RepositoryState
+from ...words.event import Event
+from ...words.levels import Ack, MirrorProof, RepositoryState
 from ...words.roster import Mirror, Roster
 from .arrival import Arrival, follow
-
-
-@dataclass(slots=True, kw_only=True)
-class HeldEvent:
-    """An event that waits for its notice. A stored one is bytes until it is needed: 100,000 may wait at a restart."""
-
-    seq: int
-    written: bool
-    value: bytes | None = None
-    pending: Pending | None = None
-
-    @classmethod
-    def stored(cls, seq: int, value: bytes) -> "HeldEvent":
-        """Hold a record of the topic `pending`."""
-        return cls(seq=seq, written=True, value=value)
-
-    @classmethod
-    def arrived(cls, event: Event, record: Record, now: float) -> "HeldEvent":
-        """Hold an event of the topic `events`."""
-        pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
-        return cls(seq=event.seq, written=False, pending=pending)
-
-    def opened(self) -> Pending:
-        """Return the pending record; raise MalformedEvent if it is none, UnknownEvent if a newer aggregator stored it."""
-        if self.pending is None:
-            data = shape.parse(self.value or b"", "Pending")
-            wire.check_known(data)
-            self.pending = shape.read(Pending, data)
-            self.value = None
-        return self.pending
-
-    def readable(self) -> bool:
-        """Whether what was stored is a pending record, of this version or a newer one."""
-        try:
-            self.opened()
-        except MalformedEvent:
-            return False
-        except UnknownEvent:
-            return True
-        return True
-
-    def known(self) -> bool:
-        """Whether what was stored is a pending record of this version."""
-        return self.readable() and self.pending is not None
-
-    @property
-    def event(self) -> Event:
-        return self.opened().event
-
-    @property
-    def partition(self) -> int:
-        return self.opened().partition
-
-    @property
-    def offset(self) -> int:
-        return self.opened().offset
-
-    @property
-    def since(self) -> float:
-        """When it arrived."""
-        return self.opened().arrived
-
-    def store(self) -> bytes:
-        """Return the value for the topic `pending`."""
-        return shape.to_json(self.opened())
-
-
-class Standing(enum.StrEnum):
-    """What a mirror's level is to what is known of the repository; only the first may let anything go.
-
-    `ahead`: at an event that is not known (yet), so it may be the mirror's invention. `foreign`: at a known
-    sequence, but of another event or digest. `former`: of a history that was replaced.
-    """
-
-    COUNTS = "counts"
-    AHEAD = "ahead"
-    FOREIGN = "foreign"
-    FORMER = "former"
+from .held import HeldEvent
+from .standing import Standing, compare, gating_at, is_applied, is_served, make_proof
 
 
 class Repository:
@@ -283,22 +204,8 @@ class Repository:
         """Compare the mirror's level with what is known; None if it has none."""
         ack = self.acks.get(mirror)
         if ack is not None and mirror not in self._standings:
-            self._standings[mirror] = self._compare_level(ack)
+            self._standings[mirror] = compare(ack, self.state, len(self.newer), self._find_held)
         return self._standings.get(mirror)
-
-    def _compare_level(self, ack: Ack) -> Standing:
-        """Compare a level; events of a newer version, and those that cannot be read, are taken at the mirror's word."""
-        state = self.state
-        if state is not None and ack.incarnation in state.retired:
-            return Standing.FORMER
-        if state is None or ack.incarnation != state.incarnation or ack.applied > state.seq + len(self.newer):
-            return Standing.AHEAD
-        if ack.applied == state.seq:
-            known: tuple[str, str] | None = (state.event, state.digest)
-        else:
-            held = self._find_held(ack.applied)
-            known = (held.event.id, held.event.digest) if held is not None and held.known() else None
-        return Standing.COUNTS if known in (None, (ack.event, ack.digest)) else Standing.FOREIGN
 
     def ack(self, mirror: str) -> Ack | None:
         """Return the mirror's level, if it counts."""
@@ -325,13 +232,13 @@ class Repository:
         """
         while self.released < len(self.queue):
             held = self.queue[self.released]
-            mirrors = _gating_at(held, gating)
+            mirrors = gating_at(held, gating)
             if not mirrors and not allow_empty:
                 return
             acks = [self.ack(mirror.name) for mirror in mirrors]
-            if not all(_is_applied(ack, held) for ack in acks):
+            if not all(is_applied(ack, held) for ack in acks):
                 return
-            if self.released and _changes_place(held) and not any(ack and ack.floor >= held.seq for ack in acks):
+            if self.released and held.changes_place and not any(ack and ack.floor >= held.seq for ack in acks):
                 return
             yield held
 
@@ -344,7 +251,7 @@ class Repository:
         if not self.queue:
             return ()
         held = self.queue[0]
-        acks = ((mirror.name, self.ack(mirror.name)) for mirror in _gating_at(held, self.gating(roster)))
+        acks = ((mirror.name, self.ack(mirror.name)) for mirror in gating_at(held, self.gating(roster)))
         return tuple(name for name, ack in acks if ack is None or ack.serving < held.seq)
 
     def occupies(self, path: str, generation: int) -> bool | None:
@@ -371,13 +278,13 @@ class Repository:
         """Yield what can be announced now with its proof, in order; the caller announces each before the next."""
         while self.released:
             held = self.queue[0]
-            mirrors = _gating_at(held, gating)
+            mirrors = gating_at(held, gating)
             if not mirrors and not allow_empty:
                 return
-            acks = [ack for mirror in mirrors if (ack := self.ack(mirror.name)) and _is_served(ack, held)]
+            acks = [ack for mirror in mirrors if (ack := self.ack(mirror.name)) and is_served(ack, held)]
             if len(acks) < len(mirrors):
                 return
-            yield held, tuple(_make_proof(ack) for ack in acks)
+            yield held, tuple(make_proof(ack) for ack in acks)
 
     def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None) -> None:
         """Pass this one, whose notice is written; `last` are the newest events of the public streams."""
@@ -386,33 +293,3 @@ class Repository:
         self.released -= 1
         self.state = replace(self.state, roster=version, streams=last)
         self._set_levels(released=self.state.released, noticed=held.seq)
-
-
-def _changes_place(held: HeldEvent) -> bool:
-    """Whether the release of the event may change where the repository is found, or by whom."""
-    if not held.known():
-        return True
-    event = held.event
-    return event.type in (Type.RENAMED, Type.DELETED) or (event.type is not Type.CREATED and event.hgrc is not None)
-
-
-def _gating_at(held: HeldEvent, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
-    """Return the mirrors that this event waits for: a joining one only behind its joining point."""
-    if all(mirror.joined is None for mirror in gating):
-        return gating
-    return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
-
-
-def _is_applied(ack: Ack | None, held: HeldEvent) -> bool:
-    """Whether the mirror is at the event or past it, by a level that counts; at the event itself both must mean the same."""
-    if ack is None or ack.applied < held.seq:
-        return False
-    return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)
-
-
-def _is_served(ack: Ack, held: HeldEvent) -> bool:
-    return ack.serving >= held.seq and _is_applied(ack, held)
-
-
-def _make_proof(ack: Ack) -> MirrorProof:
-    return MirrorProof(mirror=ack.mirror, applied_at=ack.applied_at, served_at=ack.served_at)

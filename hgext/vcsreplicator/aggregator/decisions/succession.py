@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from ...words.event import Type
 from ...words.levels import RepositoryState
-from .repository import HeldEvent, Repository
+from .held import HeldEvent
+from .repository import Repository
 
 # Seconds without any event of the repository before it at its path that a successor waits for its departure.
 DEPARTURE_PATIENCE = 60.0

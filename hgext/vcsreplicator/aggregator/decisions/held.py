@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An event that waits for its notice. Pure."""
+
+from dataclasses import dataclass
+
+from ...log import Record
+from ...words import shape, wire
+from ...words.errors import MalformedEvent, UnknownEvent
+from ...words.event import Event, Type
+from ...words.levels import Pending
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldEvent:
+    """An event that waits for its notice. A stored one is bytes until it is needed: 100,000 may wait at a restart."""
+
+    seq: int
+    written: bool
+    value: bytes | None = None
+    pending: Pending | None = None
+
+    @classmethod
+    def stored(cls, seq: int, value: bytes) -> "HeldEvent":
+        """Hold a record of the topic `pending`."""
+        return cls(seq=seq, written=True, value=value)
+
+    @classmethod
+    def arrived(cls, event: Event, record: Record, now: float) -> "HeldEvent":
+        """Hold an event of the topic `events`."""
+        pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
+        return cls(seq=event.seq, written=False, pending=pending)
+
+    def opened(self) -> Pending:
+        """Return the pending record; raise MalformedEvent if it is none, UnknownEvent if a newer aggregator stored it."""
+        if self.pending is None:
+            data = shape.parse(self.value or b"", "Pending")
+            wire.check_known(data)
+            self.pending = shape.read(Pending, data)
+            self.value = None
+        return self.pending
+
+    def readable(self) -> bool:
+        """Whether what was stored is a pending record, of this version or a newer one."""
+        try:
+            self.opened()
+        except MalformedEvent:
+            return False
+        except UnknownEvent:
+            return True
+        return True
+
+    def known(self) -> bool:
+        """Whether what was stored is a pending record of this version."""
+        return self.readable() and self.pending is not None
+
+    @property
+    def event(self) -> Event:
+        return self.opened().event
+
+    @property
+    def partition(self) -> int:
+        return self.opened().partition
+
+    @property
+    def offset(self) -> int:
+        return self.opened().offset
+
+    @property
+    def since(self) -> float:
+        """When it arrived."""
+        return self.opened().arrived
+
+    def store(self) -> bytes:
+        """Return the value for the topic `pending`."""
+        return shape.to_json(self.opened())
+
+    @property
+    def changes_place(self) -> bool:
+        """Whether the release of the event may change where the repository is found, or by whom."""
+        if not self.known():
+            return True
+        event = self.event
+        return event.type in (Type.RENAMED, Type.DELETED) or (event.type is not Type.CREATED and event.hgrc is not None)

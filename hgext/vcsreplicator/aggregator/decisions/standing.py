@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How a mirror stands to one event of a repository: which gate it, and whether their levels count and reach it. Pure."""
+
+import enum
+from collections.abc import Callable
+
+from ...words.levels import Ack, MirrorProof, RepositoryState
+from ...words.roster import Mirror
+from .held import HeldEvent
+
+
+class Standing(enum.StrEnum):
+    """What a mirror's level is to what is known of the repository; only the first may let anything go.
+
+    `ahead`: at an event that is not known (yet), so it may be the mirror's invention. `foreign`: at a known
+    sequence, but of another event or digest. `former`: of a history that was replaced.
+    """
+
+    COUNTS = "counts"
+    AHEAD = "ahead"
+    FOREIGN = "foreign"
+    FORMER = "former"
+
+
+def compare(
+    ack: Ack, state: RepositoryState | None, newer: int, find_held: Callable[[int], HeldEvent | None]
+) -> Standing:
+    """Compare a level; the `newer` events, and those that cannot be read, are taken at the mirror's word."""
+    if state is not None and ack.incarnation in state.retired:
+        return Standing.FORMER
+    if state is None or ack.incarnation != state.incarnation or ack.applied > state.seq + newer:
+        return Standing.AHEAD
+    if ack.applied == state.seq:
+        known: tuple[str, str] | None = (state.event, state.digest)
+    else:
+        held = find_held(ack.applied)
+        known = (held.event.id, held.event.digest) if held is not None and held.known() else None
+    return Standing.COUNTS if known in (None, (ack.event, ack.digest)) else Standing.FOREIGN
+
+
+def gating_at(held: HeldEvent, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
+    """Return the mirrors that this event waits for: a joining one only behind its joining point."""
+    if all(mirror.joined is None for mirror in gating):
+        return gating
+    return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
+
+
+def is_applied(ack: Ack | None, held: HeldEvent) -> bool:
+    """Whether the mirror is at the event or past it, by a level that counts; at the event itself both must mean the same."""
+    if ack is None or ack.applied < held.seq:
+        return False
+    return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)
+
+
+def is_served(ack: Ack, held: HeldEvent) -> bool:
+    """Whether the mirror serves the event."""
+    return ack.serving >= held.seq and is_applied(ack, held)
+
+
+def make_proof(ack: Ack) -> MirrorProof:
+    """Return what the notice says of this mirror."""
+    return MirrorProof(mirror=ack.mirror, applied_at=ack.applied_at, served_at=ack.served_at)
