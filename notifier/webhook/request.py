@@ -2,10 +2,7 @@
 """One webhook request: signed, sent to a checked address, and its answer judged.
 
 Signatures follow Standard Webhooks 1.0: `webhook-id` stays the same over all attempts, `webhook-timestamp` is the attempt's, and
-`webhook-signature` holds one `v1,` signature per secret.
-
-Guard against requests into our own network: the name is resolved here, every address it has is held against the rules, and the
-connection goes to the address that was checked, not to the name. Redirects are not followed. No proxy is used.
+`webhook-signature` holds one `v1,` signature per secret. Redirects are not followed. No proxy is used.
 """
 
 import base64
@@ -14,8 +11,6 @@ import datetime
 import enum
 import hashlib
 import hmac
-import ipaddress
-import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +22,10 @@ import urllib3
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
+from .addresses import Forbidden, Network, resolve
 from .connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, finish, watched
 from .deliveries import DeliveryAttempt
 from .subscription import Subscription
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Seconds that `Retry-After` may ask for.
 LONGEST_WAIT = 86400.0
@@ -42,15 +35,6 @@ PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 41
 
 # Nothing was sent: another address of the same host may answer.
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
-
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-# Reserved by now, or once private, and called global by Python; NAT64 of a network's own, and Teredo: both lead to any
-# IPv4.
-_NOT_PUBLIC = [
-    ipaddress.ip_network(each)
-    for each in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "fec0::/10", "64:ff9b:1::/48", "2001::/32")
-]
 
 
 class DeliveryVerdict(enum.StrEnum):
@@ -70,45 +54,6 @@ class AttemptResult:
     status: int | None = None
     error: str | None = None
     wait: float = 0.0
-
-
-class Forbidden(Exception):
-    """The address is one that no webhook may reach."""
-
-
-def allowed(address: Address, networks: Sequence[Network]) -> bool:
-    """Return whether a request may go to this address: it is public, or in a network that the configuration opens."""
-    inner = _unwrap_address(address)
-    if _is_in(inner, networks):
-        return True
-    closed = inner.is_multicast or inner.is_reserved or inner.is_unspecified or _is_in(inner, _NOT_PUBLIC)
-    return inner.is_global and not closed
-
-
-def _is_in(address: Address, networks: Sequence[Network]) -> bool:
-    return any(address.version == network.version and address in network for network in networks)
-
-
-def _unwrap_address(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one stands for, if it does."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address.sixtofour is not None:
-            return address.sixtofour
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address
-
-
-def resolve(host: str, port: int, networks: Sequence[Network]) -> list[str]:
-    """Return the addresses of the host, best first; raise Forbidden if any is not allowed, OSError if it has none."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
-    for each in addresses:
-        if not allowed(ipaddress.ip_address(each), networks):
-            raise Forbidden(f"{host} has the address {each}, which is not public and not in `allow`")
-    return addresses
 
 
 def signing_key(secret: str) -> bytes:

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.words.clock import DAY
 
 from ..destination import ALL_TYPES
 from ..window import PATIENCE, Patience, check_number
-from .request import Network
+from .addresses import Network
 from .subscription import Subscription
 
 

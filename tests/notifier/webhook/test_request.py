@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from notifier.webhook.addresses import Forbidden, allowed, resolve
 from notifier.webhook.deliveries import DeliveryAttempt
 from notifier.webhook.request import (
     AttemptResult,
     DeliveryVerdict,
-    Forbidden,
     RequestSender,
-    allowed,
     headers,
     judge,
-    resolve,
     retry_after,
     signed_headers,
     signing_key,
