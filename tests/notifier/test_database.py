@@ -156,7 +156,6 @@ def test_full_disk_at_start_is_waited_out(tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path)
 
-    monkeypatch.setattr(publisher, "own", own)
     monkeypatch.setattr(database, "own", own)
     destination = Scripted()
     notifier.start(it=destination)
@@ -190,7 +189,7 @@ def test_lock_made_by_root_belongs_to_the_owner_of_its_folder(tmp_path: Path, mo
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "fchown", lambda file, user, group: given.append((user, group)))
-    with publisher._hold_state(str(tmp_path / "s.db")):
+    with database.alone(str(tmp_path / "s.db"), "notifier.state", "notifier"):
         assert given == [(tmp_path.stat().st_uid, tmp_path.stat().st_gid)]
 
 
