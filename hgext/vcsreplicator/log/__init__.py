@@ -125,10 +125,7 @@ class Record:
 
 
 class Reader(Protocol):
-    """A reader of given partitions from given positions.
-
-    Used by one thread, except for `wake`.
-    """
+    """A reader of given partitions from given positions. Used by one thread, except for `wake`."""
 
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         """Return at most `limit` records; [] if none came within `timeout` seconds.
@@ -187,10 +184,7 @@ class Log(Protocol):
         """
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions.
-
-        Raises BadConfig for an unknown topic.
-        """
+        """Return the number of partitions. Raises BadConfig for an unknown topic."""
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         """Append durably and return (partition, offset) of each message.
@@ -208,10 +202,7 @@ class Log(Protocol):
         """Store positions of a group; they may go back."""
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
-        """Return the stored positions of a group.
-
-        Partitions without a stored position are absent.
-        """
+        """Return the stored positions of a group. Partitions without a stored position are absent."""
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         """Return the stored positions of all groups that have any on this topic."""

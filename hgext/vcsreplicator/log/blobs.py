@@ -33,10 +33,7 @@ class BlobStore(Protocol):
     """What the relay writes and mirrors read."""
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
-        """Store the chunks durably and return where they are.
-
-        Raises Unavailable.
-        """
+        """Store the chunks durably and return where they are. Raises Unavailable."""
 
     def open(self, attachment: Attachment) -> IO[bytes]:
         """Open the bundle as a file whose hash is checked; the caller closes it.
@@ -52,10 +49,7 @@ class BlobStore(Protocol):
 
 
 def open_blobs(url: str) -> BlobStore:
-    """Open the store at `url`.
-
-    Raises ValueError for a URL that cannot be right.
-    """
+    """Open the store at `url`. Raises ValueError for a URL that cannot be right."""
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FolderBlobs(unquote(parts.path))

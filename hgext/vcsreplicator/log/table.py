@@ -35,10 +35,7 @@ class ReadStopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The newest record of each key, in the order written.
-
-    A reader at `positions` continues behind it.
-    """
+    """The newest record of each key, in the order written. A reader at `positions` continues behind it."""
 
     records: dict[tuple[str, str], Record]
     positions: dict[TopicPartition, int]

@@ -166,10 +166,7 @@ def is_identifier(text: str) -> bool:
 
 
 def check_event(event: Event) -> Event:
-    """Return the event if its identifiers, nodes, numbers and path are well-formed.
-
-    Raises MalformedEvent.
-    """
+    """Return the event if its identifiers, nodes, numbers and path are well-formed. Raises MalformedEvent."""
     check_path(event.path)
     for name in ("repository", "incarnation", "id", "previous"):
         value = getattr(event, name)

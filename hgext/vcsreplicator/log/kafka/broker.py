@@ -43,10 +43,7 @@ STARTING = (
 
 
 class Broker:
-    """What the log, its readers and its transactors share.
-
-    No broker is contacted before it is needed.
-    """
+    """What the log, its readers and its transactors share. No broker is contacted before it is needed."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
@@ -165,10 +162,7 @@ class Broker:
             self._close_admin()
 
     def new_producer(self, **ours: Any) -> KafkaProducer:
-        """Open a producer that keeps order and loses nothing.
-
-        It knows the topics that were used so far.
-        """
+        """Open a producer that keeps order and loses nothing. It knows the topics that were used so far."""
         with rim(self.options, "connect"):
             producer = connect(
                 self.options,

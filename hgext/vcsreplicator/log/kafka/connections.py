@@ -43,10 +43,7 @@ Address = tuple[str, int]
 
 
 class Hanging:
-    """The brokers that hang, as the clients of this process noticed.
-
-    Used by any thread.
-    """
+    """The brokers that hang, as the clients of this process noticed. Used by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,10 +70,7 @@ class Hanging:
         self._suspected.pop(address, None)
 
     def claim(self, address: Address) -> bool:
-        """Return whether the caller shall probe the broker.
-
-        One client at a time is enough.
-        """
+        """Return whether the caller shall probe the broker. One client at a time is enough."""
         with self._lock:
             now = time.monotonic()
             if now - self._probed.get(address, -PROBE_EVERY) < PROBE_EVERY:
@@ -239,10 +233,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]
-    """The event loop of a client.
-
-    Closing it ends its thread first, then closes every socket.
-    """
+    """The event loop of a client. Closing it ends its thread first, then closes every socket."""
 
     def __init__(self, **settings: Any) -> None:
         net = NetworkSelector(**settings)

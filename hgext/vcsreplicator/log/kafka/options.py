@@ -101,10 +101,7 @@ class KafkaOptions:
 
 
 def parse(url: str) -> KafkaOptions:
-    """Parse the options of a URL.
-
-    Raises BadConfig that names the option and what was expected.
-    """
+    """Parse the options of a URL. Raises BadConfig that names the option and what was expected."""
     parts = urlsplit(url)
     servers = tuple(_server(server) for server in parts.netloc.split(","))
     if parts.path not in ("", "/") or parts.fragment:
@@ -178,10 +175,7 @@ def _count(name: str, text: str | None) -> int | None:
 
 
 def _property(name: str, text: str) -> tuple[str, Any]:
-    """Parse a property of the client, in the type of its default.
-
-    `NAME_file` reads a secret from a file.
-    """
+    """Parse a property of the client, in the type of its default. `NAME_file` reads a secret from a file."""
     known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
     if name.endswith("_file") and name.removesuffix("_file") in ("sasl_plain_password", "ssl_password"):
         try:

@@ -53,10 +53,7 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
-    """Convert a Kafka record.
-
-    A time that no clock shows becomes the nearest one that a clock can show.
-    """
+    """Convert a Kafka record. A time that no clock shows becomes the nearest one that a clock can show."""
     return Record(
         topic=topic,
         partition=partition,

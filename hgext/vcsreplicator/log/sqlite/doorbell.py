@@ -22,10 +22,7 @@ _numbers = itertools.count()
 
 
 class Bell:
-    """A bell for `ring` of one of `topics`, or for `wake`.
-
-    Used by one thread, except for `wake`.
-    """
+    """A bell for `ring` of one of `topics`, or for `wake`. Used by one thread, except for `wake`."""
 
     def __init__(self, folder: Path, topics: Iterable[int]) -> None:
         mask = sum(1 << topic for topic in set(topics))

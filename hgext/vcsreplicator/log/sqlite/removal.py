@@ -30,10 +30,7 @@ def note_time(connection: Connection, now: float) -> None:
 
 
 def before(connection: Connection, now: float, age: float) -> float:
-    """Return the time before which records are older than `age` seconds.
-
-    Pauses are not counted.
-    """
+    """Return the time before which records are older than `age` seconds. Pauses are not counted."""
     cutoff = now - age
     for until, seconds in connection.rows(sql.PAUSES):
         if until <= cutoff:
