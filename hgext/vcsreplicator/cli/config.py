@@ -45,6 +45,7 @@ def _check_sections(config: Config) -> None:
     from notifier import settings as notifier
     from notifier.decode import settings as decode
     from notifier.edge import settings as edge
+    from notifier.guardian import settings as guardian
     from notifier.poll import settings as poll
 
     from ..aggregator import loop
@@ -71,6 +72,8 @@ def _check_sections(config: Config) -> None:
         address(config.settings(edge.EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
     if "poll" in config.tables:
         config.settings(poll.PollSettings, "poll")
+    if "guardian" in config.tables:
+        config.settings(guardian.GuardianSettings, "guardian")
     if "decode" in config.tables:
         config.settings(decode.DecodeSettings, "decode")
     config.settings(health.HealthSettings, "health")
@@ -78,7 +81,7 @@ def _check_sections(config: Config) -> None:
     config.settings(bootstrap.BootstrapSettings, "bootstrap")
     _check_blobs(config.blobs, f"{config.file}: blobs")
     mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
-    roles = {"relay", "aggregator", "notifier", "verify", "edge", "decode", "poll", *mirrors}
+    roles = {"relay", "aggregator", "notifier", "verify", "edge", "decode", "poll", "guardian", *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")

@@ -178,6 +178,16 @@ def test_a_wrong_password_is_one_line_and_exit_code_78(
     assert "expected the password of a user with the tag administrator" in line
 
 
+def test_config_check_reads_the_section_and_knows_the_service(tmp_path: Path) -> None:
+    file = written(tmp_path, some_settings(), '[listen]\nguardian = "127.0.0.1:9"\n')
+    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "config", "check", "--config", str(file)]
+    assert subprocess.check_output(command, text=True) == f"{file}: all sections are correct\n"
+    file.write_text(file.read_text().replace("limit = 8", "limit = 3"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_CONFIG
+    assert "guardian.warn-at: expected less than limit (3), got 4" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
