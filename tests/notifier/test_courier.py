@@ -287,3 +287,12 @@ def test_a_running_destination_goes_back_when_the_log_loses_its_newest_notices(t
     turns.take(8)
     assert turns.destination.told("x") == [1, 2, 3, 4, 5, 1, 2]
     assert turns.position == 2
+
+
+def test_a_destination_that_is_away_while_the_log_loses_notices_goes_back_in_the_log_too(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 5)
+    turns.take(8)
+    turns.log.lose(NOTICES, 0, 3)
+    turns.destination.down = Unavailable("away")
+    turns.take(2)
+    assert turns.position == 0  # killed now, and the log grown past 5: nothing new is passed over
