@@ -31,11 +31,16 @@ _setup = seams.Setup("vcsreplicator")
 
 def uisetup(ui: Ui) -> None:
     """Guard what a mirror serves; on a master, let pushes collect garbage rarely."""
-    from .serving import guards
-
-    _setup.run(guards.install)
+    _setup.run(_install_guards)
     if ui.config(settings.SECTION, b"role") != b"mirror":
         _setup.run(_collect_rarely)
+
+
+def _install_guards() -> None:
+    # Loaded within the set-up: a module that this Mercurial lacks must refuse repositories.
+    from .serving import guards
+
+    guards.install()
 
 
 def _collect_rarely() -> None:

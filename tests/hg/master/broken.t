@@ -31,6 +31,8 @@ missing or has other parameters. The message names it.
   >     util.versiontuple = lambda v=None, n=4: (7, 1)
   > elif how == "module":
   >     sys.modules["mercurial.cmd_impls.clone"] = None
+  > elif how == "guards":
+  >     sys.modules["hgext.vcsreplicator.hg.serving.copies"] = None
   > elif how == "gone":
   >     del exchange.unbundle
   > elif how == "changed":
@@ -40,7 +42,7 @@ missing or has other parameters. The message names it.
   >     del wireprotov1server.commands[b"pushkey"]
   > EOF
   $ hgrc "/required/d;s|^pushlog =|other = $TESTTMP/other.py\npushlog =|"
-  $ for how in old module gone changed command; do
+  $ for how in old module guards gone changed command; do
   >   echo "- $how"; HOW=$how pushed
   > done
   - old
@@ -48,6 +50,9 @@ missing or has other parameters. The message names it.
   remote: (until that is mended no repository is opened)
   - module
   remote: abort: the extension * cannot do its work with Mercurial *: *mercurial.cmd_impls.clone* (glob)
+  remote: (until that is mended no repository is opened)
+  - guards
+  remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)
   remote: (until that is mended no repository is opened)
   - gone
   remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.exchange.unbundle is missing (glob)
