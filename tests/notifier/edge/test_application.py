@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.version import VERSION
-from testing.builders.submitting import SOME, TYPE, Edge, ask, number_uuid, post, statuses, taken
+from testing.builders.submitting import SOME, TYPE, Edge, ask, connect, number_uuid, post, statuses, taken
 
 pytestmark = pytest.mark.processes
 
@@ -125,6 +125,14 @@ def test_the_pages_answer(edge: Edge) -> None:
     assert get("/__heartbeat__") == (b"HTTP/1.1 200 OK", b"able to take messages\n")
     line, content = get("/__version__")
     assert (line, json.loads(content)) == (b"HTTP/1.1 200 OK", {"name": "vcsreplicator", "version": VERSION})
+
+
+def test_a_body_that_breaks_off_is_not_taken(edge: Edge, taken_log: Log) -> None:
+    before = len(taken(taken_log))
+    with connect(edge.port) as client:
+        client.sendall(post(SOME, b"broken off")[:-3])
+    assert status(edge, post(SOME, b"whole", "Connection: close")) == 200
+    assert [each.payload for each in taken(taken_log)[before:]] == [b"whole"]
 
 
 def test_one_connection_takes_many_requests_in_order(edge: Edge, taken_log: Log) -> None:
