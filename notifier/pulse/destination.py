@@ -4,67 +4,46 @@
 The broker confirms each; they are sent at least once.
 
 v1 and v2 are two destinations with two connections: the one failing never repeats the other. Confirmations are pipelined; those
-that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next. Whichever
-side closed the connection, the next one declares the exchange again.
+that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next.
 
 A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one bound queue did not take
 the message, and the others have it. So it is one queue's own affair as long as the broker is well, and a copy for the others must
 not come of it: `on_nack` and docs/decisions/nack-of-one-queue.md.
 
-Rules of this file: nothing waits without a limit (`amqp`), because a stopped broker keeps its sockets open; what the broker would
-answer by closing the channel (routing key, size) is refused here, before I/O, for it would cost every other message too.
+What the broker would answer by closing the channel (routing key, size) is refused here, before I/O, for it would cost every other
+message too.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import DAY, Clock
-from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..message import Message
-from ..secret import Secret
 from ..window import PATIENCE, Delivery, Patience, check_number
-from .amqp import TROUBLE, client, connect, drain, is_broker, where, within
-from .confirms import Confirms
+from .amqp import is_broker
+from .channel import ExchangeChannel, ExchangeSettings
 from .message import body, payload, routing_key, shortened
 
 # What a message on Pulse should not exceed.
 POLITE_BYTES = 8 * 1024
 
-# Seconds after a nack at which the broker must still answer: one that breaks sends nacks first and closes the
-# connection then.
-NACK_PATIENCE = 0.2
-
-# Seconds between two alarms about queues that refuse.
-NACK_ALARM_EVERY = 600.0
-
 # Bytes of a routing key: AMQP counts them in one byte.
 MAX_KEY = 255
 
 LARGE = Counter("vcsreplicator_notifier_large_messages", "Messages over 8 kB", ["destination"])
-UNROUTABLE = Counter("vcsreplicator_notifier_unroutable_messages", "Returned: no queue is bound", ["destination"])
-REFUSED = Counter(
-    "vcsreplicator_notifier_refused_by_a_queue_messages",
-    "Nacked: a queue did not take it, the others did",
-    ["destination"],
-)
-BLOCKED = Gauge("vcsreplicator_notifier_blocked_flag", "1 while the broker blocks publishers (alarm)", ["destination"])
-
-logger = structlog.get_logger()
-
 _EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PulseSettings:
+class PulseSettings(ExchangeSettings):
     """One exchange of one broker.
 
     `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
@@ -77,19 +56,10 @@ class PulseSettings:
     of a body.
     """
 
-    url: str
-    exchange: str
     stream: str = "v2"
-    password: Secret | None = None
-    ca_file: str | None = None
-    declare: bool = True
     routing_key_strip_prefix: str | None = None
     cc: tuple[str, ...] = ()
-    mandatory: bool = False
-    on_nack: str = "pass"
     shorten: bool = False
-    confirm_timeout: float = 10.0
-    heartbeat: float = 20.0
     max_bytes: int = 4 * 1024 * 1024
     types: tuple[str, ...] = DOCUMENTED
     start_at: str = "beginning"
@@ -129,17 +99,11 @@ class Pulse:
 
     def __init__(self, name: str, settings: PulseSettings, clock: Clock) -> None:
         self.name, self.settings, self.clock = name, settings, clock
-        self._connection: Any = None  # of amqp
-        self._channel: Any = None
-        self._confirms = Confirms()
-        self._nack_reported_at = float("-inf")
-        self._outcomes: list[DeliveryOutcome] = []
-        self._blocked = False
-        self._beat_at = 0.0
+        self._channel = ExchangeChannel(name, settings, clock)
+        self._refused: list[DeliveryOutcome] = []
 
     def start(self) -> None:
-        if self._connection is None:
-            self._connect()
+        self._channel.start()
 
     def submit(self, delivery: Delivery) -> None:
         message = delivery.message
@@ -147,46 +111,17 @@ class Pulse:
         text = self._write_body(message, key)
         problem = self._find_problem(key, text)
         if problem is not None:
-            self._outcomes.append(DeliveryOutcome(number=delivery.number, error=Rejected(problem)))
+            self._refused.append(DeliveryOutcome(number=delivery.number, error=Rejected(problem)))
             return
-        self.start()
-        if self._blocked:
-            raise Unavailable(f"{self._where}: the broker blocks publishers; look for its memory and disk alarms")
-        prepared = self._channel.prepare_message(
-            text,
-            content_type="application/json",
-            content_encoding="utf-8",
-            headers=self._write_headers(message, key),
-            properties=_properties(message),
-        )
-        prepared._serialize_properties()  # what AMQP cannot carry is a fault of the message; below it would cost the connection
-        self._confirms.send(delivery.number, message.id, self.clock.monotonic())
-        try:
-            self._channel.basic_publish(
-                prepared,
-                exchange=self.settings.exchange,
-                routing_key=key,
-                mandatory=self.settings.mandatory,
-                timeout=self.settings.confirm_timeout,
-            )
-        except TROUBLE as error:
-            self._lose_connection(error)
+        headers = self._write_headers(message, key)
+        self._channel.publish(delivery.number, key, text, headers, _properties(message))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
-        if self._connection is not None:
-            try:
-                drain(self._connection, 0 if self._outcomes else timeout)
-                self._check_signs_of_life()
-                self._pass_nacked()
-            except TROUBLE as error:
-                self._lose_connection(error)
-        found, self._outcomes = self._outcomes, []
-        return found
+        found, self._refused = self._refused, []
+        return found + self._channel.outcomes(0 if found else timeout)
 
     def close(self) -> None:
-        self._disconnect()
-
-    # -- messages
+        self._channel.close()
 
     def _write_body(self, message: Message, key: str) -> str:
         content = payload(message, self.settings.stream)
@@ -218,122 +153,6 @@ class Pulse:
     def _copy_keys(self, key: str, kind: str) -> list[str]:
         return [template.format(type=kind, key=key) for template in self.settings.cc]
 
-    # -- the connection
-
-    @property
-    def _where(self) -> str:
-        return f"{where(self.settings.url)} {self.settings.exchange}"
-
-    def _connect(self) -> None:
-        """Connect and declare; raise Unavailable."""
-        try:
-            password = None if self.settings.password is None else self.settings.password.read()
-        except BadConfig as error:
-            raise Unavailable(str(error)) from error
-        known = client(
-            self.settings.url,
-            password=password,
-            ca_file=self.settings.ca_file,
-            heartbeat=self.settings.heartbeat,
-            properties={"product": "vcsreplicator", "destination": self.name},
-            on_blocked=self._on_blocked,
-            on_unblocked=self._on_unblocked,
-        )
-        try:
-            self._connection = connect(known)
-            with within(self._connection):
-                self._open_channel()
-        except TROUBLE as error:
-            self._disconnect()
-            raise Unavailable(f"{self._where}: {_describe_error(error)}") from error
-        logger.info("connected", broker=self._where)
-
-    def _open_channel(self) -> None:
-        channel = self._channel = self._connection.channel()
-        channel.exchange_declare(
-            self.settings.exchange, "topic", durable=True, auto_delete=False, passive=not self.settings.declare
-        )
-        channel.confirm_select()
-        channel.events["basic_ack"].add(self._on_ack)
-        channel.events["basic_nack"].add(self._on_nack)
-        channel.events["basic_return"].add(self._on_returned)
-        self._blocked = False
-        self._beat_at = self.clock.monotonic()
-
-    def _check_signs_of_life(self) -> None:
-        now = self.clock.monotonic()
-        if now - self._beat_at > 1.0:
-            self._beat_at = now
-            self._connection.heartbeat_tick()
-        since = self._confirms.oldest_since()
-        if since is not None and not self._blocked and now - since > self.settings.confirm_timeout:
-            raise TimeoutError(f"no confirmation for {self.settings.confirm_timeout:g} s")
-
-    def _on_ack(self, tag: int, multiple: bool) -> None:
-        for number, returned in self._confirms.confirm(tag, multiple=multiple):
-            self._outcomes.append(DeliveryOutcome(number=number, error=_UNROUTABLE if returned else None))
-
-    def _on_nack(self, tag: int, multiple: bool) -> None:
-        for number, _ in self._confirms.confirm(tag, multiple=multiple):
-            REFUSED.labels(self.name).inc()
-            if self.settings.on_nack == "retry":
-                self._outcomes.append(DeliveryOutcome(number=number, error=Unavailable(f"{self._where}: {_NACKED}")))
-            else:
-                self._confirms.hold_nacked(number, self.clock.monotonic())
-
-    def _pass_nacked(self) -> None:
-        """Confirm nacked deliveries if the broker is well: then all other queues have them."""
-        now = self.clock.monotonic()
-        due = self._confirms.nacked_before(now - NACK_PATIENCE)
-        if not due or self._blocked:
-            return
-        with within(self._connection):
-            self._channel.exchange_declare(self.settings.exchange, "topic", durable=True, passive=True)
-        self._confirms.release_nacked(due)
-        self._outcomes += [DeliveryOutcome(number=number) for number in due]
-        if now - self._nack_reported_at >= NACK_ALARM_EVERY:
-            self._nack_reported_at = now
-            logger.error(_NACKED, broker=self._where, messages=len(due))
-
-    def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
-        """Note a returned message; its confirmation comes after this."""
-        UNROUTABLE.labels(self.name).inc()
-        self._confirms.note_returned(message.properties.get("message_id", ""))
-
-    def _on_blocked(self, reason: str) -> None:
-        self._blocked = True
-        BLOCKED.labels(self.name).set(1)
-        logger.warning("broker blocks publishers", broker=self._where)
-
-    def _on_unblocked(self) -> None:
-        self._blocked = False
-        BLOCKED.labels(self.name).set(0)
-        self._confirms.restart_waits(self.clock.monotonic())
-
-    def _lose_connection(self, error: BaseException) -> None:
-        """Disconnect; what is unconfirmed, and may have arrived, is unavailable and sent again."""
-        trouble = Unavailable(f"{self._where}: {_describe_error(error)}")
-        self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        """Drop the connection; a closing message would wait for an answer."""
-        self._confirms = Confirms()
-        connection, self._connection, self._channel = self._connection, None, None
-        self._blocked = False
-        BLOCKED.labels(self.name).set(0)
-        if connection is not None:
-            try:
-                connection.collect()
-            except Exception as error:  # the connection is given up anyway
-                logger.debug("connection not closed", reason=str(error))
-
-
-_NACKED = (
-    "a queue does not take messages (nack), the others have them: look for a full one with x-overflow=reject-publish"
-)
-_UNROUTABLE = Rejected("no queue is bound for its routing key (mandatory)")
-
 
 def _properties(message: Message) -> Mapping[str, Any]:
     return {
@@ -342,8 +161,3 @@ def _properties(message: Message) -> Mapping[str, Any]:
         "type": message.type.value,
         "timestamp": int(message.created),
     }
-
-
-def _describe_error(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
-    return json.dumps(text)[1:-1][:300]

@@ -270,6 +270,7 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
         )
         more = (
             "notifier/pulse/destination.py",
+            "notifier/pulse/channel.py",
             "notifier/hgpush/destination.py",
             "notifier/hgpush/queue.py",
             "notifier/sns/destination.py",

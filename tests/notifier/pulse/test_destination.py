@@ -17,7 +17,8 @@ from hgext.vcsreplicator.words.event import Type
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
-from notifier.pulse.destination import REFUSED, PulseSettings
+from notifier.pulse.channel import REFUSED
+from notifier.pulse.destination import PulseSettings
 from notifier.pulse.message import body, payload, routing_key
 from notifier.secret import Secret
 from notifier.window import Delivery
