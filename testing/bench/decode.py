@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Decoder: messages of 1 kB per second on one core, with validation, places, user agents and remembered ids.
+
+The log is the embedded one, and one process decodes; Redis runs beside it. A million ids are remembered before the second half.
+"""
+
+import random
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import structlog
+
+from hgext.vcsreplicator.log import Log, NewRecord, Positions
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.clock import SystemClock
+from notifier.decode import streaming
+from notifier.decode.decoding import Decoded, Tools, decode
+from notifier.decode.repeats import open_repeats
+from notifier.decode.settings import DecodeSettings
+from notifier.decode.sources import GROUP
+from notifier.raw import raw_topic, to_line
+from testing.bench.measure import Row
+from testing.builders.submissions import a_document, a_raw, uri_of, write_cities, write_geo
+from testing.services.redis import Redis
+
+# Messages of one sample, samples of a row, and ids that are remembered.
+MESSAGES, ROUNDS, REMEMBERED = 5_000, 3, 1_000_000
+
+
+def rows() -> list[Row]:
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return list(_rows(Path(folder)))
+    finally:
+        structlog.reset_defaults()
+
+
+def _rows(folder: Path) -> Iterator[Row]:
+    write_geo(folder / "geo.mmdb")
+    write_cities(folder / "cities.txt")
+    settings = DecodeSettings(
+        geoip=str(folder / "geo.mmdb"), cities=str(folder / "cities.txt"), repeats=str(folder / "repeats.db")
+    )
+    yield Row(name="one message, without the log", unit="messages/s", samples=_pure(streaming.open_tools(settings)))
+    with Redis() as redis:
+        in_redis = DecodeSettings(
+            geoip=settings.geoip, cities=settings.cities, repeats="redis", redis=redis.url, input="log:other"
+        )
+        for name, each in (("SQLite", settings), ("Redis", in_redis)):
+            few = Row(name=f"topic to topic, ids in {name}", unit="messages/s", samples=_streaming(folder, each, 0))
+            yield few
+            _remember(each)
+            many = _streaming(folder, each, ROUNDS)
+            note = "baseline: few ids"
+            yield Row(
+                name=f"… {REMEMBERED:,} ids in {name}", unit="messages/s", samples=many, baseline=few.median, note=note
+            )
+
+
+def _lines(first: int) -> list[bytes]:
+    """Raw messages of 1 kB, each with an id of its own; every tenth has another user agent."""
+    agents = [f"Mozilla/5.0 (X11; Linux x86_64; rv:{n}.0) Gecko/20100101 Firefox/{n}.0" for n in range(10)]
+    return [
+        to_line(a_raw({**a_document(n), "note": "x" * 650}, uri=uri_of(n), user_agent=agents[n % 10]))
+        for n in range(first, first + MESSAGES)
+    ]
+
+
+def _pure(tools: Tools) -> Sequence[float]:
+    samples, lines = [], _lines(0)
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        assert all(isinstance(decode(line, tools), Decoded) for line in lines)
+        samples.append(MESSAGES / (time.process_time() - began))
+    return samples
+
+
+def _remember(settings: DecodeSettings) -> None:
+    chance = random.Random(1)
+    with closing(open_repeats(settings, SystemClock())) as repeats:
+        for _ in range(REMEMBERED // 5000):
+            repeats.remember([str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(5000)])
+
+
+def _streaming(folder: Path, settings: DecodeSettings, first: int) -> Sequence[float]:
+    """Messages per second of the decoder's processor time, from a backlog until all is acknowledged."""
+    samples = []
+    topic = settings.input.removeprefix("log:")
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        log.create([raw_topic(topic)])
+        for number in range(first, first + ROUNDS):
+            lines = _lines(number * MESSAGES)
+            for begin in range(0, MESSAGES, 1000):
+                some = [
+                    NewRecord(topic=topic, key=None, value=line, partition=0) for line in lines[begin : begin + 1000]
+                ]
+                log.append(some)
+            stop, end = threading.Event(), log.ends(topic)
+            thread = threading.Thread(target=_stop_at, args=(log, topic, end, stop))
+            thread.start()
+            spent = time.process_time()
+            streaming.run(settings, log, stop=stop, ready=lambda: None)
+            samples.append(MESSAGES / (time.process_time() - spent))
+            thread.join()
+    return samples
+
+
+def _stop_at(log: Log, topic: str, end: Positions, stop: threading.Event) -> None:
+    """Stop the decoder once all is acknowledged."""
+    while log.stored(GROUP, topic) != end:
+        time.sleep(0.05)
+    stop.set()
