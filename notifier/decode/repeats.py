@@ -5,6 +5,7 @@ An id is remembered after its delivery is complete, so each is let through at le
 a loss: then no id is known, and none is remembered.
 """
 
+import contextlib
 import random
 import sqlite3
 import uuid
@@ -15,7 +16,7 @@ import structlog
 from prometheus_client import Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..database import open_database, trouble
@@ -174,7 +175,7 @@ class Repeats:
             if self._store is None:
                 self._store = self._open_store()
             answer = question(self._store)
-        except Unavailable as error:
+        except (Unavailable, BadConfig) as error:
             self._rest(error)
             return otherwise
         if self._failures:
@@ -183,7 +184,7 @@ class Repeats:
         AWAY.set(0)
         return answer
 
-    def _rest(self, error: Unavailable) -> None:
+    def _rest(self, error: ReplicationError) -> None:
         self.close()
         self._failures += 1
         delay = RECONNECT.delay(self._failures, random.random())
@@ -198,9 +199,9 @@ def open_repeats(settings: DecodeSettings, clock: Clock) -> Repeats:
         return Repeats(None, clock)
     if settings.repeats == REDIS:
         return Repeats(lambda: RedisIds(settings), clock)
-    found = Repeats(lambda: SqliteIds(settings.repeats, settings.remember, clock), clock)
-    found.known([str(uuid.UUID(int=0))])
-    return found
+    with contextlib.suppress(Unavailable):
+        SqliteIds(settings.repeats, settings.remember, clock).close()
+    return Repeats(lambda: SqliteIds(settings.repeats, settings.remember, clock), clock)
 
 
 def _redis_key(document_id: str) -> bytes:

@@ -4,13 +4,14 @@
 import base64
 import json
 import random
+import sqlite3
 import subprocess
 import sys
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ import structlog
 from hgext.vcsreplicator.log import ERRORS, Log, NewRecord, Record
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_records
-from hgext.vcsreplicator.words.errors import Fenced, Unavailable
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json
 from notifier.decode import streaming
 from notifier.decode.queues import BrokerQueues
 from notifier.decode.rejects import raw_of
+from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
 from notifier.raw import RawMessage, raw_topic, to_line
@@ -235,16 +238,31 @@ def test_ids_in_redis_are_seen_by_every_process_and_its_absence_only_lets_repeat
         eventually(known_again, "Redis is used again", every=0.2)
 
 
-def test_a_broken_file_of_ids_only_lets_repeats_pass(log: Log, tmp_path: Path) -> None:
+def test_a_file_of_ids_without_its_table_only_lets_repeats_pass(log: Log, tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     with decoding(log, settings):
         submit(log, a_raw())
         settled(log)
-        for file in tmp_path.glob("repeats.db*"):
-            file.write_bytes(b"broken" * 1000)
-        submit(log, *numbered([1]))
+        with closing(sqlite3.connect(tmp_path / "repeats.db")) as other:
+            other.execute("DROP TABLE repeats")
+        submit(log, a_raw())
         settled(log)
     assert len(records(log, "decoded")) == 2
+
+
+def test_a_file_of_ids_that_is_lost_while_it_is_used_does_not_stop_the_decoder(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise BadConfig("decode.repeats: cannot be used")
+
+    repeats = Repeats(fail, SystemClock())  # type: ignore[arg-type]
+    assert repeats.known([ID]) == set()
+    repeats.remember([ID])
+
+
+def test_a_file_of_ids_that_cannot_be_made_stops_the_decoder_at_its_start(tmp_path: Path) -> None:
+    (tmp_path / "repeats.db").mkdir()
+    with pytest.raises(BadConfig, match=r"decode\.repeats"):
+        open_repeats(settings_in(tmp_path), SystemClock())
 
 
 # -- queues
