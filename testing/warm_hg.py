@@ -3,6 +3,7 @@
 
     with warm_hg(folder, environment) as hg:       # the path of a program named `hg`
         subprocess.run([hg, "init", "repo"], env=environment)
+        subprocess.run([hg.with_name("python"), "script.py"], env=environment)
 
 The fork happens before anything of Mercurial ran: no configuration was read, no extension is known. It gets the caller's
 arguments, environment, folder, umask, standard streams, and reports its exit. A caller that is killed takes its command along.
@@ -23,8 +24,10 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -54,12 +57,12 @@ CLIENT = """\
 #!{python} -ISE
 import os, sys
 os.umask(umask := os.umask(0))
-if umask != {umask} or {{name: os.environ.get(name) for name in {names}}} != {values}:
-    os.execv({hg!r}, [{hg!r}, *sys.argv[1:]])
+if umask != {umask} or {{name: os.environ.get(name) for name in {names}}} != {values} or {is_other}:
+    os.execv({program!r}, [{program!r}, *sys.argv[1:]])
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 server = socket(AF_UNIX, SOCK_STREAM)
 server.connect({address!r})
-words = [os.fsencode(os.getcwd()), b"%d" % len(sys.argv[1:]), *map(os.fsencode, sys.argv[1:])]
+words = [os.fsencode(os.getcwd()), b"%d" % len(sys.argv), {program!r}.encode(), *map(os.fsencode, sys.argv[1:])]
 words += [name + b"=" + value for name, value in os.environb.items()]
 request = b"\\0".join(words)
 streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
@@ -73,6 +76,12 @@ if os.WIFSIGNALED(status):
     os.kill(os.getpid(), os.WTERMSIG(status))
 os._exit(os.WEXITSTATUS(status))
 """
+
+# Whether a client's arguments are not for the warm program: it is Python for scripts, `-c CODE` and its standard input.
+IS_OTHER = {
+    HG: "False",
+    sys.executable: 'len(sys.argv) < 2 or sys.argv[1][:1] == "-" and sys.argv[1] not in ("-c", "-")',
+}
 
 # What most commands import in the end.
 USED = (
@@ -96,26 +105,37 @@ USED = (
     "mercurial.obsutil",
     "mercurial.filelog",
     "mercurial.changegroup",
+    "mercurial.hgweb.hgweb_mod",
 )
 
 
 @contextlib.contextmanager
 def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """A program `hg` in `folder`, warm for callers with this environment; ends with the block, or with this process."""
+    """A program `hg` in `folder`, and `python` beside it, warm for callers with this environment.
+
+    They end with the block, or with this process.
+    """
     address = str(folder / "socket")
     names = {name: environment.get(name) for name in IMPORTED}
-    client = folder / "hg"
     os.umask(umask := os.umask(0))
-    client.write_text(
-        CLIENT.format(
-            python=os.path.realpath(sys.executable), names=IMPORTED, values=names, hg=HG, address=address, umask=umask
+    for program, is_other in IS_OTHER.items():
+        client = folder / ("hg" if program == HG else "python")
+        client.write_text(
+            CLIENT.format(
+                python=os.path.realpath(sys.executable),
+                names=IMPORTED,
+                values=names,
+                program=program,
+                is_other=is_other,
+                address=address,
+                umask=umask,
+            )
         )
-    )
-    client.chmod(0o755)
+        client.chmod(0o755)
     ready, theirs = socket.socketpair()
-    program = [sys.executable, "-P", "-m", "testing.warm_hg", address, str(theirs.fileno())]
+    command = [sys.executable, "-P", "-m", "testing.warm_hg", address, str(theirs.fileno())]
     server = subprocess.Popen(
-        program,
+        command,
         env=dict(environment),
         pass_fds=[theirs.fileno()],
         stdin=subprocess.PIPE,  # pipes all: Python remembers of each stream whether it can seek
@@ -128,7 +148,7 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
         ready.settimeout(90)
         if ready.recv(1) != b"r":
             raise RuntimeError("hg could not be warmed")
-        yield client
+        yield folder / "hg"
 
 
 def shared_hg(environment: Mapping[str, str] | None = None) -> str:
@@ -195,9 +215,12 @@ def import_mercurial() -> None:
     importlib.import_module("hgdemandimport").enable()
     for name in USED:
         vars(importlib.import_module(name))  # now, not when it is used
-    for name in list(sys.modules):
-        with contextlib.suppress(ImportError):  # of another system
-            vars(importlib.import_module(name))
+    known: set[str] = set()
+    while new := set(sys.modules) - known:  # those that the last round imported
+        known |= new
+        for name in new:
+            with contextlib.suppress(ImportError):  # of another system
+                vars(importlib.import_module(name))
     gc.freeze()
 
 
@@ -218,9 +241,7 @@ def reap(callers: Mapping[int, socket.socket]) -> Iterator[tuple[int, int]]:
 
 
 def run(request: list[bytes], streams: tuple[int, ...]) -> None:
-    """Be the caller's `hg`; does not return."""
-    from mercurial import dispatch, pycompat
-
+    """Be the caller's program; does not return."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, stream in enumerate(streams):
@@ -231,21 +252,54 @@ def run(request: list[bytes], streams: tuple[int, ...]) -> None:
     os.environb.update(word.split(b"=", 1) for word in request[2 + count :])  # type: ignore[misc]
     time.tzset()
     os.chdir(request[0])
-    sys.argv[:] = [HG, *map(os.fsdecode, request[2 : 2 + count])]
-    pycompat.sysargv[:] = [HG.encode(), *request[2 : 2 + count]]
+    program, *arguments = request[2 : 2 + count]
     code = 1
     try:
-        dispatch.run()
+        if os.fsdecode(program) == HG:
+            run_hg(arguments)
+        run_python(list(map(os.fsdecode, arguments)))
+        code = 0
     except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError):
+            threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
+            if os.fsdecode(program) != HG:  # some of its objects speak when they end: a peer says what its server wrote
+                vars(sys.modules["__main__"]).clear()
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def run_hg(arguments: list[bytes]) -> None:
+    """Be `hg`, which ends with a `SystemExit`."""
+    from mercurial import dispatch, pycompat
+
+    sys.argv[:] = [HG, *map(os.fsdecode, arguments)]
+    pycompat.sysargv[:] = [HG.encode(), *arguments]
+    dispatch.run()
+
+
+def run_python(arguments: list[str]) -> None:
+    """Be `python SCRIPT`, `python -c CODE` or `python -`, with all modules of Mercurial loaded and none of them initialized."""
+    first, *more = arguments
+    if first == "-c":
+        source, name = more.pop(0).encode(), "<string>"
+    elif first == "-":
+        source, name = sys.stdin.buffer.read(), "<stdin>"
+    else:
+        source, name = Path(first).read_bytes(), first
+    importlib.import_module("hgdemandimport").disable()
+    sys.argv[:] = [first, *more]
+    sys.path.insert(0, "" if name[0] == "<" else str(Path(first).resolve().parent))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(main).update({"__file__": name} if name == first else {})
+    exec(compile(source, name, "exec"), vars(main))
 
 
 if __name__ == "__main__":

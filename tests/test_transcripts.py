@@ -74,6 +74,13 @@ def stage(transcript: Path, folder: Path) -> Path:
     return staged
 
 
+# The runner, whose transcripts find a certain program under the name of Python.
+RUN = """
+import pathlib, runpy, sys
+_, sys.executable, *sys.argv[:] = sys.argv
+sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 # What a transcript has in it that needs a start of its own for each `hg`: kills, and jobs of the shell. Daemons are never warm.
 OWN_STARTS = re.compile(r"\bkill|&$|^  \$ .*\bpython\b.*-m mercurial", re.MULTILINE)
 # The transcripts of this folder end daemons only.
@@ -121,8 +128,10 @@ def difference(transcript: Path, runner: Path, folder: Path) -> str:
     # Runners side by side must not take each other's ports, nor those of the services (from 20,000 on).
     options += ["--port", str(random.randrange(10_000, 19_990))]
     staged = stage(transcript, folder / "transcripts")
+    # The runner's Python is the one that transcripts call.
+    python = str(hg.with_name("python"))
     result = subprocess.run(
-        [sys.executable, str(runner), *options, str(staged)],
+        [sys.executable, "-c", RUN, python, str(runner), *options, str(staged)],
         env=environment,
         cwd=staged.parent,
         stdout=subprocess.PIPE,
