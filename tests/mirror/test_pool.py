@@ -16,6 +16,8 @@ from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY
 
+pytestmark = pytest.mark.processes
+
 ECHO = """
 import sys
 from multiprocessing.connection import Connection
