@@ -26,7 +26,7 @@ from testing.services.rabbitmq import RabbitMQ
 
 # Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=5)
 settings.load_profile("patient")
 
 SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}

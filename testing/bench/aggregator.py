@@ -48,11 +48,11 @@ def _measure(name: str, url: str, folder: Path) -> list[Row]:
         ask(log, Verb.ADD, "alpha")
         ask(log, Verb.ADD, "beta")
         chains = [Chain(f"group/{number}") for number in range(REPOSITORIES)]
-        with _mirrors(url), Aggregator(url, folder) as aggregator:
+        with _mirrors(url), Aggregator(url, folder, warm=False) as aggregator:
             aggregator.ready()
             alone = [_alone(log, chain) for chain in chains[:ALONE]]
             many = [_many(log, chains)]
-        with Aggregator(url, folder) as aggregator:
+        with Aggregator(url, folder, warm=False) as aggregator:
             aggregator.ready()
             decided = [_decided(log, number) for number in range(ALONE)]
     return [
@@ -132,7 +132,7 @@ def _restart(name: str, url: str, folder: Path) -> Row:
         fill(log, chains, each)
         for _ in range(3):
             began = time.perf_counter()
-            with Aggregator(url, folder) as aggregator:
+            with Aggregator(url, folder, warm=False) as aggregator:
                 aggregator.ready()
                 samples.append(time.perf_counter() - began)
     return Row(

@@ -5,6 +5,7 @@ The mirrors are played by threads of the test, without repositories: they read `
 go as there are.
 """
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -28,6 +29,7 @@ from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 from testing.waiting import eventually
+from testing.warm import warm_starts
 
 T = TypeVar("T")
 
@@ -58,16 +60,20 @@ def send(log: Log, events: list[Event]) -> None:
 
 
 class Aggregator:
-    """`vcsreplicator aggregator` as a process of its own; killed at the end of the block if it still runs."""
+    """`vcsreplicator aggregator` as a process of its own; killed at the end of the block if it still runs.
 
-    def __init__(self, log_url: str, folder: Path) -> None:
+    `warm` is a fork of a Python that has imported everything; a benchmark of the start wants a cold one.
+    """
+
+    def __init__(self, log_url: str, folder: Path, *, warm: bool = True) -> None:
+        self._start = warm_starts if warm else contextlib.nullcontext
         self._number = next(_numbers)
         self._config = folder / f"aggregator-{self._number}.toml"
         self._config.write_text(f"log = {json.dumps(log_url)}\n[aggregator]\nbeat = 1.0\n")
         self._output = folder / f"aggregator-{self._number}.log"
 
     def __enter__(self) -> Self:
-        with self._output.open("wb") as output:
+        with self._output.open("wb") as output, self._start():
             self.process = subprocess.Popen(
                 leashed(
                     [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "aggregator", "--config", str(self._config)]
