@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Real services for tests that ask for them by name: shared ones over the run, own ones to be destroyed.
 
-`kafka`, `rabbitmq` and `aws` start when the first test needs them and stop at the end. All tests of a run share them, also those
-of several workers (`pytest -n 6`), so each uses names of its own: `unique_name`, or `rabbitmq.vhost()`. A test that kills, pauses
-or restarts takes `own_service(Kafka)`.
+`kafka`, `rabbitmq`, `postgresql` and `aws` start when the first test needs them and stop at the end. All tests of a run share
+them, also those of several workers (`pytest -n 6`), so each uses names of its own: `unique_name`, or `rabbitmq.vhost()`. A test
+that kills, pauses or restarts takes `own_service(Kafka)`.
 """
 
 import os
@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from testing.services.aws import Aws
 from testing.services.existing import Existing, Kept, keeper, shared
 from testing.services.kafka import Kafka
+from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ
 
@@ -29,7 +30,7 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=5)
 settings.load_profile("patient")
 
-SERVICE_FIXTURES = {"kafka", "rabbitmq", "aws", "own_service"}
+SERVICE_FIXTURES = {"kafka", "rabbitmq", "postgresql", "aws", "own_service"}
 # What starts services or processes; all else decides by itself, without a clock: it fails for a reason.
 IMPURE = ("services", "processes")
 # Where tests take seconds each, the longest first.
@@ -131,6 +132,12 @@ def rabbitmq() -> Iterator[RabbitMQ | Existing | Kept]:
 @pytest.fixture(scope="session")
 def aws() -> Iterator[Aws | Existing | Kept]:
     with shared(Aws) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL | Existing | Kept]:
+    with shared(PostgreSQL) as service:
         yield service
 
 

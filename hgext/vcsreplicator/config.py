@@ -14,10 +14,11 @@
     [edge]              what the HTTP edge takes                       notifier.edge.settings.EdgeSettings
     [decode]            the decoder                                    notifier.decode.settings.DecodeSettings
     [poll]              repositories of other hosts to follow          notifier.poll.settings.PollSettings
+    [work]              a database of what is pushed                       notifier.work.settings.WorkSettings
     [guardian]          a broker and the limits of its queues          notifier.guardian.settings
     [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
     [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge,
-                        decode, poll, guardian
+                        decode, poll, work, guardian
 
 Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
 only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
@@ -39,7 +40,7 @@ DEFAULT_FILE = "/etc/vcsreplicator.toml"
 # Sections that may be left out: all their keys have defaults.
 OPTIONAL = ("aggregator", "bootstrap", "verify", "health", "decode")
 # A file with these alone needs no log.
-WITHOUT_LOG = ("poll", "guardian", "listen", "insecure")
+WITHOUT_LOG = ("poll", "work", "guardian", "listen", "insecure")
 # What may stand at the top of the file.
 SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", *WITHOUT_LOG, *OPTIONAL)
 

@@ -40,6 +40,7 @@ BLINK = 0.02
 SOURCE = "notifier"
 
 _ORIGIN = re.compile(r"https?://[^/?#@]+\Z")
+_SOURCE = re.compile(r"[a-z0-9][a-z0-9-]{0,59}\Z")
 _TYPES = (Stream.CHANGEGROUP.value,)
 
 
@@ -76,8 +77,8 @@ class HgPushSettings(QueueSettings):
 
 def check_source(source: str) -> None:
     """Raise ValueError unless the text can be a `source`."""
-    if not source.isascii() or not 1 <= len(source) <= 60:
-        raise ValueError(f"source: expected 1 to 60 ASCII characters, got {source[:80]!r}")
+    if not _SOURCE.match(source):
+        raise ValueError(f"source: expected lower-case letters, digits and hyphens, 60 at most, got {source[:80]!r}")
 
 
 Looked = tuple[Delivery, tuple[QueuedPush, ...], ReplicationError | None]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from amqp.exceptions import AccessRefused
 
 from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
@@ -177,6 +178,19 @@ class QueueSender:
         trouble = Unavailable(f"{self.settings.place}: {_reason(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self.close()
+
+
+def check_credentials(settings: QueueSettings, section: str) -> None:
+    """Raise BadConfig if the broker answers and refuses user and password; what else is wrong may pass."""
+    try:
+        connection = connect(settings.client(section))
+        connection.collect()
+    except AccessRefused as error:
+        raise BadConfig(
+            f"{section}.url: {settings.place}: {_reason(error)}: expected user and password that the broker takes"
+        ) from error
+    except (*TROUBLE, Unavailable):
+        pass
 
 
 def declare(channel: Any, queue: str) -> None:

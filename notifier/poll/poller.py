@@ -20,6 +20,7 @@ from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 
 from ..hgpush.message import PushesAnswer, QueuedPush
+from ..hgpush.queue import check_credentials
 from .asking import AnswerTooLarge, Asked, Asker
 from .following import UNDECIDED, Followed, Question, Replaced, find_news, first_question, next_question, split
 from .hosts import Host
@@ -70,6 +71,7 @@ def run(
 ) -> None:
     """Poll until `stop` is set; raises BadConfig, or Unavailable for a state that is away at start."""
     clock = clock or SystemClock()
+    check_credentials(settings, "poll")
     with hold_alone(settings.state):
         state = PollDatabase(settings.state)
         try:

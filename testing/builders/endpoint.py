@@ -67,7 +67,7 @@ class Endpoint:
                     method=self.command,
                     path=self.path,
                     headers={name.lower(): value for name, value in self.headers.items()},
-                    text=self.rfile.read(int(self.headers.get("content-length", 0))).decode(),
+                    text=self.rfile.read(int(self.headers.get("content-length", 0))).decode("utf-8", "surrogateescape"),
                 )
                 endpoint.requests.append(request)
                 reply = endpoint.reply(request)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from testing.services.aws import Aws
 from testing.services.kafka import Kafka
 from testing.services.keeper import ADDRESS, Keeper, ask
+from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service, ServiceMissing
 from testing.services.rabbitmq import RabbitMQ
 
@@ -26,6 +27,7 @@ from testing.services.rabbitmq import RabbitMQ
 SHARED: dict[type[Service], str] = {
     Kafka: "VCSREPLICATOR_TEST_KAFKA",
     RabbitMQ: "VCSREPLICATOR_TEST_AMQP",
+    PostgreSQL: "VCSREPLICATOR_TEST_POSTGRESQL",
     Aws: "VCSREPLICATOR_TEST_AWS",
 }
 AnyService = TypeVar("AnyService", bound=Service)
@@ -55,6 +57,10 @@ class Existing(Remote):
 
     def vhost(self) -> str:
         """Where a test may declare exchanges and queues: all of it, as long as their names are unique."""
+        return self.url
+
+    def database(self) -> str:
+        """A database for tests of tables, which must be empty."""
         return self.url
 
 

@@ -30,7 +30,7 @@ ORDER = {
 CLIENTS = {
     "kafka": f"{OURS}.log.kafka.",
     "kombu": "notifier.pulse.",
-    "amqp": "notifier.pulse.",
+    "amqp": ("notifier.pulse.", "notifier.hgpush.", "notifier.work."),
     "boto3": (
         "notifier.sns.",
         f"{OURS}.log.blobs",
@@ -38,6 +38,9 @@ CLIENTS = {
     ),  # the demo creates the topic and the bucket that it uses
     "botocore": ("notifier.sns.", f"{OURS}.log.blobs"),
     "httpx": "notifier.poll.",
+    "sqlalchemy": "notifier.work.",
+    "alembic": "notifier.work.",
+    "sentry_sdk": "notifier.work.",
     "re2": f"{OURS}.words.rules",
     "redis": "notifier.decode.repeats",
     "jsonschema": "notifier.decode.documents",

@@ -20,6 +20,7 @@ from hgext.vcsreplicator.log import Log
 from notifier import destination
 from notifier.poll.settings import PollSettings
 from notifier.settings import read
+from notifier.work.settings import WorkSettings
 from testing.builders.notices import an_event, publish_pushes
 from testing.builders.notifying import Notifier
 from testing.builders.receivers import PulseReceiver
@@ -69,6 +70,12 @@ def test_every_key_of_the_poller_in_the_docs_is_one(tmp_path: Path) -> None:
     (tmp_path / "v.toml").write_text(blocks("poll.md", "toml")[0])
     settings = load(tmp_path / "v.toml").settings(PollSettings, "poll")
     assert len(settings.repositories) == 2
+
+
+def test_every_key_of_the_worker_in_the_docs_is_one(tmp_path: Path) -> None:
+    (tmp_path / "v.toml").write_text(blocks("work.md", "toml")[0])
+    settings = load(tmp_path / "v.toml").settings(WorkSettings, "work")
+    assert settings.repositories == ("https://hg.example/",)
 
 
 def test_documented_consumer_gets_messages(log: Log, notifier: Notifier, rabbitmq: Any, tmp_path: Path) -> None:

@@ -22,11 +22,12 @@ from testing.services.cache import CHECKOUT, cached
 from testing.services.existing import Existing, shared
 from testing.services.kafka import Kafka
 from testing.services.keeper import Keeper, ask
+from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service, ServiceMissing, needed
 from testing.services.rabbitmq import RabbitMQ
 
 OwnService = Callable[[type[Service]], Service]
-KINDS = [Kafka, RabbitMQ, Aws]
+KINDS = [Kafka, RabbitMQ, PostgreSQL, Aws]
 
 STARTS_AND_WAITS = """
 import sys, time

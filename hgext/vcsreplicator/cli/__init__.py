@@ -24,6 +24,8 @@ VERBS = {
     "edge": "Take submissions over HTTP",
     "poll": "Follow the pushes of other hosts",
     "decode": "Validate and enrich submitted messages, without private data",
+    "work": "Record pushes of a queue in a database",
+    "pushes": "List pushes that the worker recorded",
     "web": "Serve a folder of repositories over HTTP",
     "topics": "Create and list the topics of the log",
     "roster": "Show and change the mirrors and which of them gate",

@@ -47,6 +47,7 @@ def _check_sections(config: Config) -> None:
     from notifier.edge import settings as edge
     from notifier.guardian import settings as guardian
     from notifier.poll import settings as poll
+    from notifier.work import settings as work
 
     from ..aggregator import loop
     from ..mirror.jobs import bootstrap, verify
@@ -76,12 +77,14 @@ def _check_sections(config: Config) -> None:
         config.settings(guardian.GuardianSettings, "guardian")
     if "decode" in config.tables:
         config.settings(decode.DecodeSettings, "decode")
+    if "work" in config.tables:
+        config.settings(work.WorkSettings, "work")
     config.settings(health.HealthSettings, "health")
     config.settings(verify.VerifySettings, "verify")
     config.settings(bootstrap.BootstrapSettings, "bootstrap")
     _check_blobs(config.blobs, f"{config.file}: blobs")
     mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
-    roles = {"relay", "aggregator", "notifier", "verify", "edge", "decode", "poll", "guardian", *mirrors}
+    roles = {"relay", "aggregator", "notifier", "verify", "edge", "decode", "poll", "work", "guardian", *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")

@@ -4,6 +4,7 @@
 import functools
 import math
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,20 @@ def run_daemon(
         made = {name: make(log) for name, make in answers.items()}
         listen = config.listen(role)
         sys.exit(serve(role, lambda stop, ready: run(settings, log, stop=stop, ready=ready), listen=listen, **made))
+
+
+def run_without_log(config: Config, role: str, run: Callable[..., None], settings: object) -> None:
+    """Run a daemon that uses no log until a signal stops it, and exit with its code."""
+    from ..service import configure_logging, serve
+
+    def named(stop: threading.Event, ready: Callable[[], None]) -> None:
+        try:
+            run(settings, stop=stop, ready=ready)
+        except BadConfig as error:
+            raise BadConfig(f"{config.file}: {error}") from error
+
+    configure_logging(role)
+    sys.exit(serve(role, named, listen=config.listen(role)))
 
 
 def with_insecure(function: Callable[..., Any]) -> Callable[..., Any]:

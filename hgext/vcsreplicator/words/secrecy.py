@@ -97,11 +97,12 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         found.append((f"mirror.{name}.master", mirror.get("master")))
     for name, destination in _sections(tables.get("notifier")):
         found += [(f"notifier.{name}.{key}", value) for key, value in destination.items() if key.endswith("url")]
-    poll = tables.get("poll")
-    if isinstance(poll, Mapping):
-        found.append(("poll.url", poll.get("url")))
-        repositories = poll.get("repositories")
-        found += [("poll.repositories", url) for url in (repositories if isinstance(repositories, list) else ())]
+    for name in ("poll", "work"):
+        section = tables.get(name)
+        if isinstance(section, Mapping):
+            found += [(f"{name}.{key}", section.get(key)) for key in ("url", "database-url")]
+            repositories = section.get("repositories")
+            found += [(f"{name}.repositories", url) for url in (repositories if isinstance(repositories, list) else ())]
     decode = tables.get("decode")
     if isinstance(decode, Mapping):
         found += [(f"decode.{key}", decode.get(key)) for key in ("broker", "redis")]

@@ -118,7 +118,7 @@ def test_deleted_queue_is_declared_again_and_gets_the_message(
     [
         ({"url": "http://h"}, "it.url: expected amqp://"),
         ({"types": ["newrepo.1"]}, "it.types: hg-push has changegroup.1 only"),
-        ({"source": ""}, "it.source: expected 1 to 60 ASCII characters"),
+        ({"source": ""}, "it.source: expected lower-case letters"),
         ({"mirror-url": "https://h/path"}, "expected https://HOST"),
         ({"state": "/elsewhere.db"}, "it.state: unknown key, expected notifier.state"),
         ({"queue": ""}, "it.queue: expected a name"),

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator pushes`: lists pushes from the worker's database."""
+
+import datetime
+import json
+from contextlib import closing
+
+import click
+
+from ..config import Config
+from ..words.errors import BadConfig, Refused
+from .display import console, table
+from .options import HOW_MANY, with_config, with_json
+from .requests import when
+
+
+@click.command()
+@click.option("--repository", required=True, metavar="R", help="Its URL, or the end of it.")
+@click.option("--since", type=click.DateTime(), metavar="DATE", help="YYYY-MM-DD, or with THH:MM:SS; UTC.")
+@click.option("--last", type=HOW_MANY, default=100, show_default=True, help="How many to show at most.")
+@with_json
+@with_config
+def command(config: Config, repository: str, since: datetime.datetime | None, last: int, as_json: bool) -> None:
+    """List the newest pushes of a repository that the worker recorded."""
+    from notifier.work.settings import WorkSettings
+
+    try:
+        from notifier.work.database import WorkDatabase
+        from notifier.work.listing import find_repositories, list_pushes
+    except ModuleNotFoundError as error:
+        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[work]") from None
+    settings = config.settings(WorkSettings, "work")
+    begin = 0 if since is None else int(since.replace(tzinfo=datetime.UTC).timestamp())
+    with closing(WorkDatabase(settings.database_url, settings.database_password)) as database:
+        try:
+            database.check()
+        except BadConfig as error:
+            raise BadConfig(f"{config.file}: {error}") from error
+        known = find_repositories(database, repository)
+        if not known:
+            raise Refused(f"no repository {repository} is recorded")
+        found = [
+            {"repository": url, **push} for number, url in known for push in list_pushes(database, number, begin, last)
+        ]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = [
+        (str(push["id"]), when(push["date"]), push["user"], each["node"][:12], each["branch"], _first_line(each))
+        for push in found
+        for each in push["changesets"]
+    ]
+    console().print(table(("push", "date", "user", "changeset", "branch", "description"), rows))
+
+
+def _first_line(changeset: dict[str, str]) -> str:
+    return (changeset["description"].splitlines() or [""])[0]

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator work`: the daemon that fills a database from the queue of hg-push."""
+
+import click
+
+from ..config import Config
+from ..words.errors import BadConfig
+from .options import run_without_log, with_config
+
+
+@click.command()
+@click.option("--migrate", is_flag=True, help="Bring the tables of the database up to date, and end.")
+@with_config
+def command(config: Config, migrate: bool) -> None:
+    """Run the worker: pull what is pushed, and record it in a database."""
+    from notifier.work.settings import WorkSettings
+
+    try:
+        from notifier.work import database, worker
+    except ModuleNotFoundError as error:
+        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[work]") from None
+    settings = config.settings(WorkSettings, "work")
+    if migrate:
+        found = database.WorkDatabase(settings.database_url, settings.database_password)
+        try:
+            found.migrate()
+        finally:
+            found.close()
+        click.echo("the tables are up to date")
+        return
+    run_without_log(config, "work", worker.run, settings)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Local clones without working copies, one for each repository, and what is in their changesets."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
+
+from ..message import clean
+from .commandserver import CommandServer, HgFailed
+from .database import ChangesetRecord, RepositoryKey
+
+# Changesets asked for at once.
+AT_ONCE = 500
+
+_TEMPLATE = "{dict(node, author=author, date=date|hgdate, description=desc, branch=branch, files=files)|json}\\n"
+
+
+class Clones:
+    """The clones in one folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def prepare(self) -> None:
+        """Make the folder; raises Unavailable."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"work.clones: {self._folder}: {error.strerror}") from error
+
+    def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
+        """Return these changesets, pulled if the clone lacks any; raises HgFailed."""
+        clone = self._folder / f"{repository.source}-{repository.number}"
+        if not clone.exists():
+            self._make(hg, clone)
+        found = self._look_up(hg, clone, nodes)
+        if len(found) < len(set(nodes)):
+            self._pull(hg, clone, repository.url)
+            found |= self._look_up(hg, clone, [node for node in nodes if node not in found])
+        missing = [node for node in nodes if node not in found]
+        if missing:
+            raise HgFailed(f"{repository.url} has no changeset {missing[0]}")
+        return found
+
+    def _make(self, hg: CommandServer, clone: Path) -> None:
+        """Make an empty clone, whole or not at all."""
+        unfinished = clone.with_name(f".{clone.name}.new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        hg.run("init", "--", str(unfinished))
+        unfinished.rename(clone)
+
+    def _pull(self, hg: CommandServer, clone: Path, url: str) -> None:
+        pull = ("pull", "--quiet", "-R", str(clone), "--", url)
+        try:
+            hg.run(*pull)
+        except HgFailed as error:
+            if "abandoned transaction" not in str(error):
+                raise
+            hg.run("recover", "-R", str(clone))  # an earlier worker was killed in the middle
+            hg.run(*pull)
+
+    def _look_up(self, hg: CommandServer, clone: Path, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
+        found = {}
+        for begin in range(0, len(nodes), AT_ONCE):
+            wanted = "+".join(f"present({node})" for node in nodes[begin : begin + AT_ONCE])
+            text = hg.run("log", "--hidden", "-R", str(clone), "-r", wanted, "-T", _TEMPLATE)
+            for line in text.split("\n")[:-1]:
+                record = _read_record(line)
+                found[record.node] = record
+        return found
+
+
+def _read_record(line: str) -> ChangesetRecord:
+    entry: Mapping[str, str] = json.loads(line)
+    try:
+        return ChangesetRecord(
+            node=entry["node"],
+            author=clean(entry["author"]),
+            date=int(entry["date"].split(" ")[0]),
+            description=clean(entry["description"]),
+            branch=clean(entry["branch"]),
+            files=tuple(map(clean, entry["files"])),
+        )
+    except (KeyError, ValueError) as error:
+        raise MalformedEvent(f"a changeset that Mercurial shows in another form: {error}") from error

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mercurial in a process of its own, kept open: its command server, limited in time, memory and output.
+
+Clones come from other hosts. So no configuration of a user, host or repository is read, and there are no extensions, hooks and
+subrepositories. A command that does not end in time costs the process.
+"""
+
+import os
+import resource
+import select
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hgext.vcsreplicator.words.errors import ReplicationError
+
+# Bytes that a command may print.
+MOST_OUTPUT = 256 * 1024 * 1024
+
+# Bytes of a file that a command may write.
+LARGEST_FILE = 32 * 1024**3
+
+# Characters of a reason that are kept.
+REASON_KEPT = 300
+
+_OPTIONS = {
+    "ui.interactive": "no",
+    "ui.ssh": "false",
+    "ui.timeout": "60",
+    "ui.clonebundles": "no",
+    "ui.report_untrusted": "no",
+    "subrepos.allowed": "no",
+    "worker.enabled": "no",
+    "http.timeout": "60",
+}
+
+# Of the environment; proxies are an operator's.
+_KEPT = ("PATH", "HOME", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY")
+
+
+class HgFailed(ReplicationError):
+    """A command of Mercurial failed; it may succeed later."""
+
+
+class CommandServer:
+    """One process; used by one thread at a time."""
+
+    def __init__(self, *, timeout: float, memory: int, ca_file: str | None = None) -> None:
+        self._timeout, self._memory = timeout, memory
+        self._options = {**_OPTIONS, **({} if ca_file is None else {"web.cacerts": ca_file})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._until = 0.0
+
+    def run(self, *arguments: str) -> str:
+        """Return what the command prints; raises HgFailed."""
+        self._until = time.monotonic() + self._timeout
+        try:
+            process = self._start() if self._process is None else self._process
+            text = b"\0".join(argument.encode("utf-8", "surrogateescape") for argument in arguments)
+            assert process.stdin is not None
+            process.stdin.write(b"runcommand\n" + struct.pack(">I", len(text)) + text)
+            process.stdin.flush()
+            output, errors, code = self._read_result(process)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise HgFailed(f"hg {arguments[0]}: {error or 'its process ended'}") from error
+        if code:
+            said = " ".join(errors.decode("utf-8", "replace").split())
+            raise HgFailed(f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}")
+        return output.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except OSError:
+                        pass  # what it had not read yet
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        hg = Path(sys.executable).with_name("hg")
+        options = [word for name, value in self._options.items() for word in ("--config", f"{name}={value}")]
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        environment |= {"HGPLAIN": "1", "HGENCODING": "utf-8", "HGRCPATH": "", "HGRCSKIPREPO": "1", "LC_ALL": "C.UTF-8"}
+        self._process = process = subprocess.Popen(
+            [str(hg) if hg.exists() else "hg", "serve", "--cmdserver", "pipe", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+        )
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (self._memory, self._memory))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+        self._read_chunk(process)  # its greeting
+        return process
+
+    def _read_result(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, int]:
+        output: list[bytes] = []
+        errors: list[bytes] = []
+        size = 0
+        while True:
+            channel, content = self._read_chunk(process)
+            size += len(content)
+            if size > MOST_OUTPUT:
+                raise OSError(f"more than {MOST_OUTPUT} bytes printed")
+            if channel == b"o":
+                output.append(content)
+            elif channel == b"r":
+                return b"".join(output), b"".join(errors), struct.unpack(">i", content)[0]
+            elif channel == b"e":
+                errors.append(content)
+            elif channel.isupper():
+                raise OSError(f"it asks for input (channel {channel!r})")
+
+    def _read_chunk(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+        channel, length = struct.unpack(">cI", self._read_exactly(process, 5))
+        if channel in b"IL":
+            return channel, b""
+        return channel, self._read_exactly(process, length)
+
+    def _read_exactly(self, process: subprocess.Popen[bytes], size: int) -> bytes:
+        assert process.stdout is not None
+        descriptor, parts = process.stdout.fileno(), []
+        while size:
+            left = self._until - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                raise TimeoutError(f"did not end within {self._timeout:g} s")
+            part = os.read(descriptor, min(size, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Opens, migrates and fills the database of the worker: SQLite or PostgreSQL.
+
+A push is recorded with all that belongs to it in one transaction. Recorded again it changes nothing, so messages may be repeated.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, make_url, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.words.secrecy import is_loopback
+
+from ..database import own
+from ..hgpush.message import QueuedPush
+from ..secret import Secret
+from .schema import BRANCHES, CHANGESETS, FILES, LONGEST_BRANCH, PUSH_CHANGESETS, PUSHES, REPOSITORIES
+
+KEY = "work.database-url"
+
+# Values in one question to the database.
+AT_ONCE = 500
+
+# What a server says of a connection that waiting does not help.
+_WRONG = ("authentication failed", "does not exist", "no password supplied", "unable to open", "no pg_hba.conf entry")
+
+# Transactions of PostgreSQL that were ended in favour of others: 40001 and 40P01.
+_PASSING_STATES = ("40001", "40P01", "53300", "57P01", "57P02", "57P03")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryKey:
+    """A repository: whose `number` it has, and where it is now."""
+
+    source: str
+    number: int
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesetRecord:
+    """What is recorded of a changeset; `date` in seconds since the epoch."""
+
+    node: str
+    author: str
+    date: int
+    description: str
+    branch: str
+    files: tuple[str, ...]
+
+
+class WorkDatabase:
+    """The database; used by several threads. Every call may raise Unavailable."""
+
+    def __init__(self, url: str, password: Secret | None = None) -> None:
+        """Describe the database, not yet connected; raises BadConfig."""
+        known = make_url(url)
+        if password is not None:
+            known = known.set(password=password.read())
+        self._options: dict[str, Any] = {}
+        if known.get_backend_name() == "sqlite":
+            try:
+                own(str(known.database))
+            except OSError as error:
+                raise BadConfig(f"{KEY}: {known.database}: {error.strerror}") from error
+            self._options["timeout"] = 30.0
+        else:
+            self._options["connect_timeout"] = 10
+            if known.host and not is_loopback(known.host) and "sslmode" not in known.query:
+                self._options |= {"sslmode": "verify-full", "sslrootcert": "system"}
+        self._place = known.render_as_string(hide_password=True)
+        self._engine: Engine = create_engine(known, connect_args=self._options, pool_pre_ping=True)
+        if self._engine.dialect.name == "sqlite":
+            event.listen(self._engine, "connect", _prepare_sqlite)
+
+    def check(self) -> None:
+        """Raise BadConfig if the tables are not those of this program, or the server refuses us."""
+        with self._translated(), self._engine.connect() as connection:
+            found = MigrationContext.configure(connection).get_current_revision()
+        expected = _scripts().get_current_head()
+        if found != expected:
+            raise BadConfig(
+                f"{KEY}: {self._place}: its tables have revision {found or 'none'}, expected {expected}: "
+                "run `vcsreplicator work --migrate`"
+            )
+
+    def migrate(self) -> None:
+        """Bring the tables up to date."""
+        with self._translated(), self._engine.begin() as connection:
+            settings = Config()
+            settings.set_main_option("script_location", str(_MIGRATIONS))
+            settings.attributes["connection"] = connection
+            command.upgrade(settings, "head")
+
+    def known(self, nodes: Sequence[str]) -> set[str]:
+        """Return those of the changesets that are recorded."""
+        with self._translated(), self._engine.connect() as connection:
+            return _known(connection, nodes)
+
+    def record(
+        self, repository: RepositoryKey, pushes: Sequence[QueuedPush], changesets: Mapping[str, ChangesetRecord]
+    ) -> None:
+        """Record pushes, and those of their changesets that are new; durable on return. Raises Rejected for what cannot be kept."""
+        with self._translated(), self._engine.begin() as connection:
+            number = self._repository(connection, repository)
+            self._add_changesets(connection, changesets)
+            rows = [
+                {"repository_id": number, "id": push.id, "date": push.date, "user": _text(push.user)} for push in pushes
+            ]
+            self._insert(connection, PUSHES, rows, update=("date", "user"))
+            for portion in _portions([push.id for push in pushes]):
+                connection.execute(
+                    delete(PUSH_CHANGESETS).where(
+                        PUSH_CHANGESETS.c.repository_id == number, PUSH_CHANGESETS.c.push_id.in_(portion)
+                    )
+                )
+            members = [
+                {"repository_id": number, "push_id": push.id, "position": position, "node": node}
+                for push in pushes
+                for position, node in enumerate(push.changesets)
+            ]
+            self._insert(connection, PUSH_CHANGESETS, members)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection for questions."""
+        with self._translated(), self._engine.connect() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def _repository(self, connection: Connection, repository: RepositoryKey) -> int:
+        mine = (REPOSITORIES.c.source == repository.source, REPOSITORIES.c.number == repository.number)
+        row = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*mine)).one_or_none()
+        if row is None or row.url != repository.url:
+            values = {"source": repository.source, "number": repository.number, "url": repository.url}
+            self._insert(connection, REPOSITORIES, [values], update=("url",), key=("source", "number"))
+        return int(connection.execute(select(REPOSITORIES.c.id).where(*mine)).scalar_one())
+
+    def _add_changesets(self, connection: Connection, changesets: Mapping[str, ChangesetRecord]) -> None:
+        known = _known(connection, list(changesets))
+        new = [changesets[node] for node in sorted(changesets) if node not in known]
+        names = sorted({each.branch for each in new})
+        if any(len(name) > LONGEST_BRANCH for name in names):
+            raise Rejected(f"a branch with a name of more than {LONGEST_BRANCH} characters")
+        self._insert(connection, BRANCHES, [{"name": _text(name)} for name in names], key=("name",))
+        ids: dict[str, int] = {}
+        for portion in _portions([_text(name) for name in names]):
+            found = connection.execute(select(BRANCHES.c.name, BRANCHES.c.id).where(BRANCHES.c.name.in_(portion)))
+            ids.update({row.name: row.id for row in found})
+        rows = [
+            {
+                "node": each.node,
+                "author": _text(each.author),
+                "date": each.date,
+                "description": _text(each.description),
+                "branch_id": ids[_text(each.branch)],
+            }
+            for each in new
+        ]
+        self._insert(connection, CHANGESETS, rows)
+        files = [
+            {"node": each.node, "position": position, "path": _text(path)}
+            for each in new
+            for position, path in enumerate(each.files)
+        ]
+        self._insert(connection, FILES, files)
+
+    def _insert(
+        self,
+        connection: Connection,
+        table: Table,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        update: Sequence[str] = (),
+        key: Sequence[str] = (),
+    ) -> None:
+        """Insert rows; of one that is there, change the members to `update`, or nothing."""
+        if not rows:
+            return
+        insert: Any = (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(table)
+        columns = list(key) or [column.name for column in table.primary_key]
+        if update:
+            insert = insert.on_conflict_do_update(
+                index_elements=columns, set_={name: insert.excluded[name] for name in update}
+            )
+        else:
+            insert = insert.on_conflict_do_nothing(index_elements=columns)
+        connection.execute(insert, list(rows))
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate what the database says: an operator's turn, a wait, or the data's fault."""
+        try:
+            yield
+        except (OperationalError, InterfaceError) as error:
+            reason = " ".join(str(error.orig).split())[:300]
+            kind = BadConfig if any(words in reason for words in _WRONG) else Unavailable
+            raise kind(f"{KEY}: {self._place}: {reason}") from error
+        except DBAPIError as error:
+            reason = " ".join(str(error.orig).split())[:300]
+            is_passing = error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _PASSING_STATES
+            raise (Unavailable if is_passing else Rejected)(f"{KEY}: {self._place}: {reason}") from error
+        except SQLAlchemyError as error:
+            raise Unavailable(f"{KEY}: {self._place}: {' '.join(str(error).split())[:300]}") from error
+
+
+_MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory(str(_MIGRATIONS))
+
+
+def _known(connection: Connection, nodes: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for portion in _portions(nodes):
+        found.update(connection.scalars(select(CHANGESETS.c.node).where(CHANGESETS.c.node.in_(portion))))
+    return found
+
+
+def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[begin : begin + AT_ONCE] for begin in range(0, len(values), AT_ONCE))
+
+
+def _text(value: str) -> str:
+    """Return the text without NUL, which PostgreSQL does not keep."""
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")

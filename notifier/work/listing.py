@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reads pushes from the worker's database, newest last."""
+
+from typing import Any
+
+from sqlalchemy import select
+
+from .database import WorkDatabase
+from .schema import BRANCHES, CHANGESETS, PUSH_CHANGESETS, PUSHES, REPOSITORIES
+
+
+def find_repositories(database: WorkDatabase, name: str) -> list[tuple[int, str]]:
+    """Return (id, URL) of the repositories with this URL, or whose URL ends with `/` and this name."""
+    with database.reading() as connection:
+        rows = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).order_by(REPOSITORIES.c.id))
+        return [(row.id, row.url) for row in rows if row.url == name or row.url.endswith(f"/{name}")]
+
+
+def list_pushes(database: WorkDatabase, repository: int, since: int, limit: int) -> list[dict[str, Any]]:
+    """Return the newest pushes of a repository since this second, at most so many, oldest first, with their changesets."""
+    mine = PUSHES.c.repository_id == repository
+    question = select(PUSHES).where(mine, PUSHES.c.date >= since).order_by(PUSHES.c.id.desc()).limit(limit)
+    members = (
+        select(PUSH_CHANGESETS.c.push_id, CHANGESETS, BRANCHES.c.name)
+        .join(CHANGESETS, CHANGESETS.c.node == PUSH_CHANGESETS.c.node)
+        .join(BRANCHES, BRANCHES.c.id == CHANGESETS.c.branch_id)
+        .where(PUSH_CHANGESETS.c.repository_id == repository)
+        .order_by(PUSH_CHANGESETS.c.push_id, PUSH_CHANGESETS.c.position)
+    )
+    with database.reading() as connection:
+        rows = list(connection.execute(question))[::-1]
+        pushes = {row.id: {"id": row.id, "date": row.date, "user": row.user, "changesets": []} for row in rows}
+        if rows:
+            between = PUSH_CHANGESETS.c.push_id.between(rows[0].id, rows[-1].id)
+            for row in connection.execute(members.where(between)):
+                if row.push_id in pushes:
+                    pushes[row.push_id]["changesets"].append(_changeset(row))
+    return list(pushes.values())
+
+
+def _changeset(row: Any) -> dict[str, Any]:
+    return {"node": row.node, "author": row.author, "branch": row.name, "description": row.description}

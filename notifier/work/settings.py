@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The section `[work]` of the TOML file."""
+
+import enum
+import os
+from dataclasses import dataclass
+
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.retry import Backoff
+
+from ..hgpush.queue import QueueSettings
+from ..secret import Secret
+from ..window import check_number
+
+# The delays before a message is tried again.
+RETRY = Backoff(first=1.0, longest=60.0)
+
+
+class Migrate(enum.StrEnum):
+    """When the tables are brought up to date."""
+
+    BY_HAND = "by-hand"
+    AT_START = "at-start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSettings(QueueSettings):
+    """The queue, the folder of `clones`, the database, and the `repositories` that may be pulled, by the beginnings of their URLs.
+
+    `database_url` as SQLAlchemy reads it: `sqlite:////path` or `postgresql+psycopg://USER@HOST/NAME`. What fails is tried again
+    `max_hg_retries` times, with delays of `retry`, and then kept in `dead_queue`. `at_once` repositories are worked on at a time,
+    `prefetch` messages are taken ahead. `hg_timeout` seconds and `hg_memory_bytes` for one command of Mercurial. Failures are
+    reported to Sentry if `sentry_dsn` has a place.
+    """
+
+    repositories: tuple[str, ...]
+    clones: str
+    database_url: str
+    database_password: Secret | None = None
+    migrate: Migrate = Migrate.BY_HAND
+    max_hg_retries: int = 5
+    retry: Backoff = RETRY
+    dead_queue: str = "hg.dead"
+    at_once: int = 2
+    prefetch: int = 500
+    hg_timeout: float = 1200.0
+    hg_memory_bytes: int = 4 * 1024**3
+    hosts_ca_file: str | None = None
+    sentry_dsn: Secret | None = None
+
+    def __post_init__(self) -> None:
+        QueueSettings.__post_init__(self)
+        if not os.path.isabs(self.clones):
+            raise ValueError(f"clones: expected an absolute path, got {self.clones!r}")
+        check_database(self.database_url)
+        for prefix in self.repositories:
+            if not prefix.startswith(("https://", "http://")) or prefix.count("/") < 3:
+                raise ValueError(
+                    f"repositories: expected beginnings of URLs such as https://hg.example/, got {prefix!r}"
+                )
+        if self.dead_queue == self.queue:
+            raise ValueError(f"dead_queue: expected another name than that of queue, got {self.dead_queue!r}")
+        check_number("max_hg_retries", self.max_hg_retries, 0, 1000)
+        check_number("retry.first", self.retry.first, 0.001, DAY)
+        check_number("retry.longest", self.retry.longest, self.retry.first, DAY)
+        check_number("at_once", self.at_once, 1, 64)
+        check_number("prefetch", self.prefetch, 1, 65535)
+        check_number("hg_timeout", self.hg_timeout, 1, 1500)  # a broker takes a message back after 1800 s
+        check_number("hg_memory_bytes", self.hg_memory_bytes, 64 * 1024**2, 2**50)
+
+
+def check_database(url: str) -> None:
+    """Raise ValueError for the URL of a database of another kind."""
+    if not url.startswith(("sqlite:////", "postgresql+psycopg://")):
+        raise ValueError("database_url: expected sqlite:////path or postgresql+psycopg://USER@HOST/NAME")

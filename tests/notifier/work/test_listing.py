@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator pushes` lists what the worker recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hgext.vcsreplicator.cli.pushes import command
+from hgext.vcsreplicator.words.errors import BadConfig, Refused
+from notifier.hgpush.message import QueuedPush
+from notifier.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
+
+pytestmark = pytest.mark.processes
+
+URL = "https://hg.example/l10n/de"
+
+
+def a_record(number: int) -> ChangesetRecord:
+    return ChangesetRecord(
+        node=f"{number:040x}", author="dana", date=1, description=f"change {number}\nmore", branch="b", files=("f",)
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    database = WorkDatabase(f"sqlite:///{tmp_path}/work.db")
+    database.migrate()
+    for number, url in enumerate((URL, "https://hg.example/other")):
+        records = {each.node: each for each in map(a_record, range(number, number + 6))}
+        pushes = [
+            QueuedPush(id=n + 1, date=86400 * n, user="dana", changesets=(node,)) for n, node in enumerate(records)
+        ]
+        database.record(RepositoryKey(source="poll", number=number, url=url), pushes, records)
+    database.close()
+    file = tmp_path / "v.toml"
+    file.write_text(
+        f'[work]\nurl = "amqp://127.0.0.1"\nrepositories = []\nclones = "/c"\ndatabase-url = "sqlite:///{tmp_path}/work.db"\n'
+    )
+    return file
+
+
+def run(file: Path, *words: str) -> Result:
+    return CliRunner().invoke(command, ["-c", str(file), *words], catch_exceptions=False)
+
+
+def test_pushes_since_a_date_are_listed_oldest_first(file: Path) -> None:
+    found = json.loads(run(file, "--repository", URL, "--since", "1970-01-04", "--json").output)
+    assert [(push["repository"], push["id"]) for push in found] == [(URL, 4), (URL, 5), (URL, 6)]
+    assert found[0]["changesets"] == [
+        {"node": f"{3:040x}", "author": "dana", "branch": "b", "description": "change 3\nmore"}
+    ]
+
+
+def test_the_end_of_the_url_and_the_newest_are_enough(file: Path) -> None:
+    found = json.loads(run(file, "--repository", "l10n/de", "--last", "2", "--json").output)
+    assert [push["id"] for push in found] == [5, 6]
+
+
+def test_table_has_a_line_for_each_changeset(file: Path) -> None:
+    output = run(file, "--repository", "de").output
+    assert "change 3" in output
+    assert "more" not in output
+
+
+def test_unknown_repository_is_named(file: Path) -> None:
+    with pytest.raises(Refused, match="no repository nowhere is recorded"):
+        run(file, "--repository", "nowhere")
+
+
+def test_database_behind_its_migration_is_one_line_with_file_and_key(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "work.db").unlink()
+    with pytest.raises(BadConfig, match=r"v\.toml: work\.database-url: .* run `vcsreplicator work --migrate`"):
+        run(file, "--repository", "de")

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The worker between a real RabbitMQ, a real `hg serve`, and SQLite or a real PostgreSQL."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.retry import Backoff
+from notifier.work import worker
+from notifier.work.settings import Migrate, WorkSettings
+from testing.builders.working import HgHost, HgQueueSender, recorded
+from testing.services.rabbitmq import RabbitMQ
+from testing.waiting import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+FAST = Backoff(first=0.02, longest=0.1)
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HgHost]:
+    with HgHost(tmp_path_factory.mktemp("host")) as running:
+        yield running
+
+
+@pytest.fixture
+def broker(rabbitmq: Any) -> Iterator[HgQueueSender]:
+    made = HgQueueSender(rabbitmq.vhost())
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/work.db"
+    return str(request.getfixturevalue("postgresql").database())
+
+
+class Working:
+    """A worker at work in this process; `stop` ends it, and it may be started again."""
+
+    def __init__(self, queue_url: str, host: HgHost, database: str, folder: Path) -> None:
+        self.settings: dict[str, Any] = {
+            "url": queue_url,
+            "repositories": (host.root, "http://127.0.0.1:1/"),
+            "clones": str(folder / "clones"),
+            "database_url": database,
+            "migrate": Migrate.AT_START,
+            "retry": FAST,
+            "max_hg_retries": 2,
+        }
+        self.error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def start(self, **more: Any) -> None:
+        settings, self._stop = WorkSettings(**self.settings, **more), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(settings, self._stop))
+        self._thread.start()
+
+    def _run(self, settings: WorkSettings, stop: threading.Event) -> None:
+        try:
+            worker.run(settings, stop=stop, ready=lambda: None)
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def working(broker: HgQueueSender, host: HgHost, database: str, tmp_path: Path) -> Iterator[Working]:
+    made = Working(broker.url, host, database, tmp_path)
+    yield made
+    made.stop()
+
+
+def some_pushes(nodes: list[str], first: int = 1) -> dict[int, list[str]]:
+    """One or two changesets in each push."""
+    found, left, number = {}, list(nodes), first
+    while left:
+        size = 1 + number % 2
+        found[number], left, number = left[:size], left[size:], number + 1
+    return found
+
+
+def a_name(request: pytest.FixtureRequest) -> str:
+    return f"r{os.urandom(4).hex()}"
+
+
+def is_recorded(database: str, expected: dict[str, dict[int, list[str]]]) -> bool:
+    try:
+        return recorded(database) == expected
+    except Exception:
+        return False  # no tables yet
+
+
+def rows(database: str, question: str) -> list[tuple[Any, ...]]:
+    engine = create_engine(database)
+    try:
+        with engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(question))]
+    finally:
+        engine.dispose()
+
+
+def test_pushes_are_recorded_with_changesets_files_and_branches(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    pushes = some_pushes(host.add(name, 10))
+    for number, nodes in pushes.items():
+        broker.send(7, host.url(name), {number: nodes})
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): pushes}), "all pushes", timeout=PATIENCE)
+    assert rows(database, "SELECT source, number, url FROM repositories") == [("poll", 7, host.url(name))]
+    assert rows(database, "SELECT name FROM branches") == [(name,)]
+    assert sorted(rows(database, "SELECT path FROM files")) == [(f"nf{number}",) for number in range(10)]
+    assert rows(database, 'SELECT date, "user" FROM pushes WHERE id = 1') == [(1456826401, "dana@example.com")]
+    assert rows(database, "SELECT count(*) FROM changesets WHERE author = 'debugbuilddag'") == [(10,)]
+    eventually(lambda: broker.waiting() == 0)
+
+
+def test_repeats_and_a_restart_change_nothing(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    pushes = some_pushes(host.add(name, 4))
+    working.start()
+    for _ in range(2):
+        for number, nodes in pushes.items():
+            broker.send(1, host.url(name), {number: nodes})
+    eventually(lambda: is_recorded(database, {host.url(name): pushes}), timeout=PATIENCE)
+    working.stop()
+    more = some_pushes(host.extend(name, 2)[4:], first=len(pushes) + 1)
+    broker.send(1, host.url(name), {**pushes, **more})
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): {**pushes, **more}}), "the new pushes", timeout=PATIENCE)
+    assert rows(database, "SELECT count(*) FROM repositories") == [(1,)]
+
+
+def test_message_that_fails_is_tried_as_often_as_is_set_and_kept_with_its_reason(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    good, bad = a_name(request), a_name(request)
+    pushes = some_pushes(host.add(good, 3))
+    host.add(bad, 2)
+    before = worker.FAILED._value.get()
+    broker.send(1, host.url(bad), {1: host.nodes[bad][:1]})
+    broker.send(1, host.url(bad), {2: ["f" * 40]})
+    broker.send(1, host.url(bad), {3: host.nodes[bad][1:]})
+    broker.send(2, host.url(good), pushes)
+    working.start()
+    expected = {host.url(good): pushes, host.url(bad): {1: host.nodes[bad][:1], 3: host.nodes[bad][1:]}}
+    eventually(lambda: is_recorded(database, expected), "all but the bad push", timeout=PATIENCE)
+    kept = eventually(lambda: broker.take("hg.dead"), "the dead letter")
+    assert json.loads(kept.body)["pushes"][0]["id"] == 2
+    assert kept.headers["repository"] == host.url(bad)
+    assert kept.headers["error"].endswith(f"has no changeset {'f' * 40}")
+    assert worker.FAILED._value.get() - before in (3, 4)  # once more if the three were tried together
+    eventually(lambda: broker.waiting() == 0)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("body", "headers", "complaint"),
+    [
+        ("nonsense", {}, "not JSON"),
+        ('{"type": "hg-push", "repository_id": 1, "pushes": []}', {}, "expected source and repository"),
+        (
+            '{"type": "hg-push", "repository_id": 1, "pushes": []}',
+            {"source": "../x", "repository": "http://127.0.0.1:1/x"},
+            "source: expected lower-case letters",
+        ),
+        (
+            '{"type": "hg-push", "repository_id": 1, "pushes": []}',
+            {"source": "poll", "repository": "file:///etc"},
+            "does not begin as one of work.repositories",
+        ),
+        ('{"type": "other", "repository_id": 1, "pushes": []}', {}, "type: expected hg-push"),
+    ],
+)
+def test_message_that_makes_no_sense_is_kept_at_once(
+    broker: HgQueueSender, working: Working, body: str, headers: dict[str, str], complaint: str
+) -> None:
+    broker.send_raw(body, headers)
+    working.start()
+    kept = eventually(lambda: broker.take("hg.dead"), "the dead letter")
+    assert kept.body.decode() == body
+    assert complaint in kept.headers["error"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_second_worker_waits_and_takes_over(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    nodes = host.add(name, 2)
+    second = Working(broker.url, host, database, tmp_path)
+    working.start()
+    broker.send(1, host.url(name), {1: nodes[:1]})
+    eventually(lambda: is_recorded(database, {host.url(name): {1: nodes[:1]}}), timeout=PATIENCE)
+    second.start()
+    eventually(lambda: worker.WAITING._value.get() == 1, "the second to wait")
+    working.stop()
+    broker.send(1, host.url(name), {2: nodes[1:]})
+    eventually(lambda: is_recorded(database, {host.url(name): {1: nodes[:1], 2: nodes[1:]}}), timeout=PATIENCE)
+    second.stop()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_broker_that_restarts_costs_nothing(
+    host: HgHost,
+    own_service: Callable[[type[RabbitMQ]], RabbitMQ],
+    database: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    rabbitmq, name = own_service(RabbitMQ), a_name(request)
+    nodes = host.add(name, 2)
+    working, broker = Working(rabbitmq.url, host, database, tmp_path), HgQueueSender(rabbitmq.url)
+    working.start()
+    broker.send(1, host.url(name), {1: nodes[:1]})
+    eventually(lambda: is_recorded(database, {host.url(name): {1: nodes[:1]}}), timeout=PATIENCE)
+    broker.close()
+    rabbitmq.kill()
+    rabbitmq.restart()
+    broker = HgQueueSender(rabbitmq.url)
+    broker.send(1, host.url(name), {2: nodes[1:]})
+    eventually(lambda: is_recorded(database, {host.url(name): {1: nodes[:1], 2: nodes[1:]}}), timeout=PATIENCE)
+    working.stop()
+    broker.close()
+
+
+# -- the command
+
+
+def write_file(folder: Path, **keys: Any) -> Path:
+    known: dict[str, Any] = {
+        "url": "amqp://guest:guest@127.0.0.1:1//",
+        "repositories": ["http://127.0.0.1:1/"],
+        "clones": f"{folder}/clones",
+        "database-url": f"sqlite:///{folder}/work.db",
+    }
+    file = folder / "v.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**known, **keys}.items() if value is not None]
+    file.write_text("\n".join(["[work]", *lines, ""]))
+    return file
+
+
+def command(file: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "hgext.vcsreplicator.cli", "work", "-c", str(file), *more]
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"clones": None}, "work: key 'clones' is missing"),
+        ({"clones": "here"}, "work.clones: expected an absolute path"),
+        ({"database-url": "mysql://h/x"}, "work.database-url: expected sqlite:////path or postgresql+psycopg://"),
+        ({"repositories": ["https://hg.example"]}, "work.repositories: expected beginnings of URLs"),
+        ({"repositories": ["http://hg.example/"]}, "work.repositories: http:// to hg.example, expected https://"),
+        ({"dead-queue": "hg"}, "work.dead-queue: expected another name"),
+        ({"database-url": "postgresql+psycopg://u:p@db.example/x"}, "work.database-url: a password in a URL"),
+        ({"max-hg-retries": -1}, "work.max-hg-retries: expected a number from 0"),
+        ({}, "its tables have revision none, expected 0001: run `vcsreplicator work --migrate`"),
+    ],
+)
+def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
+    tmp_path: Path, keys: dict[str, Any], complaint: str
+) -> None:
+    file = write_file(tmp_path, **keys)
+    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 78, ended.stderr
+    [line] = ended.stderr.splitlines()
+    said = json.loads(line)["reason"] if line.startswith("{") else line.removeprefix("vcsreplicator: ")
+    assert said.startswith(f"{file}: work")
+    assert complaint in said
+
+
+def test_credentials_that_the_broker_refuses_are_one_line_and_exit_78(rabbitmq: Any, tmp_path: Path) -> None:
+    file = write_file(tmp_path, url=rabbitmq.vhost().replace("guest:guest", "guest:wrong"), migrate="at-start")
+    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 78, ended.stderr
+    last = json.loads(ended.stderr.splitlines()[-1])["reason"]
+    assert last.startswith(f"{file}: work.url: ")
+    assert "ACCESS_REFUSED" in last
+    assert "wrong" not in last
+
+
+def test_credentials_that_postgresql_refuses_are_one_line_and_exit_78(postgresql: Any, tmp_path: Path) -> None:
+    file = write_file(tmp_path, **{"database-url": postgresql.url.replace("test:test", "test:wrong")})
+    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 78, ended.stderr
+    last = json.loads(ended.stderr.splitlines()[-1])["reason"]
+    assert last.startswith(f"{file}: work.database-url: ")
+    assert "authentication failed" in last
+    assert "test:wrong" not in last
+
+
+def test_migrations_make_the_tables_of_the_schema(database: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
+    from notifier.work.database import WorkDatabase
+    from notifier.work.schema import METADATA
+
+    made = WorkDatabase(database)
+    with pytest.raises(BadConfig, match="revision none, expected"):
+        made.check()
+    for _ in range(2):
+        made.migrate()
+    made.check()
+    with made.reading() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    made.close()
+
+
+# -- killed
+
+
+@pytest.mark.hunt
+def test_killed_a_few_times_under_load_the_database_says_what_the_repositories_say(
+    host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
+) -> None:
+    survive_kills(host, broker, database, tmp_path, kills=3)
+
+
+@pytest.mark.hunt
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_killed_very_often_under_load_the_database_says_what_the_repositories_say(
+    host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
+) -> None:
+    survive_kills(host, broker, database, tmp_path, kills=200)
+
+
+def survive_kills(host: HgHost, broker: HgQueueSender, database: str, folder: Path, *, kills: int) -> None:
+    """A worker is killed at any moment while messages come; in the end all pushes are there, and the dead-letter queue is empty."""
+    chance = random.Random(int(os.environ.get("VCSREPLICATOR_TEST_SEED", "0")) or None)
+    names = [f"k{os.urandom(4).hex()}" for _ in range(4)]
+    pushes = {name: some_pushes(host.add(name, 3 * kills + 5)) for name in names}
+    file = write_file(
+        folder, url=broker.url, repositories=[host.root], migrate="at-start", **{"database-url": database}
+    )
+    unsent = [(number, name, push) for number, name in enumerate(names) for push in pushes[name]]
+    unsent.sort(key=lambda each: each[2])
+    share = len(unsent) // kills + 1
+    for _ in range(kills):
+        log = (folder / "worker.log").open("wb")
+        process = subprocess.Popen(command(file), stderr=log)
+        for number, name, push in unsent[:share]:
+            broker.send(number, host.url(name), {push: pushes[name][push]})
+        del unsent[:share]
+        eventually(lambda: b"consuming" in (folder / "worker.log").read_bytes(), "the worker", timeout=PATIENCE)
+        threading.Event().wait(chance.random() * 1.0)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        log.close()
+    expected = {host.url(name): pushes[name] for name in names}
+    process = subprocess.Popen(command(file), stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: is_recorded(database, expected), "all pushes", timeout=PATIENCE, every=0.2)
+        eventually(lambda: broker.waiting() == 0)
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+    assert broker.take("hg.dead") is None
