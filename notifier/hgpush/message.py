@@ -26,6 +26,7 @@ LARGEST = 16 * 1024 * 1024
 USER_KEPT = 1000
 
 _NODE = re.compile(r"[0-9a-f]{40}\Z")
+_PSEUDO = {"0" * 40, "f" * 40}
 _ID = re.compile(r"[1-9][0-9]{0,17}\Z")
 
 
@@ -47,6 +48,8 @@ class QueuedPush:
             raise ValueError(f"id: expected a positive number, got {self.id}")
         if not all(map(_NODE.match, (*self.changesets, *self.obsolete))):
             raise ValueError("changesets: expected 40 hexadecimal digits each")
+        if _PSEUDO.intersection(self.changesets):
+            raise ValueError("changesets: the null changeset and the working directory cannot be pushed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,14 @@ def test_what_is_written_is_read_again() -> None:
         (an_answer(p1={**ENTRY, "date": "1"}), "h: pushes.1.date: expected a whole number"),
         (an_answer(p1={**ENTRY, "user": None}), "h: pushes.1.user: expected text"),
         (an_answer(p1={**ENTRY, "changesets": ["--config"]}), "h: pushes.1.changesets: expected 40"),
+        (
+            an_answer(p1={**ENTRY, "changesets": ["f" * 40]}),
+            "h: pushes.1.changesets: the null changeset and the working",
+        ),
+        (
+            an_answer(p1={**ENTRY, "changesets": ["0" * 40]}),
+            "h: pushes.1.changesets: the null changeset and the working",
+        ),
         (an_answer(p1={**ENTRY, "changesets": [NODE + "\n"]}), "h: pushes.1.changesets: expected 40"),
     ],
 )
