@@ -13,7 +13,8 @@ import kombu
 from sqlalchemy import create_engine, text
 
 HG = str(Path(sys.executable).with_name("hg"))
-ENVIRONMENT = {**os.environ, "HGRCPATH": "", "HGENCODING": "utf-8"}
+# Threads of `hg serve` that import lazily at once answer with 500.
+ENVIRONMENT = {**os.environ, "HGRCPATH": "", "HGENCODING": "utf-8", "HGDEMANDIMPORT": "disable"}
 
 _kombu: Any = kombu  # has no types
 

@@ -26,7 +26,7 @@ from testing.waiting import eventually
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 FAST = Backoff(first=0.02, longest=0.1)
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
