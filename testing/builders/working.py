@@ -109,7 +109,9 @@ class HgQueueSender:
 
     def take(self, name: str) -> Any:
         """Return the next message of a queue, None if there is none."""
-        return _kombu.Queue(name, durable=True)(self._connection.default_channel).get(no_ack=True)
+        channel = self._connection.default_channel
+        channel.queue_declare(name, durable=True, auto_delete=False)
+        return _kombu.Queue(name, durable=True)(channel).get(no_ack=True)
 
     def close(self) -> None:
         """Close the connection."""
