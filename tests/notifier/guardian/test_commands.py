@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.cli.guardian import _kept
 from hgext.vcsreplicator.service import EXIT_CONFIG
+from hgext.vcsreplicator.words.errors import Refused
 from notifier.guardian.broker import connected
 from notifier.guardian.settings import GuardianSettings
 from testing.builders.mailbox import Mailbox
@@ -78,8 +80,15 @@ def test_a_token_file_that_exists_is_neither_read_nor_replaced(file: Path, guard
         pass
 
 
-def test_a_token_that_the_broker_refused_leaves_no_file(file: Path, guarded: Guarded, tmp_path: Path) -> None:
-    said(file, "user", "add", "guest", "--owner", "a@b.example", "--token-file", str(tmp_path / "token"), code=2)
+def test_a_token_that_the_broker_refused_leaves_no_file(tmp_path: Path) -> None:
+    def add() -> None:
+        with _kept(str(tmp_path / "token")) as keep:
+            keep("token")
+            assert (tmp_path / "token").read_text() == "token\n"
+            raise Refused("the broker says no")
+
+    with pytest.raises(Refused):
+        add()
     assert not (tmp_path / "token").exists()
 
 

@@ -87,6 +87,19 @@ def test_the_owner_is_mailed_once_for_each_crossing(guarded: Guarded, watch: Que
     assert exists(guarded, queue)
 
 
+def test_a_queue_that_is_declared_anew_is_warned_of_again(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
+) -> None:
+    me = guarded.add()
+    for _ in range(2):
+        queue = filled(guarded, me, 4)
+        watch.round()
+        guarded.channel().queue_delete(queue)
+        eventually(lambda: not exists(guarded, queue))  # noqa: B023
+        watch.round()
+    assert len(mailbox.mails) == 2
+
+
 def test_a_watch_that_starts_again_knows_what_was_mailed(
     guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
 ) -> None:
