@@ -36,7 +36,7 @@ from notifier.decode.sources import GROUP
 from notifier.raw import RawMessage, raw_topic, to_line
 from testing.builders.submissions import ID, a_document, a_raw, uri_of
 from testing.services.redis import Redis
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -82,9 +82,9 @@ def numbered(numbers: Sequence[int]) -> list[RawMessage]:
     return [a_raw(a_document(number), uri=uri_of(number)) for number in numbers]
 
 
-def settled(log: Log, topic: str = "raw") -> None:
+def settled(log: Log, topic: str = "raw", *, timeout: float = PATIENCE) -> None:
     end = log.ends(topic)
-    eventually(lambda: log.stored(GROUP, topic) == end, "all raw messages are acknowledged")
+    eventually(lambda: log.stored(GROUP, topic) == end, "all raw messages are acknowledged", timeout=timeout)
 
 
 def records(log: Log, topic: str) -> list[Record]:
@@ -325,7 +325,7 @@ def kill_under_load(log: Log, url: str, folder: Path, settings: DecodeSettings, 
             if kill < kills:
                 threading.Event().wait(chance.random() * 0.3)
             else:
-                settled(log)
+                settled(log, timeout=10 * PATIENCE)  # the backlog of all kills
                 process.terminate()
                 assert process.wait() == 0
         finally:
