@@ -203,7 +203,7 @@ def test_message_that_makes_no_sense_is_kept_at_once(
     broker.send_raw(body, headers)
     working.start()
     kept = eventually(lambda: broker.take("hg.dead"), "the dead letter")
-    assert kept.body.decode() == body
+    assert kept.body in (body, body.encode())
     assert complaint in kept.headers["error"]
 
 
