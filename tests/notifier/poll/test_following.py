@@ -78,7 +78,7 @@ def test_push_that_was_not_asked_for_is_refused(number: int) -> None:
 def test_portions_of_messages_are_bounded_and_keep_the_order() -> None:
     many = [a_push(number) for number in range(1, 2 * PUSHES + 2)]
     assert [len(portion) for portion in split(many)] == [PUSHES, PUSHES, 1]
-    large = a_push(3, *range(CHANGESETS + 1))
+    large = a_push(3, *range(1, CHANGESETS + 2))
     assert [[push.id for push in portion] for portion in split([a_push(1), a_push(2), large, a_push(4)])] == [
         [1, 2],
         [3],
