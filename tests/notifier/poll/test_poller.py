@@ -288,7 +288,7 @@ def test_broker_that_is_away_costs_no_push_and_no_questions(
     assert len(host.targets) <= asked + 2
     broker.restart()
     queue.listen()
-    eventually(lambda: queue.pushes() == {"x": [1, 2]}, "the push")
+    eventually(lambda: list(dict.fromkeys(queue.pushes()["x"])) == [1, 2], "the push")  # the first may be unconfirmed
     polling.stop()
     queue.close()
 
@@ -409,6 +409,7 @@ def survive_kills(host: PushHost, queue: HgQueue, folder: Path, *, kills: int) -
             process.send_signal(signal.SIGKILL)
             process.wait()
     process = subprocess.Popen(command(file), stderr=subprocess.DEVNULL)
+    host.push(names[0])  # this process has something to do, so it has started when all is there
     expected = {name: sorted(host.repositories[name]) for name in names}
     try:
         eventually(lambda: {name: list(dict.fromkeys(ids)) for name, ids in queue.pushes().items()} == expected, "all")

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
     database = WorkDatabase(f"sqlite:///{tmp_path}/work.db")
     database.migrate()
     for number, url in enumerate((URL, "https://hg.example/other")):
-        records = {each.node: each for each in map(a_record, range(number, number + 6))}
+        records = {each.node: each for each in map(a_record, range(number + 1, number + 7))}
         pushes = [
             QueuedPush(id=n + 1, date=86400 * n, user="dana", changesets=(node,)) for n, node in enumerate(records)
         ]
@@ -49,7 +49,7 @@ def test_pushes_since_a_date_are_listed_oldest_first(file: Path) -> None:
     found = json.loads(run(file, "--repository", URL, "--since", "1970-01-04", "--json").output)
     assert [(push["repository"], push["id"]) for push in found] == [(URL, 4), (URL, 5), (URL, 6)]
     assert found[0]["changesets"] == [
-        {"node": f"{3:040x}", "author": "dana", "branch": "b", "description": "change 3\nmore"}
+        {"node": f"{4:040x}", "author": "dana", "branch": "b", "description": "change 4\nmore"}
     ]
 
 

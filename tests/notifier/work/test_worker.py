@@ -375,8 +375,10 @@ def survive_kills(host: HgHost, broker: HgQueueSender, database: str, folder: Pa
         process.wait()
         log.close()
     expected = {host.url(name): pushes[name] for name in names}
-    process = subprocess.Popen(command(file), stderr=subprocess.DEVNULL)
+    with (folder / "last.log").open("wb") as log:
+        process = subprocess.Popen(command(file), stderr=log)
     try:
+        eventually(lambda: b"consuming" in (folder / "last.log").read_bytes(), "the worker", timeout=PATIENCE)
         eventually(lambda: is_recorded(database, expected), "all pushes", timeout=PATIENCE, every=0.2)
         eventually(lambda: broker.waiting() == 0)
     finally:
