@@ -2,6 +2,7 @@
 """The check of a real broker: what it finds there, and that the tables in the docs say the truth about our own clients."""
 
 import re
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -50,7 +51,12 @@ def published(guarded: Guarded) -> bool:
     return any(each.get("message_stats", {}).get("publish") for each in channels)
 
 
-def test_a_broker_in_order_fails_nothing_and_keeps_nothing_of_the_trial(guarded: Guarded) -> None:
+def test_a_broker_in_order_fails_nothing_and_keeps_nothing_of_the_trial(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Users are the broker's, not the virtual host's: other tests make such clients at the same time.
+    drawn = secrets.token_hex(4)
+    monkeypatch.setattr("notifier.guardian.checking.secrets.token_hex", lambda _: drawn)
     settings = replace(guarded.settings, delete=Deletion.UNUSED)
     with closing(QueueWatch(settings, FILE)) as watch:
         watch.round()
@@ -59,7 +65,8 @@ def test_a_broker_in_order_fails_nothing_and_keeps_nothing_of_the_trial(guarded:
     shown = {requirement for requirement in Requirement if requirement.subject in BROKER}
     assert shown - marks(found, CheckMark.PASS) == {Requirement.REGISTRATION, Requirement.QUEUE_KIND}
     assert list(guarded.management.rows("queues", settings.vhost, columns="name")) == []
-    assert not [name for name in guarded.clients.owners() if name.startswith("guardian-check")]
+    assert f"guardian-check-{drawn}" not in guarded.clients.owners()
+    assert guarded.management.get("users", f"guardian-check-{drawn}") is None
 
 
 def test_what_clients_declared_otherwise_is_named(guarded: Guarded) -> None:
