@@ -61,9 +61,15 @@ format: $(VENV)/installed-for-tests
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# `make bench` runs all, `make bench idle log` these.
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+CHOSEN := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+.PHONY: $(CHOSEN)
+$(CHOSEN): bench
+endif
 bench: $(VENV)/installed-for-tests
 	$(INSTALL) services
-	$(BIN)/python -m testing.bench
+	$(BIN)/python -m testing.bench $(CHOSEN)
 
 # Newer versions within the bounds of pyproject.toml; read the difference before you commit it.
 lock: $(VENV)/installed
