@@ -2,11 +2,12 @@
 """The topic `state` alone is older than the rest: nothing is announced twice, and no sequence and no `previous` goes back."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
-from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, NOTICES, PENDING, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
@@ -29,7 +30,7 @@ class Installation:
         ask(self.log, Verb.ADD, "alpha")
         self.session = self._opened()
 
-    def restart(self, meanwhile: Callable[[], None]) -> None:
+    def restart(self, meanwhile: Callable[[], object]) -> None:
         self.session.close()
         meanwhile()
         self.session = self._opened()
@@ -102,6 +103,60 @@ def test_a_state_from_before_an_adoption_takes_no_public_sequence_back() -> None
         ("x", sequence, previous) for sequence, previous in zip((2, 3, 4, 6, 7), [None, *ids[:-1]], strict=True)
     ]
     assert (here.state(new).retired, here.state(new).base) == ((chain.incarnation,), 4)
+
+
+def adopted(*chains: Chain) -> None:
+    """Begin each history with the adoption that replaces the one before it."""
+    for before, chain in pairwise(chains):
+        chain.next(Type.SYNC, detail={"reason": "adopted", "replaces": before.incarnation})
+
+
+def histories(count: int) -> list[Chain]:
+    return [Chain("x", incarnation=number + 1) for number in range(count)]
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "held"])
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_state_from_before_several_adoptions_announces_none_of_the_replaced_histories(
+    count: int, *, announced: bool
+) -> None:
+    here, chains = Installation(), histories(count)
+    first, *between, last = chains
+    send(here.log, first.take(3))
+    here.step(first)
+    older = here.log.copied(STATE)
+    adopted(*chains)
+    for chain in between:
+        send(here.log, [*chain.events, *chain.take(2)])
+        here.step()
+    send(here.log, [*last.events, *last.take(1)])
+    here.step(*[last] * announced)
+    here.restart(lambda: here.log.restore(STATE, older))
+    here.step(last)
+    send(here.log, [last.next(), *Chain("x", generation=2).take(4)[3:]])  # a gap: the partition is read again
+    here.step(last)
+    assert [event for event, _, _ in here.told()] == ["x"] * 4
+    assert [previous for _, _, previous in here.told()] == [
+        None, first.events[1].id, first.events[2].id, last.events[1].id
+    ]  # fmt: skip
+    assert here.state(last).incarnation == last.incarnation
+    assert here.state(last).fork is None
+
+
+@pytest.mark.parametrize("lost", [(STATE,), (STATE, PENDING)], ids=["state", "both"])
+def test_notices_of_an_adopted_history_are_not_forgotten_when_the_state_is_from_before_it(
+    lost: tuple[str, ...],
+) -> None:
+    here, (first, last) = Installation(), histories(2)
+    send(here.log, first.take(5))
+    here.step(first)
+    older = {topic: here.log.copied(topic) for topic in lost}
+    adopted(first, last)
+    send(here.log, [*last.events, *last.take(1)])
+    here.step()  # held
+    here.restart(lambda: [here.log.restore(*each) for each in older.items()])
+    here.step(last)
+    assert [previous for _, _, previous in here.told()][4:] == [first.events[-1].id]
 
 
 @pytest.mark.parametrize("leaves", [Type.DELETED, Type.RENAMED])

@@ -26,6 +26,7 @@ from hgext.vcsreplicator.relay import daemon, work
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.event import replaced_incarnations
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import Where, decode
@@ -375,6 +376,28 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
     adopted, pushed = events(log)["one"][3:]
     assert adopted.detail["replaces"] == newest.incarnation != adopted.incarnation
     assert (adopted.seq, pushed.seq, pushed.changes.added.count) == (1, 2, 2)
+
+
+def test_a_master_restored_from_before_an_adoption_can_be_adopted_again(master, log):
+    master.create("one")
+    master.commit("one", "a")
+    adopt = "-R", str(master.root / "one"), "replicateadopt", "--yes"
+    with running_relay(master.settings(), log):
+        master.push("one")
+        shutil.copytree(master.root / "one", master.folder / "backup")
+        master.operate(*adopt)
+        eventually(lambda: not master.outbox("one").has_unsent())
+    created, _, first = events(log)["one"]
+    log.append([NewRecord(topic=STATE, key=first.repository, value=to_json(state_of(first)))])
+    shutil.rmtree(master.root / "one")
+    shutil.copytree(master.folder / "backup", master.root / "one")
+    with running_relay(master.settings(), log):
+        eventually(lambda: master.outbox("one").fork() is not None)
+        master.operate(*adopt)
+        master.commit("one", "b")
+        assert RECORDED in master.push("one")
+    second = events(log)["one"][3]
+    assert replaced_incarnations(second) == (created.incarnation, first.incarnation)
 
 
 def test_what_was_not_sent_is_told_before_a_repository_is_adopted(master, log):

@@ -42,7 +42,8 @@ class AheadLevels:
         for level, applied in self._doubted.items():
             if self._is_ahead(level, applied):
                 repository = self._core.repositories[level[1]]
-                found[repository.id] = max(found.get(repository.id, 0), applied - repository.last)
+                known = repository.last if self._is_present(level) else 0
+                found[repository.id] = max(found.get(repository.id, 0), applied - known)
         return found
 
     def _read_again(self, levels: set[Level]) -> bool:
@@ -65,7 +66,14 @@ class AheadLevels:
     def _is_ahead(self, level: Level, applied: int) -> bool:
         """Whether the event that the mirror says to have is still not known."""
         repository = self._core.repositories[level[1]]
-        return repository.standing(level[0]) is Standing.AHEAD and applied > repository.last
+        is_ahead = repository.standing(level[0]) is Standing.AHEAD
+        return is_ahead and (applied > repository.last or not self._is_present(level))
+
+    def _is_present(self, level: Level) -> bool:
+        """Whether the level is of the history that the repository has now."""
+        mirror, name = level
+        repository = self._core.repositories[name]
+        return repository.state is None or repository.acks[mirror].incarnation == repository.state.incarnation
 
     def _may_gate(self, name: str, repository: Repository) -> bool:
         """Whether notices of the repository wait for this mirror; if its path is not known, whether they could."""

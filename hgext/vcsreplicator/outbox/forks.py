@@ -6,13 +6,18 @@ sequence, id and incarnation that it saw of every repository (topic `state`), an
 compares the outbox with both. Standard library only, because a push that sends its own events imports it.
 """
 
+import re
+
 from ..log import STATE, Log
 from ..log.table import read_table
-from ..words.event import Event
+from ..words.event import replaced_incarnations
 from ..words.levels import RepositoryState
 from ..words.shape import from_json
 from ..words.value import Value
 from .file import Outbox
+
+# The reason of a fork whose history in the log is another one; adopting the outbox replaces that too.
+_OTHER_HISTORY = "the log has incarnation {} of it, the repository is {}"
 
 
 class SentEvent(Value):
@@ -40,12 +45,18 @@ def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> str | None:
     if known.incarnation != newest.incarnation:
         if _is_adopted(known.incarnation, newest.incarnation, box):
             return None
-        return f"the log has incarnation {known.incarnation} of it, the repository is {newest.incarnation}"
+        return _OTHER_HISTORY.format(known.incarnation, newest.incarnation)
     if known.seq > newest.seq:
         return f"the log has its event {known.seq}, the repository is at {newest.seq} (restored from a backup?)"
     if _find_event_id(known.incarnation, known.seq, box) in (known.event, None):
         return None
     return f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"
+
+
+def incarnation_in_log(reason: str | None) -> str | None:
+    """Return the incarnation that the log has instead of the outbox's, by the reason of a fork."""
+    found = re.match(_OTHER_HISTORY.format(r"(\w+)", r"\w+"), reason or "")
+    return found[1] if found else None
 
 
 def fork_behind(box: Outbox) -> str | None:
@@ -59,20 +70,16 @@ def fork_behind(box: Outbox) -> str | None:
 def _is_adopted(old: str, new: str, box: Outbox) -> bool:
     """Whether an adoption replaced incarnation `old` by `new`, the present one."""
     for entry in box.acknowledged():
-        if _replaced_incarnation(entry.event) == old:
+        if old in replaced_incarnations(entry.event):
             return True
         if entry.event.incarnation == old:
             break
     for place in box.unsent():
-        if _replaced_incarnation(place.entry.event) == old:
+        if old in replaced_incarnations(place.entry.event):
             return True
         if place.entry.event.incarnation == new:
             break
     return False
-
-
-def _replaced_incarnation(event: Event) -> object:
-    return (event.detail or {}).get("replaces")
 
 
 def _find_event_id(incarnation: str, seq: int, box: Outbox) -> str | None:

@@ -18,6 +18,8 @@ from .value import Value
 
 VERSION = 1
 NULL_NODE = "0" * 40
+# Histories that one adoption can replace: that of the outbox, and that of the log.
+MOST_REPLACED = 2
 
 # Compiled at their first use: a push, which defines events, has none to check.
 _NODE = r"[0-9a-f]{40}\Z"
@@ -129,7 +131,8 @@ class Event(Value):
 
     `seq` counts from 1 without holes within an incarnation; `previous` is the id of the event before (None for the first).
     `digest` is the running digest after this event (see `digest`). `detail` says more in words of the type:
-    renamed: `from`; sync: `reason` (requested, outside, adopted) and `bootstrap`; created: `origin` (init, clone, adopted);
+    renamed: `from`; sync: `reason` (requested, outside, adopted), `bootstrap`, and if adopted `replaces`, the incarnations before,
+    separated by blanks: of the outbox, and of the log if that is another; created: `origin` (init, clone, adopted);
     stripped: none; censored: `file`, `node`. `hgrc` is the replicated part of the configuration, section → key → value
     (types created, hgrc, sync; None: not part of this event, empty: no configuration).
     """
@@ -158,6 +161,12 @@ class Heartbeat(Value):
 
     time: Time
     sender: str
+
+
+def replaced_incarnations(event: Event) -> tuple[str, ...]:
+    """Return the incarnations that an adoption says it replaces, MOST_REPLACED at most; none if an older release wrote it."""
+    named = (event.detail or {}).get("replaces", "").split()[:MOST_REPLACED]
+    return tuple(name for name in named if is_identifier(name) and name != event.incarnation)
 
 
 def is_identifier(text: str) -> bool:

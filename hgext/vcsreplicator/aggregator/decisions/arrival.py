@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...words.event import Event, Type
+from ...words.event import Event, Type, replaced_incarnations
 from ...words.levels import Notice, RepositoryState, Stay
 
 
@@ -28,17 +28,23 @@ TAKEN = frozenset({Arrival.FIRST, Arrival.NEXT, Arrival.GAP, Arrival.ADOPTED})
 
 
 def judge(
-    state: RepositoryState | None, event: Event, known: Callable[[int], str | None], *, is_forked: bool = False
+    state: RepositoryState | None,
+    event: Event,
+    known: Callable[[int], str | None],
+    *,
+    is_forked: bool = False,
+    is_again: bool = False,
 ) -> Arrival:
     """Judge what the event is; `known` gives the id of an earlier event by its sequence, None if it is forgotten.
 
     A gap is taken only while no fork was seen, by the state or, with `is_forked`, since: behind a fork it is unknown whose history
-    it is. An earlier sequence whose id is forgotten counts as a repeat.
+    it is. An earlier sequence whose id is forgotten counts as a repeat. With `is_again` the event lies before the position: an
+    adoption there may be older than the state, which may have forgotten it, and is taken only if it replaces the present history.
     """
     if state is None:
         return Arrival.FIRST if event.seq == 1 else Arrival.GAP
     if event.incarnation != state.incarnation:
-        return _other_incarnation(state, event)
+        return _other_incarnation(state, event, is_again=is_again)
     if event.seq <= state.seq:
         return Arrival.REPEAT if known(event.seq) in (event.id, None) else Arrival.FORK
     if event.seq == state.seq + 1:
@@ -53,11 +59,14 @@ def adopts(state: RepositoryState | None, event: Event, arrival: Arrival) -> boo
     return event.seq == 1 and event.incarnation == state.incarnation and bool(state.retired)
 
 
-def _other_incarnation(state: RepositoryState, event: Event) -> Arrival:
+def _other_incarnation(state: RepositoryState, event: Event, *, is_again: bool) -> Arrival:
     if event.incarnation in state.retired:
         return Arrival.REPEAT
     adopted = "adopted" in (event.detail or {}).values() and event.type in (Type.CREATED, Type.SYNC)
-    return Arrival.ADOPTED if adopted and event.seq == 1 else Arrival.FORK
+    if not adopted or event.seq != 1:
+        return Arrival.FORK
+    replaced = replaced_incarnations(event)
+    return Arrival.FORK if is_again and replaced and state.incarnation not in replaced else Arrival.ADOPTED
 
 
 def follow(state: RepositoryState | None, event: Event, arrival: Arrival, roster: int) -> RepositoryState:
@@ -77,7 +86,7 @@ def follow(state: RepositoryState | None, event: Event, arrival: Arrival, roster
         roster=roster if state is None else state.roster,
         deleted=event.type is Type.DELETED,
         streams=state.streams if state else None,
-        retired=_follow_retired(state, arrival),
+        retired=_follow_retired(state, event, arrival),
         fork=None if fresh or state is None else state.fork,
         base=_follow_base(state, arrival),
         stays=_follow_stays(state, event, arrival),
@@ -132,7 +141,9 @@ def _follow_base(state: RepositoryState | None, arrival: Arrival) -> int:
     return state.base + state.seq if arrival is Arrival.ADOPTED else state.base
 
 
-def _follow_retired(state: RepositoryState | None, arrival: Arrival) -> tuple[str, ...]:
-    if state is None:
-        return ()
-    return (*state.retired, state.incarnation) if arrival is Arrival.ADOPTED else state.retired
+def _follow_retired(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[str, ...]:
+    """Return the incarnations before this one, those included of which nothing was seen but that the adoption replaced them."""
+    before = () if state is None else state.retired
+    present = (state.incarnation,) if state is not None and arrival is Arrival.ADOPTED else ()
+    unseen = replaced_incarnations(event) if event.seq == 1 else ()
+    return tuple(dict.fromkeys((*before, *present, *unseen)))

@@ -74,14 +74,20 @@ class Repository:
 
         A lost state is made anew from the queue: then more may be announced again, and nothing is forgotten.
         """
-        newest = max((held.seq for held in self.queue), default=0)
-        if self.queue and (self.state is None or self.is_recovered or newest > self.state.seq):
+        if self.queue and self._is_behind(max(self.queue, key=lambda held: held.seq)):
             self.state = self._state_of_queue()
         noticed, released = (self.state.noticed, self.state.released) if self.state else (0, 0)
         self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=lambda held: held.seq))
         self.released = sum(held.seq <= released for held in self.queue)
         self.is_incomplete = self.state is not None and len(self.queue) < self.state.seq - noticed
         self._standings.clear()
+
+    def _is_behind(self, newest: HeldEvent) -> bool:
+        """Whether the stored state may be older than the newest event that waits, which may belong to an adopted history."""
+        state = self.state
+        if state is None or self.is_recovered or newest.seq > state.seq:
+            return True
+        return newest.known() and newest.event.incarnation not in (state.incarnation, *state.retired)
 
     def lacks(self, event: Event) -> bool:
         """Whether the event waits for its notice by the state, but is missing in the queue that was stored."""

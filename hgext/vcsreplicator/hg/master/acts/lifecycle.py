@@ -59,12 +59,13 @@ def adopt(repo: MasterRepository) -> NewestEvent:
             if is_copy:
                 twins.refuse(repo.replication_path, repository.folder_of(repo), repo.replication_roots)
             with box.sending(wait=True):
-                if is_copy or box.fork() is not None:
+                reason = box.fork()
+                if is_copy or reason is not None:
                     # These events are the original's, or cannot follow what the log has: the new event covers their changes.
                     *_, newest = box.kept()
                     box.mark_sent(newest.sent())
                     box.set_fork(None)
-                writing.announce(repo, _announce_copy(repo) if is_copy else _announce_adopted(repo))
+                writing.announce(repo, _announce_copy(repo) if is_copy else _announce_adopted(repo, reason))
     return writing.read_newest(repo)
 
 
@@ -74,12 +75,14 @@ def _announce_copy(repo: MasterRepository) -> Announcement:
     return announcing.announce_created(observe.tip(repo), path, generation, "adopted", hgrc=capture.read_hgrc(repo))
 
 
-def _announce_adopted(repo: MasterRepository) -> Announcement:
+def _announce_adopted(repo: MasterRepository, fork: str | None) -> Announcement:
+    from ....outbox.forks import incarnation_in_log
+
     detail: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
 
     def identify(before: NewestEvent | None) -> NewestEvent:
         assert before is not None
-        detail["replaces"] = before.incarnation
+        detail["replaces"] = " ".join(filter(None, (before.incarnation, incarnation_in_log(fork))))
         return replace(before, incarnation=new_id(), seq=0, id="", digest=START)
 
     return Announcement(
