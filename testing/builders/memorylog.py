@@ -136,19 +136,19 @@ class MemoryLog:
         messages: Sequence[NewRecord],
         group: str | None,
         positions: Mapping[TopicPartition, int],
-    ) -> None:
+    ) -> list[tuple[int, int]]:
         with self._changed:
             self.check(identity, epoch)
             fails = bool(self.fail_commits)
             if fails and not self.fail_commits.pop(0):
                 raise Unavailable("not committed")
-            for message in messages:
-                self._append(message)
+            written = [self._append(message) for message in messages]
             for (topic, partition), position in positions.items():
                 self._stored.setdefault((group or "", topic), {})[partition] = position
             self._changed.notify_all()
             if fails:
                 raise Unavailable("committed, without an answer")
+            return written
 
     def check(self, identity: str, epoch: int) -> None:
         if self._epochs[identity] != epoch:
@@ -215,8 +215,8 @@ class MemoryTransactor:
         *,
         group: str | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        self._log.commit(self._identity, self._epoch, messages, group, positions or {})
+    ) -> list[tuple[int, int]]:
+        return self._log.commit(self._identity, self._epoch, messages, group, positions or {})
 
     def renew(self) -> None:
         self._log.check(self._identity, self._epoch)

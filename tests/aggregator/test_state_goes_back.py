@@ -8,6 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, NOTICES, PENDING, STATE, NewRecord, topics
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
@@ -37,12 +38,15 @@ class Installation:
 
     def step(self, *chains: Chain) -> None:
         """The mirror serves all of these; some signs of life later all is decided."""
-        for chain in chains:
-            ack = to_json(chain.ack("alpha", len(chain.events)))
-            self.log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=ack)])
+        self.acknowledged(*chains)
         for _ in range(4):
             self.session.step(0.0)
             self.clock.advance(5.0)
+
+    def acknowledged(self, *chains: Chain) -> None:
+        for chain in chains:
+            ack = to_json(chain.ack("alpha", len(chain.events)))
+            self.log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=ack)])
 
     def state(self, chain: Chain) -> RepositoryState:
         [value] = [record.value for record in self.log.records(STATE) if record.key == chain.repository]
@@ -206,6 +210,42 @@ def test_a_state_that_went_back_under_a_running_aggregator_is_written_again() ->
     here.step()
     assert (here.state(chain).released, here.state(chain).noticed) == (23, 23)
     assert here.state(other).noticed == 2
+
+
+@pytest.mark.parametrize("written", [0, 1, 30], ids=["nothing", "less", "more"])
+def test_a_state_that_lost_less_than_was_written_since_the_last_sign_of_life_is_written_again(written: int) -> None:
+    here, chain, other = Installation(), Chain("x"), Chain("other")
+    send(here.log, [*chain.take(3), *other.take(1)])
+    here.step(chain, other)
+    here.session.step(0.0)  # a sign of life: all else up to the next one comes before it
+    older = here.log.copied(STATE)
+    send(here.log, chain.take(4))
+    here.acknowledged(chain)
+    here.session.step(0.0)
+    assert here.state(chain).noticed == 7
+    here.log.restore(STATE, older)
+    for _ in range(written):
+        send(here.log, other.take(1))
+        here.acknowledged(other)
+        here.session.step(0.0)
+    assert here.state(chain).noticed == 3
+    here.step()
+    assert (here.state(chain).noticed, here.state(other).noticed) == (7, 1 + written)
+
+
+def test_a_kill_at_the_first_sign_of_life_after_a_loss_of_state_repeats_no_notice() -> None:
+    here, chain = Installation(), Chain("x")
+    here.step()
+    older = here.log.copied(STATE)
+    send(here.log, chain.take(4))
+    here.step(chain)
+    here.log.restore(STATE, older)
+    here.log.fail_commits = [True]  # written, and killed before the answer
+    with pytest.raises(Unavailable):
+        here.step()
+    here.restart(lambda: None)
+    here.step()
+    assert here.told() == chained(chain)
 
 
 def test_a_state_that_stands_is_not_written_again() -> None:

@@ -448,16 +448,16 @@ def test_a_commit_appends_and_stores_positions(
 ) -> None:
     transactor = transacting()
     messages = [message(b"1", topic=NOTICES), message(b"2", partition=3), message(b"3", topic=STATE)]
-    transactor.commit(messages, group="group", positions={(EVENTS, 1): 17, (NOTICES, 0): 4})
-    assert values(read(reading(NOTICES), 1)) == [b"1"]
-    assert values(read(reading(EVENTS), 1)) == [b"2"]
-    assert values(read(reading(STATE), 1)) == [b"3"]
+    places = transactor.commit(messages, group="group", positions={(EVENTS, 1): 17, (NOTICES, 0): 4})
+    found = [record for topic in (NOTICES, EVENTS, STATE) for record in read(reading(topic), 1)]
+    assert values(found) == [b"1", b"2", b"3"]
+    assert places == [(record.partition, record.offset) for record in found]
     assert (log.stored("group", EVENTS), log.stored("group", NOTICES)) == ({1: 17}, {0: 4})
 
 
 def test_a_commit_may_store_positions_only_or_nothing(log: Log, transacting: Callable[..., Transactor]) -> None:
     transactor = transacting()
-    transactor.commit([])
+    assert transactor.commit([]) == []
     transactor.commit([], group="group", positions={(EVENTS, 0): 5})
     assert log.stored("group", EVENTS) == {0: 5}
 

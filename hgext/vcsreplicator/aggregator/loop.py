@@ -247,8 +247,8 @@ class Session:
         batch = self.core.batch()
         began = self._clock.monotonic()
         messages = [*batch.messages, *more]
-        self._transactor.commit(messages, group=GROUP, positions=batch.positions)
-        self._watch.note_written(messages)
+        places = self._transactor.commit(messages, group=GROUP, positions=batch.positions)
+        self._watch.note_written(messages, places)
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
         _count(batch)

@@ -50,16 +50,19 @@ class Watch:
         self._beaten = self._renewed - beat
         self._logged: dict[Alarm, float] = {}
         self._found: tuple[Alarm, ...] = ()
-        self._state_end = self._state_due = self._state_written = 0
+        self._state_newest, self._state_due, self._is_state_lost = -1, 0, False
         self._notices_end: int | None = None
 
     def hear(self, record: Record) -> None:
         """Count any record of a mirror as its sign of life."""
         self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
 
-    def note_written(self, messages: Sequence[NewRecord]) -> None:
-        """Count what a transaction wrote."""
-        self._state_written += sum(message.topic == STATE for message in messages)
+    def note_written(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
+        """Take what a transaction wrote, and where: a topic that gives an offset again has lost what stood there."""
+        offsets = [offset for message, (_, offset) in zip(messages, places, strict=True) if message.topic == STATE]
+        if offsets:
+            self._is_state_lost |= offsets[0] <= self._state_newest
+            self._state_newest = offsets[-1]
         if any(message.topic == NOTICES for message in messages):
             self._notices_end = None
 
@@ -73,6 +76,7 @@ class Watch:
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             core.renew()
+        self._check_state_end()
         self._restore_state()
         if self._notices_end is None:
             [self._notices_end] = self._log.ends(NOTICES).values()
@@ -85,6 +89,7 @@ class Watch:
             format=AGGREGATOR_FORMAT,
         )
         self._commit(NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat)))
+        self._restore_state()
         self._survey(now)
         return True
 
@@ -104,23 +109,26 @@ class Watch:
         self._found = alarms(core, waiting, self._silence, now, self._patience, self._ahead.count_missing())
         self._log_alarms(now)
 
-    def _restore_state(self) -> None:
-        """Write all states again if `state` lost what was written there, which a restored broker can bring about.
+    def _check_state_end(self) -> None:
+        """Find out whether `state` ends before what stood there at the last check.
 
-        What was written up to the last check is expected now, because a log may show a transaction a moment after its commit.
+        What was written since is not asked for, because a log may show a transaction a moment after its commit.
         """
         [end] = self._log.ends(STATE).values()
-        due = self._state_due
-        self._state_due = self._state_end + self._state_written
-        self._state_end, self._state_written = end, 0
-        if end >= due:
+        if end < self._state_due:
+            self._is_state_lost, self._state_newest = True, end - 1
+        self._state_due = self._state_newest + 1
+
+    def _restore_state(self) -> None:
+        """Write all states again if `state` lost some, which a restored log can bring about."""
+        if not self._is_state_lost:
             return
-        self._state_due = 0
-        logger.error("topic state lost records: all states are written again", count=due - end)
+        logger.error("topic state lost records: all states are written again")
         names = list(self._core.repositories)
         for first in range(0, len(names), BATCH_STATES):
             self._core.write_again(names[first : first + BATCH_STATES])
             self._commit()
+        self._is_state_lost, self._state_due = False, 0
 
     def _log_alarms(self, now: float) -> None:
         """Log each alarm when it begins, again after ten times the limit while it lasts, and its end."""

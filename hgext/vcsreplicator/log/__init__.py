@@ -158,8 +158,8 @@ class Transactor(Protocol):
         *,
         group: str | None = None,
         positions: Mapping[tuple[str, int], int] | None = None,
-    ) -> None:
-        """Write all messages and store all positions of `group`, or none of them.
+    ) -> list[tuple[int, int]]:
+        """Write all messages and store all positions of `group`, or none of them; return (partition, offset) of each message.
 
         Raises Unavailable (outcome unknown) or Fenced.
         """

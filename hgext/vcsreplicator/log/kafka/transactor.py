@@ -50,7 +50,7 @@ class KafkaTransactor:
         *,
         group: str | None = None,
         positions: Mapping[TopicPartitionKey, int] | None = None,
-    ) -> None:
+    ) -> list[tuple[int, int]]:
         for message in messages:
             check_message(message)
         plan = [self._broker.plan(message) for message in messages]
@@ -64,10 +64,10 @@ class KafkaTransactor:
             )
         if not plan and not offsets:
             self._refuse_newer()
-            return
+            return []
         try:
             with rim(self._broker.options, f"commit as {self._identity}"):
-                self._transact(self._producer, plan, offsets, group)
+                return self._transact(self._producer, plan, offsets, group)
         except ReplicationError as error:
             self.close()
             if isinstance(error.__cause__, kafka_errors.ProducerFencedError | kafka_errors.InvalidProducerEpochError):
@@ -113,7 +113,7 @@ class KafkaTransactor:
         plan: Sequence[Mapping[str, Any]],
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: str | None,
-    ) -> None:
+    ) -> list[tuple[int, int]]:
         deadline = time.monotonic() + COMMIT_PATIENCE
         warm(producer, [arguments["topic"] for arguments in plan])
         producer.begin_transaction()
@@ -121,9 +121,9 @@ class KafkaTransactor:
         if group is not None and offsets:
             full = self._broker.full(group)
             wait(producer, lambda manager: manager.send_offsets_to_transaction(offsets, full), deadline)
-        for future in futures:
-            future.get(timeout=max(0.001, deadline - time.monotonic()))
+        written = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
         wait(producer, lambda manager: manager.begin_commit(), deadline)
+        return [(record.partition, record.offset) for record in written]
 
     def _last_owner(self) -> tuple[int, str]:
         group, partition = self._broker.full(self._group), self._broker.partition(OWNERS, 0)

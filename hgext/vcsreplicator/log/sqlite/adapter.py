@@ -148,16 +148,17 @@ class SqliteLog:
         group: str | None,
         positions: Mapping[TopicPartition, int],
         fence: Callable[[Connection], None],
-    ) -> None:
+    ) -> list[tuple[int, int]]:
         """Append and acknowledge in one transaction, in which `fence` is asked first."""
         for message in messages:
             check_message(message)
         with self._writing() as connection:
             fence(connection)
-            self._append(connection, messages)
+            written = self._append(connection, messages)
             if group is not None:
                 self._acknowledge(connection, group, positions)
         self._ring(messages)
+        return written
 
     # Positions
 
@@ -317,8 +318,8 @@ class SqliteTransactor:
         *,
         group: str | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        self._log.commit(messages, group, positions or {}, self._fence)
+    ) -> list[tuple[int, int]]:
+        return self._log.commit(messages, group, positions or {}, self._fence)
 
     def renew(self) -> None:
         self._log.commit((), None, {}, self._become_newest)
