@@ -17,16 +17,19 @@ _MERCURIAL = re.compile(
 )
 
 # What may be an address that a client wrote into its user agent: four numbers, or groups between colons.
-_ADDRESS = re.compile(r"[0-9]+(?:[.-][0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:")
+_ADDRESS = re.compile(r"[0-9]+(?:[._ -][0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:")
 
 
-@functools.lru_cache(maxsize=2000)
 def read_agent(text: str) -> tuple[tuple[str, str], ...]:
     """Return the `user_agent_` attributes of a user agent, as pairs.
 
     A value that may hold an address is left out; versions have at most three numbers.
     """
-    text = clean(text[:_READ])
+    return _read_bounded(clean(text[:_READ]))
+
+
+@functools.lru_cache(maxsize=2000)
+def _read_bounded(text: str) -> tuple[tuple[str, str], ...]:
     mercurial = _MERCURIAL.match(text)
     if mercurial is not None:
         followed = text[mercurial.end() :][:1]

@@ -11,7 +11,7 @@ import io
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -42,8 +42,8 @@ _BATCH = 500
 _Line = tuple[bytes, Path, int]
 
 
-def find_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files of raw messages in these files and folders; raises Refused for one of another name."""
+def find_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files of raw messages in these files and folders; raises Refused for one of another name, and for none."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -52,6 +52,8 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
             found.append(path)
         else:
             raise Refused(f"{path}: expected a folder, or a name that ends with one of {', '.join(SUFFIXES)}")
+    if not found:
+        raise Refused(f"{paths[0]}: expected files whose names end with one of {', '.join(SUFFIXES)}, found none")
     return found
 
 
@@ -61,16 +63,20 @@ def decode_files(
     """Decode all lines of these files into the folder; return how many were decoded, and rejected by type of error.
 
     `advance` is called with the bytes of input that were read. Raises Refused for a file that cannot be read, and for an output
-    that exists already; then the folder is as it was.
+    that exists already or cannot be written; then the folder is as it was.
     """
-    with contextlib.closing(_OutputFolder(folder)) as output:
-        run = _Run(tools, repeats, output)
-        lines = (line for file in files for line in _read_lines(file, advance))
-        while batch := list(islice(lines, _BATCH)):
-            run.decode(batch)
-        output.finish()
-    for begin in range(0, len(run.ids), _BATCH):
-        repeats.remember(run.ids[begin : begin + _BATCH])
+    try:
+        with contextlib.closing(_OutputFolder(folder)) as output:
+            run = _Run(tools, repeats, output)
+            lines = (line for file in files for line in _read_lines(file, advance))
+            while batch := list(islice(lines, _BATCH)):
+                run.decode(batch)
+            output.finish()
+    except OSError as error:
+        raise Refused(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
+    ids = iter(run.ids)
+    while some := list(islice(ids, _BATCH)):
+        repeats.remember(some)
     return run.counts
 
 
@@ -81,9 +87,8 @@ class _Run:
     tools: Tools
     repeats: Repeats
     output: "_OutputFolder"
-    ids: list[str] = field(default_factory=list)
+    ids: dict[str, None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
-    _seen: set[str] = field(default_factory=set)
 
     def decode(self, lines: Sequence[_Line]) -> None:
         """Decode some lines into the folder."""
@@ -92,7 +97,7 @@ class _Run:
         for result, (_, file, number) in zip(results, lines, strict=True):
             if isinstance(result, DecodeReject):
                 self._reject(result, f"{file}:{number}")
-            elif result.is_id_given and (result.id in known or result.id in self._seen):
+            elif result.is_id_given and (result.id in known or result.id in self.ids):
                 self._reject(reject_repeat(result), f"{file}:{number}")
             else:
                 self._deliver(result)
@@ -101,8 +106,7 @@ class _Run:
         self.output.write(message.route, message.body)
         self.counts["decoded"] += 1
         if message.is_id_given:
-            self._seen.add(message.id)
-            self.ids.append(message.id)
+            self.ids[message.id] = None
 
     def _reject(self, reject: DecodeReject, place: str) -> None:
         raw = reject.as_raw()

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.passing import is_passing
 
@@ -19,6 +20,15 @@ from .documents import DocumentSchemas
 from .geo import GeoLookup
 from .payload import read_object, unpack, write_object
 from .rejection import DecodeReject, DecodingError, ErrorType, reject, without_private
+
+# Bytes of all attributes in UTF-8: more than the edge takes, and less than a record of the log and a header frame of AMQP hold.
+_LARGEST_ATTRIBUTES = 96 * 1024
+
+# Bytes of a written body, so that a record of the log holds it with its attributes.
+_LARGEST_WRITTEN = LARGEST - 2 * _LARGEST_ATTRIBUTES
+
+# Characters of each attribute that the reject of too large ones keeps.
+_ATTRIBUTE_KEPT = 1000
 
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z")
 
@@ -61,6 +71,12 @@ def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
     try:
         raw, wrong = _read(line)
         kept = without_private(raw)
+        if (
+            sum(len(name) + len(text.encode("utf-8", "replace")) for name, text in raw.attributes.items())
+            > _LARGEST_ATTRIBUTES
+        ):
+            kept = RawMessage(raw.payload, {name: text[:_ATTRIBUTE_KEPT] for name, text in kept.attributes.items()})
+            raise DecodingError(ErrorType.ATTRIBUTES, f"attributes: more than {_LARGEST_ATTRIBUTES} bytes")
         if wrong is not None:
             raise wrong
         return _decode(raw, kept, tools)
@@ -103,7 +119,10 @@ def _decode(raw: RawMessage, kept: RawMessage, tools: Tools) -> Decoded:
         **metadata.normalized(submission, body, places.get("geo_country")),
     }
     metadata.inject(body, found)
-    return Decoded(body=write_object(body), attributes=found, is_id_given=submission.id is not None)
+    written = write_object(body)
+    if len(written) > _LARGEST_WRITTEN:
+        raise DecodingError(ErrorType.SIZE, f"payload: more than {_LARGEST_WRITTEN} bytes as ASCII JSON")
+    return Decoded(body=written, attributes=found, is_id_given=submission.id is not None)
 
 
 def _check_attributes(kept: RawMessage) -> None:

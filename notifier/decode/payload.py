@@ -17,6 +17,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # zlib's word for a stream with the header and trailer of gzip.
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
+# Members of a gzip stream, and frames of a zstd stream: each costs a copy of what follows it.
+_MOST_PARTS = 100
+
 # Bytes of a window that a zstd stream may ask for.
 _ZSTD_WINDOW = 8 * 1024 * 1024
 
@@ -63,8 +66,9 @@ def write_object(content: dict[str, Any]) -> bytes:
 
 def _gunzip(payload: bytes, largest: int) -> bytes:
     """Unpack all members of a gzip stream, at most one byte more than `largest`."""
-    content = b""
+    content, parts = b"", 0
     while payload and len(content) <= largest:
+        parts = _count_part(parts)
         member = zlib.decompressobj(_GZIP_WINDOW)
         content += member.decompress(payload, largest + 1 - len(content))
         if not member.eof and len(content) <= largest:
@@ -75,8 +79,9 @@ def _gunzip(payload: bytes, largest: int) -> bytes:
 
 def _unpack_zstd(payload: bytes, largest: int) -> bytes:
     """Unpack all frames of a zstd stream, at most one byte more than `largest`."""
-    content = b""
+    content, parts = bytearray(), 0
     while payload and len(content) <= largest:
+        parts = _count_part(parts)
         frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj(read_across_frames=False)
         view, fed = memoryview(payload), 0
         while fed < len(view) and not frame.eof and len(content) <= largest:
@@ -85,4 +90,10 @@ def _unpack_zstd(payload: bytes, largest: int) -> bytes:
         if not frame.eof and len(content) <= largest:
             raise EOFError("cut short")
         payload = frame.unused_data + payload[fed:] if frame.eof else b""
-    return content[: largest + 1]
+    return bytes(content[: largest + 1])
+
+
+def _count_part(parts: int) -> int:
+    if parts == _MOST_PARTS:
+        raise DecodingError(ErrorType.COMPRESSION, f"payload: more than {_MOST_PARTS} gzip members or zstd frames")
+    return parts + 1

@@ -124,6 +124,28 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         find_files([tmp_path / "a.txt"])
 
 
+def test_a_folder_without_files_of_raw_messages_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(Refused, match=r"expected files whose names end with one of \.ndjson, .* found none"):
+        find_files([tmp_path])
+
+
+def test_an_output_that_cannot_be_made_is_named(tools: Tools, tmp_path: Path) -> None:
+    (tmp_path / "in.ndjson").write_bytes(numbered(range(1)))
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(Refused, match="taken: cannot be written: File exists"):
+        decoded([tmp_path / "in.ndjson"], tmp_path / "taken", tools)
+
+
+def test_a_full_disk_is_named_and_leaves_no_output(tools: Tools, tmp_path: Path) -> None:
+    (tmp_path / "in.ndjson").write_bytes(numbered(range(1)))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "eng-workflow.hgpush.ndjson.partial").symlink_to("/dev/full")
+    with pytest.raises(Refused, match="out: cannot be written: No space left on device"):
+        decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     config = tmp_path / "services.toml"
     config.write_text(f'log = "sqlite://{tmp_path}/log.db"\n[decode]\nrepeats = "none"\n')

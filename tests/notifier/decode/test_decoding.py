@@ -21,12 +21,17 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.shape import from_json
 from notifier.decode import decoding
 from notifier.decode.decoding import Decoded, Tools, decode, reject_repeat
 from notifier.decode.documents import DocumentSchemas, load_schemas
 from notifier.decode.geo import open_geo
 from notifier.decode.rejection import DecodeReject, ErrorType
+from notifier.decode.rejects import error_record
 from notifier.decode.settings import SHIPPED
+from notifier.decode.sources import RawArrival
+from notifier.edge.settings import HEAD_BYTES
 from notifier.raw import PRIVATE, RawMessage, from_line, to_line
 from notifier.schemas import schema
 from testing.builders.submissions import (
@@ -46,7 +51,7 @@ from testing.builders.submissions import (
 GOLDEN = Path(__file__).with_name("golden")
 
 # What a client may be recognized by.
-PLANTED = ("203.0.113.7", "203-0-113-7", "2001:db8::7", "planted-agent")
+PLANTED = ("203.0.113.7", "203-0-113-7", "203_0_113_7", "2001:db8::7", "planted-agent")
 
 
 def cases() -> dict[str, bytes]:
@@ -249,6 +254,34 @@ def test_an_unexpected_exception_is_a_reject_that_does_not_quote_it(
     assert "planted-agent" not in repr(result)
 
 
+LARGE = [{"x_debug_id": "\xe9" * 2_000_000}, {"x_forwarded_for": "1," * 60_000}, {"user_agent": "a" * 100_000}]
+
+
+@pytest.mark.parametrize("attributes", LARGE, ids=lambda found: next(iter(found)))
+def test_attributes_that_no_record_could_hold_are_a_reject_that_one_holds(
+    tools: Tools, attributes: dict[str, str]
+) -> None:
+    line = to_line(a_raw(**attributes))
+    result = decode(line, tools)
+    assert isinstance(result, DecodeReject)
+    assert result.errors["error_message"] == "attributes: more than 98304 bytes"
+    kept = from_json(ErrorRecord, error_record(result, RawArrival(line=line, place="raw"), 1.0).value or b"")
+    assert base64.b64decode(kept.value or "") == a_raw().payload
+    assert max(map(len, result.raw.attributes.values())) <= 1000
+
+
+def test_the_largest_attributes_of_the_edge_are_decoded(tools: Tools) -> None:
+    assert isinstance(decode(to_line(a_raw(x_debug_id="\xe9" * HEAD_BYTES)), tools), Decoded)
+
+
+def test_a_body_that_becomes_too_large_for_a_record_when_it_is_written_is_rejected(places: Path) -> None:
+    tools = Tools(schemas=load_schemas(SHIPPED), largest=4_000_000)
+    body = json.dumps({**a_document(), "note": []}).replace("[]", "[" + "1e15," * 600_000 + "1]")
+    result = decode(to_line(a_raw(body.encode())), tools)
+    assert isinstance(result, DecodeReject)
+    assert (result.kind, "as ASCII JSON" in result.errors["error_message"]) == ("size", True)
+
+
 def test_a_shortage_of_the_machine_is_no_reject(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(text: str) -> None:
         raise MemoryError
@@ -266,9 +299,9 @@ agents = st.one_of(
     addresses.map("mercurial/proto-1.0 (Mercurial {})".format),
     addresses.map("Mozilla/5.0 (X11; Linux {0}; rv:{0}) Gecko/20100101 Firefox/{0}".format),
     # The name of a bot is its own word, so only addresses must not be in it.
-    st.sampled_from(PLANTED[:3]).map("Mozilla/5.0 (compatible; {0}bot/{0}; +http://{0}/bot.html)".format),
+    st.sampled_from(PLANTED[:4]).map("Mozilla/5.0 (compatible; {0}bot/{0}; +http://{0}/bot.html)".format),
     addresses.map("Mozilla/5.0 (Windows NT {0}) AppleWebKit/{0} Chrome/{0} Safari/{0}".format),
-    st.sampled_from(PLANTED[:3]).map("{0} CFNetwork/{0} Darwin/{0}".format),
+    st.sampled_from(PLANTED[:4]).map("{0} CFNetwork/{0} Darwin/{0}".format),
     st.tuples(st.text(max_size=20), addresses, st.text(max_size=20)).map("".join),
 )
 forwarded = st.one_of(

@@ -12,7 +12,6 @@ import pytest
 
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.decode.agent import read_agent
 from notifier.decode.documents import load_schemas
 from notifier.decode.geo import client_address, open_geo, read_cities
 from notifier.decode.settings import DecodeSettings, MessagePlace, PlaceKind
@@ -150,20 +149,3 @@ def test_the_address_is_counted_from_the_right(
     if forwarded is not None:
         attributes["x_forwarded_for"] = forwarded
     assert client_address(attributes, load_balancers) == expected
-
-
-@pytest.mark.parametrize(
-    ("agent", "expected"),
-    [
-        ("mercurial/proto-1.0 (Mercurial 7.2)", ["Mercurial", "7.2"]),
-        ("mercurial/proto-1.0 (Mercurial 7.2.1+20261123)", ["Mercurial", "7.2.1"]),
-        ("mercurial/proto-1.0 (Mercurial 7.2rc0)", ["Mercurial", "7.2rc0"]),
-        ("mercurial/proto-1.0 (Mercurial 203.0.113.7)", ["Mercurial"]),
-        ("mercurial/proto-1.0 (Mercurial unknown)", ["Mercurial"]),
-        ("Mozilla/5.0 (X11; Linux x86_64) Chrome/120.0.6099.109 Safari/537.36", ["Chrome", "120.0.6099", "Linux"]),
-        ("Mozilla/5.0 (X11; Linux x86_64) Chrome/203.0.113.7 Safari/537.36", ["Chrome", "Linux"]),
-        ("", []),
-    ],
-)
-def test_a_user_agent_becomes_names_and_versions(agent: str, expected: list[str]) -> None:
-    assert [value for _, value in read_agent(agent)] == expected
