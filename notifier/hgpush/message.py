@@ -10,10 +10,10 @@ in two headers: `source` (whose numbers they are) and `repository` (the URL). Te
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.shape import parse, read
+from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, Within, parse, read
 
 from ..message import clean, to_text
 
@@ -38,7 +38,7 @@ class QueuedPush:
     """
 
     id: int
-    date: int
+    date: Annotated[int, Within(EARLIEST, LATEST)]
     user: str
     changesets: tuple[str, ...]
     obsolete: tuple[str, ...] = ()

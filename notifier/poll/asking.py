@@ -62,7 +62,7 @@ class Asker:
         except httpx.HTTPError as error:
             raise HostUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
         answer = read_answer(text, url)
-        return Asked(answer=answer, etag=response.headers.get("etag"), link=_find_link(url, response))
+        return Asked(answer=answer, etag=_find_etag(response), link=_find_link(url, response))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -89,12 +89,18 @@ async def _read_body(url: str, response: httpx.Response) -> bytes:
     return b"".join(parts)
 
 
+def _find_etag(response: httpx.Response) -> str | None:
+    """Return the answer's ETag, if it is text that a request can have."""
+    found = response.headers.get("etag", "")
+    return found if found.isascii() and found.isprintable() and 0 < len(found) < 1000 else None
+
+
 def _find_link(url: str, response: httpx.Response) -> str | None:
     """Return the address of the next part, if it is one of the same page of the same host."""
     try:
         found = response.links.get("next", {}).get("url")
         link = urljoin(url, found) if found else None
-        same = link is not None and urlsplit(link)[:3] == urlsplit(url)[:3]
-    except ValueError:
+        same = link is not None and urlsplit(link)[:3] == urlsplit(url)[:3] and bool(httpx.URL(link))
+    except (ValueError, httpx.InvalidURL):
         return None
     return link if same else None

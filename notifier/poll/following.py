@@ -12,9 +12,6 @@ from hgext.vcsreplicator.words.errors import MalformedEvent, ReplicationError
 
 from ..hgpush.message import PushesAnswer, QueuedPush
 
-# Push ids that are asked for at once at most, where ids have a large hole.
-WIDEST = 1_000_000
-
 # Pushes of one message.
 PUSHES = 100
 
@@ -89,7 +86,9 @@ def next_question(question: Question, answer: PushesAnswer, link: str | None, pa
         return Question(after=top, span=page) if answer.last > top else None
     if answer.last <= question.after + question.span:
         return None
-    return Question(after=question.after + question.span, span=min(question.span * 2, WIDEST))
+    # A hole of ids, however wide, costs few questions: a host may claim any last id.
+    after = question.after + question.span
+    return Question(after=after, span=min(question.span * 2, answer.last - after))
 
 
 def split(pushes: list[QueuedPush]) -> list[list[QueuedPush]]:

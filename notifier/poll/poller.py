@@ -161,8 +161,8 @@ class Poller:
             except AnswerTooLarge:
                 if question.link is not None or question.span == 1:
                     raise
-                repository.page = question.span // 2
-                question, etag = replace(question, span=repository.page), None
+                question, etag = replace(question, span=question.span // 2), None
+                repository.page = min(repository.page, question.span)
                 continue
             if asked.answer is None:
                 break

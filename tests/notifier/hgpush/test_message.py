@@ -40,6 +40,7 @@ def test_what_is_written_is_read_again() -> None:
         (an_answer(p0=ENTRY), "h: pushes.0: expected a push and its id"),
         (an_answer(p1=[]), "h: pushes.1: expected a push"),
         (an_answer(p1={**ENTRY, "date": "1"}), "h: pushes.1.date: expected a whole number"),
+        (an_answer(p1={**ENTRY, "date": 2**62}), "h: pushes.1.date: expected a number from "),
         (an_answer(p1={**ENTRY, "user": None}), "h: pushes.1.user: expected text"),
         (an_answer(p1={**ENTRY, "changesets": ["--config"]}), "h: pushes.1.changesets: expected 40"),
         (

@@ -75,6 +75,17 @@ def test_push_that_was_not_asked_for_is_refused(number: int) -> None:
         find_news(AT_9, first_question(AT_9, 200), an_answer(*pushes, last=300))
 
 
+def test_a_host_that_claims_a_last_id_far_away_is_asked_few_questions() -> None:
+    question: Question | None = first_question(AT_9, 200)
+    asked = 0
+    while question is not None and asked < 1000:
+        asked += 1
+        pushes = [a_push(9)] if question.after < 9 else []
+        question = next_question(question, an_answer(*pushes, last=2**62 - 1), None, 200)
+        assert question is None or question.after + question.span < 2**62
+    assert asked < 70
+
+
 def test_portions_of_messages_are_bounded_and_keep_the_order() -> None:
     many = [a_push(number) for number in range(1, 2 * PUSHES + 2)]
     assert [len(portion) for portion in split(many)] == [PUSHES, PUSHES, 1]

@@ -191,6 +191,37 @@ def test_link_to_another_page_is_not_followed(host: PushHost, queue: HgQueue, po
     assert not any("admin" in target for target in host.targets)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ETag": '"\xe9"'},
+        {"Link": '</x/json-pushes?\x01>; rel="next"'},
+        {"Link": "</x/json-pushes?" + "x" * 70_000 + '>; rel="next"'},
+    ],
+    ids=["no ASCII", "control in a link", "long link"],
+)
+def test_headers_that_no_request_can_repeat_are_passed_over(
+    host: PushHost, queue: HgQueue, polling: Polling, headers: dict[str, str]
+) -> None:
+    host.push("x")
+    host.instead = lambda target: None
+    plain = host.reply
+    failed = poller.QUESTIONS.labels("failed")._value.get()
+
+    def reply(target: str, etag: str | None) -> HostReply:
+        found = plain(target, None)
+        found.headers.update(headers)
+        return found
+
+    host.reply = reply  # type: ignore[method-assign]
+    polling.start("x")
+    eventually(lambda: queue.pushes() == {"x": [1]})
+    eventually(lambda: len(host.targets) > 3)
+    host.push("x")
+    eventually(lambda: queue.pushes() == {"x": [1, 2]})
+    assert poller.QUESTIONS.labels("failed")._value.get() == failed
+
+
 def test_host_has_few_questions_at_a_time(host: PushHost, queue: HgQueue, polling: Polling) -> None:
     names = [f"r{number}" for number in range(30)]
     for name in names:
