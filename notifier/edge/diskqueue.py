@@ -146,7 +146,7 @@ class DiskQueue:
     def set_aside(self, value: bytes) -> None:
         """Keep a value that the log refuses, in a file for an operator."""
         path = self._folder / _ASIDE
-        with open(path, "ab") as file:
+        with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(value + b"\n")
             file.flush()
             os.fsync(file.fileno())

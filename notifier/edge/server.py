@@ -11,7 +11,6 @@ import contextlib
 import enum
 import functools
 import logging
-import os
 import socket
 import threading
 import time
@@ -88,7 +87,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise BadConfig(f"edge.listen: {host}:{port} cannot be used: {reason}") from error
 
 

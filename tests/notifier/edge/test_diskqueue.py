@@ -213,4 +213,5 @@ def test_what_the_log_refuses_is_kept_for_an_operator(tmp_path: Path) -> None:
         queue.set_aside(b'{"a": 1}')
         queue.set_aside(b'{"a": 2}')
         assert (tmp_path / "rejected.log").read_bytes() == b'{"a": 1}\n{"a": 2}\n'
+        assert (tmp_path / "rejected.log").stat().st_mode & 0o777 == 0o600
         assert queue.is_empty

@@ -154,6 +154,12 @@ def test_an_address_in_use_is_named_in_one_line(tmp_path: Path, log: Log) -> Non
             server.run(settings, log, address=other.getsockname(), stop=threading.Event(), ready=lambda: None)
 
 
+def test_a_host_that_does_not_exist_is_named(tmp_path: Path, log: Log) -> None:
+    settings = EdgeSettings(listen="unused", queue=str(tmp_path / "queue"))
+    with pytest.raises(BadConfig, match=r"^edge\.listen: no-host\.invalid:80 cannot be used: (?!Unknown error)"):
+        server.run(settings, log, address=("no-host.invalid", 80), stop=threading.Event(), ready=lambda: None)
+
+
 def test_no_log_line_has_an_address(tmp_path: Path, log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     with Edge(log, tmp_path, header_timeout=0.2) as edge:
         forwarded = "X-Forwarded-For: 203.0.113.77"
