@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 from prometheus_client import Counter
 
-from hgext.vcsreplicator.log import NOTICES, Log, Reader, Record
+from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import check_event
@@ -79,8 +79,7 @@ class Courier:
         with contextlib.ExitStack() as opened:
             opened.callback(destination.close)
             state = opened.enter_context(contextlib.closing(self._open_state()))
-            reader = self.log.reader({(NOTICES, 0): self._first_position()})
-            loop = _DeliveryLoop(self, destination, state, reader)
+            loop = _DeliveryLoop(self, destination, state, self._first_position())
             opened.callback(loop.close)
             loop.work()
 
@@ -96,7 +95,8 @@ class Courier:
         self.started.set()
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:  # Kafka forgets a position that is not stored for a week
-            self.log.acknowledge(group(self.name), NOTICES, {0: stored})
+            notes = self.log.notes(group(self.name), NOTICES)
+            self.log.acknowledge(group(self.name), NOTICES, {0: stored}, notes=notes)
         with contextlib.closing(self._open_state()) as state:
             condition = DestinationCondition(self.name, state, self.clock)
             condition.note_outage(error)
@@ -114,7 +114,7 @@ class Courier:
 class _DeliveryLoop:
     """One destination at work, from its opening until it is closed."""
 
-    def __init__(self, courier: Courier, destination: Destination, state: StateDatabase, reader: Reader) -> None:
+    def __init__(self, courier: Courier, destination: Destination, state: StateDatabase, position: int) -> None:
         self.courier, self.destination, self.state = courier, destination, state
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
         self.window = Window(courier.settings.patience)
@@ -124,7 +124,7 @@ class _DeliveryLoop:
             self.log,
             self.clock,
             courier.chance,
-            reader=reader,
+            position=position,
             window=self.window,
             rejects=self.rejects,
             state=state,

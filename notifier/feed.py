@@ -5,16 +5,20 @@ Rules of this file: the position is stored only after what is before it is settl
 passed over.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Self
 
 import structlog
 from prometheus_client import Gauge
 
-from hgext.vcsreplicator.log import NOTICES, Log, Reader, Record
+from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Expired, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
+from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
 from .rejects import Rejects
 from .state import StateDatabase
@@ -36,6 +40,20 @@ POSITION = Gauge(
 logger = structlog.get_logger()
 
 
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeMark:
+    """The newest notice that is settled, stored with the position: if another stands there later, the log lost notices."""
+
+    offset: int
+    sha256: str
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        """Return the mark of a record of `notices`."""
+        return cls(offset=record.offset, sha256=hashlib.sha256(record.value or b"").hexdigest())
+
+
 def group(name: str) -> str:
     """Return the group whose stored position is the destination's."""
     return f"notifier-{name}"
@@ -51,14 +69,18 @@ class NoticeFeed:
         clock: Clock,
         chance: Callable[[], float],
         *,
-        reader: Reader,
+        position: int,
         window: Window,
         rejects: Rejects,
         state: StateDatabase,
     ) -> None:
         self._name, self._log, self._clock, self._chance = name, log, clock, chance
-        self._reader, self._window, self._rejects, self._state = reader, window, rejects, state
-        [self._read_to] = reader.positions().values()
+        self._window, self._rejects, self._state = window, rejects, state
+        self._read_to = position
+        self._taken: deque[NoticeMark] = deque()
+        self._settled = self._unproven = self._read_mark(position)
+        start = position if self._unproven is None else self._unproven.offset
+        self._reader = log.reader({(NOTICES, 0): start})
         self._untaken: deque[Record] = deque()
         self._stored_at = float("-inf")
         self._failures, self._rests_until = 0, 0.0
@@ -69,12 +91,17 @@ class NoticeFeed:
         """Yield the next records, waiting up to `wait` seconds; one whose reader raised comes again first. Raise Unavailable."""
         try:
             if not self._untaken:
-                self._untaken.extend(self._reader.poll(wait, limit=min(BATCH, self._window.room)))
+                found = self._reader.poll(wait, limit=min(BATCH, self._window.room))
+                if found and self._unproven is not None:
+                    found = self._prove(found, self._unproven)
+                self._untaken.extend(found)
         except Expired:
             self._pass_gap()
         while self._untaken:
             yield self._untaken[0]
-            self._read_to = self._untaken.popleft().offset + 1
+            taken = self._untaken.popleft()
+            self._read_to = taken.offset + 1
+            self._taken.append(NoticeMark.of(taken))
 
     def store_position(self, *, at_once: bool = False) -> None:
         """Acknowledge what is settled: at once when nothing is left to do, else a few times a second."""
@@ -82,8 +109,11 @@ class NoticeFeed:
         now = self._clock.monotonic()
         if not at_once and now - self._stored_at < self._pause_before(position):
             return
+        while self._taken and self._taken[0].offset < position:
+            self._settled = self._taken.popleft()
+        notes = {} if self._settled is None else {0: to_json(self._settled).decode("ascii")}
         try:
-            self._log.acknowledge(group(self._name), NOTICES, {0: position})
+            self._log.acknowledge(group(self._name), NOTICES, {0: position}, notes=notes)
         except Unavailable as error:
             self.rest(error)
             return
@@ -116,16 +146,36 @@ class NoticeFeed:
             return RENEW_EVERY
         return STORE_EVERY if self._window.oldest is not None else 0.0
 
+    def _read_mark(self, position: int) -> NoticeMark | None:
+        """Read which notice was the newest settled one; None if that is not known, or it expired."""
+        note = self._log.notes(group(self._name), NOTICES).get(0)
+        try:
+            mark = None if note is None else from_json(NoticeMark, note.encode())
+        except MalformedEvent:
+            return None
+        if mark is None or mark.offset >= position or mark.offset < self._log.beginnings(NOTICES)[0]:
+            return None
+        return mark
+
+    def _prove(self, records: list[Record], mark: NoticeMark) -> list[Record]:
+        """Return the records that were not read; raise Rewound if another one stands at the place of the mark."""
+        if records[0].offset == mark.offset and NoticeMark.of(records[0]) != mark:
+            raise Rewound("the log lost notices and has new ones in their place")
+        self._unproven = None
+        return [record for record in records if record.offset >= self._read_to]
+
     def _pass_gap(self) -> None:
         """Continue with the oldest notice, where the log lost the next ones: nothing can bring them back."""
-        beginning = self._log.beginnings(NOTICES)[0]
+        start = beginning = self._log.beginnings(NOTICES)[0]
         if self._read_to < beginning:
             self._skip_expired(beginning)
+        elif self._unproven is not None and self._unproven.offset < beginning:
+            start = self._read_to  # the mark expired, and nothing else
         else:
             self._go_back(beginning, self._log.ends(NOTICES)[0])
-        old, self._reader = self._reader, self._log.reader({(NOTICES, 0): beginning})
+        old, self._reader = self._reader, self._log.reader({(NOTICES, 0): start})
         old.close()
-        self._read_to = beginning
+        self._read_to, self._unproven = start, None
 
     def _skip_expired(self, beginning: int) -> None:
         """Pass over notices that expired before they were sent."""
@@ -145,4 +195,6 @@ class NoticeFeed:
         logger.error("log lost records", reason=reason)
         self._log.acknowledge(group(self._name), NOTICES, {0: beginning})
         self._window.go_back(beginning)
+        self._taken.clear()
+        self._settled = None
         self.stored, self.skipped = beginning, skipped

@@ -32,6 +32,7 @@ class MemoryLog:
         self._newest: dict[tuple[str, int, str | None], int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._stored: dict[tuple[str, str], dict[int, int]] = {}
+        self._notes: dict[tuple[str, str], dict[int, str]] = {}
         self._epochs: dict[str, int] = {}
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
@@ -65,9 +66,16 @@ class MemoryLog:
             self._epochs[identity] = self._epochs.get(identity, 0) + 1
             return MemoryTransactor(self, identity, self._epochs[identity])
 
-    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
+    def acknowledge(
+        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+    ) -> None:
         with self._changed:
             self._stored.setdefault((group, topic), {}).update(positions)
+            self._notes.setdefault((group, topic), {}).update(dict.fromkeys(positions, "") | dict(notes or {}))
+
+    def notes(self, group: str, topic: str) -> dict[int, str]:
+        with self._changed:
+            return {partition: note for partition, note in self._notes.get((group, topic), {}).items() if note}
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
         with self._changed:

@@ -2,9 +2,10 @@
 """The loop of one destination turn by turn, on a log in memory and a clock moved by hand: logs that are away, replays that wait."""
 
 import errno
+import shutil
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
+from hgext.vcsreplicator.log import Log as AnyLog
+from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.shape import from_json
@@ -26,6 +29,8 @@ from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.builders.notices import publish_pushes, with_topics
 from testing.builders.notifying import PUBLIC, Scripted
 from testing.clock import HandClock
+from testing.services.kafka import Kafka
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -64,20 +69,19 @@ class Reader(MemoryReader):
 class Turns:
     """A destination named `it`, whose turns the test takes one by one."""
 
-    def __init__(self, folder: Path, destination: Scripted) -> None:
+    def __init__(self, folder: Path, destination: Scripted, log: AnyLog | None = None) -> None:
         self.log, self.clock, self.destination = Log(), HandClock(), destination
-        with_topics(self.log)
+        with_topics(log or self.log)
         settings = NotifierSettings(public=PUBLIC, destinations={"it": destination}, state=str(folder / "notifier.db"))
         self.state = StateDatabase(settings.state)
         self.courier = Courier(
-            "it", destination, settings, self.log, self.clock, stop=threading.Event(), chance=lambda: 0.5
+            "it", destination, settings, log or self.log, self.clock, stop=threading.Event(), chance=lambda: 0.5
         )
         self.loop = self.begin()
 
     def begin(self) -> _DeliveryLoop:
         """As after a restart."""
-        reader = self.log.reader({(NOTICES, 0): self.courier._first_position()})
-        return _DeliveryLoop(self.courier, self.destination, self.state, reader)
+        return _DeliveryLoop(self.courier, self.destination, self.state, self.courier._first_position())
 
     def take(self, turns: int = 1) -> None:
         for _ in range(turns):
@@ -296,3 +300,87 @@ def test_a_destination_that_is_away_while_the_log_loses_notices_goes_back_in_the
     turns.destination.down = Unavailable("away")
     turns.take(2)
     assert turns.position == 0  # killed now, and the log grown past 5: nothing new is passed over
+
+
+def test_a_destination_goes_back_when_the_log_lost_notices_and_grew_past_its_position_while_it_was_down(
+    turns: Turns,
+) -> None:
+    publish_pushes(turns.log, "x", 1, 5)
+    turns.take(8)
+    turns.loop.close()
+    turns.log.lose(NOTICES, 0, 3)
+    publish_pushes(turns.log, "y", 1, 4)
+    turns.loop = turns.begin()
+    turns.take(12)
+    assert turns.destination.told("y") == [1, 2, 3, 4]
+    assert turns.position == 6
+    [error] = [from_json(ErrorRecord, record.value or b"") for record in turns.log.records(ERRORS)]
+    assert "the log lost notices" in error.reason
+
+
+@pytest.mark.parametrize("settled", [0, 2, 5])
+def test_a_restart_on_a_log_that_lost_nothing_repeats_nothing_that_was_settled(turns: Turns, settled: int) -> None:
+    publish_pushes(turns.log, "x", 1, settled)
+    turns.take(8)
+    turns.destination.down = Unavailable("away")
+    publish_pushes(turns.log, "y", 1, 3)
+    turns.take(3)
+    for _ in range(2):
+        turns.loop.close()
+        turns.loop = turns.begin()
+        turns.take(1)
+    turns.destination.down = None
+    turns.take(100)
+    assert turns.destination.told("x") == [*range(1, settled + 1)]
+    assert turns.destination.told("y") == [1, 2, 3]
+    assert turns.log.records(ERRORS) == []
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_a_note_of_a_notice_that_expired_before_or_after_the_start_says_nothing(turns: Turns, *, late: bool) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(8)
+    turns.loop.close()
+    turns.log.beginning = 0 if late else 3
+    publish_pushes(turns.log, "x", 4, 4)
+    turns.loop = turns.begin()
+    turns.log.beginning = 3
+    turns.take(8)
+    assert turns.destination.told("x") == [1, 2, 3, 4]
+    assert turns.log.records(ERRORS) == []
+
+
+def test_the_note_of_the_newest_settled_notice_is_kept_while_its_destination_cannot_start(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(8)
+    before = turns.log.notes(group("it"), NOTICES)
+    turns.courier._report_trouble(Unavailable("away"))
+    assert turns.log.notes(group("it"), NOTICES) == before != {}
+
+
+def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_grew_while_it_was_down(
+    own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
+) -> None:
+    kafka = own_service(Kafka)
+    with open_log(f"{kafka.url}?topic-prefix=p-") as log:
+        turns = Turns(tmp_path, Scripted(), log)
+        with closing(turns.state):
+            publish_pushes(log, "x", 1, 2)
+            kafka.stop()
+            [partition] = (kafka.folder / "data").rglob("p-notices-0")
+            shutil.copytree(partition, tmp_path / "copy")
+            kafka.start()
+            publish_pushes(log, "x", 3, 5)
+            eventually(lambda: turns.take() or log.stored(group("it"), NOTICES) == {0: 5})
+            turns.loop.close()
+            kafka.kill()
+            shutil.rmtree(partition)
+            shutil.copytree(tmp_path / "copy", partition)
+            kafka.start()
+            assert log.ends(NOTICES) == {0: 2}
+            assert log.stored(group("it"), NOTICES) == {0: 5}
+            with open_log(f"{kafka.url}?topic-prefix=p-") as other:
+                publish_pushes(other, "y", 1, 4)
+            turns.loop = turns.begin()
+            eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
+            turns.loop.close()

@@ -198,8 +198,13 @@ class Log(Protocol):
     def transactor(self, identity: str) -> Transactor:
         """Open a transactor that fences all earlier ones of this identity."""
 
-    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
-        """Store positions of a group; they may go back."""
+    def acknowledge(
+        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+    ) -> None:
+        """Store positions of a group, which may go back; of each partition also a note of at most 1,000 characters."""
+
+    def notes(self, group: str, topic: str) -> dict[int, str]:
+        """Return the notes that were stored with a group's positions; none where positions cannot outlive records."""
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
         """Return the stored positions of a group. Partitions without a stored position are absent."""

@@ -85,23 +85,31 @@ class KafkaLog:
 
     # Positions
 
-    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
+    def acknowledge(
+        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+    ) -> None:
         for partition in positions:
             self.broker.check_partition(topic, partition)
-        self.broker.store(
-            group, {(topic, partition): OffsetAndMetadata(at, "", -1) for partition, at in positions.items()}
-        )
+        notes = notes or {}
+        stored = {(topic, number): OffsetAndMetadata(at, notes.get(number, ""), -1) for number, at in positions.items()}
+        self.broker.store(group, stored)
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
-        self.partitions(topic)
-        return self._stored([self.broker.full(group)], topic).get(self.broker.full(group), {})
+        return {number: at.offset for number, at in self._stored_of(group, topic).items()}
+
+    def notes(self, group: str, topic: str) -> dict[int, str]:
+        return {number: at.metadata for number, at in self._stored_of(group, topic).items() if at.metadata}
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         self.partitions(topic)
         listed = self.broker.ask("list the groups", lambda admin: admin.list_groups())
         names = sorted({group["group_id"] for group in listed if group["group_id"].startswith(self.options.prefix)})
         found = self._stored(names, topic) if names else {}
-        return {name.removeprefix(self.options.prefix): at for name, at in found.items() if at}
+        return {
+            name.removeprefix(self.options.prefix): {number: at.offset for number, at in positions.items()}
+            for name, positions in found.items()
+            if positions
+        }
 
     def close(self) -> None:
         self.broker.drop_admin()
@@ -115,14 +123,18 @@ class KafkaLog:
 
     # Inside
 
-    def _stored(self, groups: Sequence[str], topic: str) -> dict[str, dict[int, int]]:
+    def _stored_of(self, group: str, topic: str) -> dict[int, OffsetAndMetadata]:
+        self.partitions(topic)
+        return self._stored([self.broker.full(group)], topic).get(self.broker.full(group), {})
+
+    def _stored(self, groups: Sequence[str], topic: str) -> dict[str, dict[int, OffsetAndMetadata]]:
         wanted = [self.broker.partition(topic, number) for number in range(self.partitions(topic))]
         found = self.broker.ask(
             f"positions on {self.broker.full(topic)}",
             lambda admin: admin.list_group_offsets(dict.fromkeys(groups, wanted)),
         )
         return {
-            group: {partition.partition: at.offset for partition, at in sorted(positions.items()) if at.offset >= 0}
+            group: {partition.partition: at for partition, at in sorted(positions.items()) if at.offset >= 0}
             for group, positions in found.items()
         }
 

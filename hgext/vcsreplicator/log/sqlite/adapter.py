@@ -162,9 +162,14 @@ class SqliteLog:
 
     # Positions
 
-    def acknowledge(self, group: str, topic: str, positions: Positions) -> None:
+    def acknowledge(
+        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+    ) -> None:
         with self._writing() as connection:
             self._acknowledge(connection, group, {(topic, partition): at for partition, at in positions.items()})
+
+    def notes(self, group: str, topic: str) -> dict[int, str]:
+        return {}
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
         with self._reading() as connection:
