@@ -11,7 +11,8 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist load --maxschedchunk 1
 # On a loaded machine a failed test of real processes runs a second time, three in all; the summary shows how each failed at first.
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
-PURE := -n 2 --dist load -m "not slow and not services and not processes" --hypothesis-profile=quick tests
+# What a file reads once, one worker reads.
+PURE := -n 2 --dist loadfile -m "not slow and not services and not processes" --hypothesis-profile=quick tests
 INSTALL := testing/install_debian.sh
 # What `make check` types strictly: all but the tests.
 TYPED := hgext/vcsreplicator pushlog hooks notifier testing

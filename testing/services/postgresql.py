@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import psycopg
-
 from testing.services.cache import cached
 from testing.services.process import Service, ServiceMissing
 
@@ -84,6 +82,8 @@ class PostgreSQL(Service):
         return as_user(str(programs() / "postgres"), "-D", str(self.folder / "data"), *words)
 
     def answers(self) -> bool:
+        import psycopg  # 0.1 s, in each run of tests
+
         try:
             self._run("SELECT 1")
         except psycopg.OperationalError:
@@ -97,6 +97,8 @@ class PostgreSQL(Service):
         return self._url(name)
 
     def _run(self, statement: str) -> None:
+        import psycopg
+
         with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True, connect_timeout=2) as connection:
             connection.execute(statement.encode())
 

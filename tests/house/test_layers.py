@@ -72,7 +72,12 @@ def module_name(file: Path) -> str:
 @functools.cache
 def nodes(source: str) -> list[ast.stmt | ast.ClassDef]:
     """All statements of a source that import or define a class, at any depth."""
-    return [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom | ast.ClassDef)]
+    found: list[ast.AST] = [ast.parse(source)]
+    for node in found:
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            if isinstance(inner := getattr(node, part, None), list):
+                found += inner
+    return [node for node in found if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef)]
 
 
 def imported(source: str, module: str, *, package: bool) -> Iterator[tuple[int, str]]:

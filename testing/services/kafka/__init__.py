@@ -11,9 +11,6 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kafka import KafkaAdminClient
-from kafka.errors import KafkaError
-
 from testing.services import guard
 from testing.services.cache import cached
 from testing.services.process import PATIENCE, Service, ServiceMissing, free_port, needed
@@ -98,6 +95,9 @@ class Kafka(Service):
 
     def answers(self) -> bool:
         """The port opens before the broker serves: ask what a client asks first, and look for a broker in the answer."""
+        from kafka import KafkaAdminClient  # 0.1 s, in each run of tests
+        from kafka.errors import KafkaError
+
         with socket.create_connection(("127.0.0.1", self.port), timeout=1):
             pass
         try:
