@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Of two repositories that are made at the same instant, and whose names are one to some file systems, the second is refused."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from mercurial import error
 from mercurial import ui as uimod
 
 from hgext.vcsreplicator.hg.master import creation, twins
@@ -17,10 +19,10 @@ from testing.waiting import eventually
 pytestmark = pytest.mark.processes
 
 
-def is_waiting(process: "subprocess.Popen[bytes]") -> bool:
-    """Whether the process waits for a lock of a file."""
-    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
-    return any(line[1] == "->" and str(process.pid) in line for line in lines)
+def is_waiting(process: "subprocess.Popen[bytes]", root: Path) -> bool:
+    """Whether the process has come to the lock on this root."""
+    opened = Path(f"/proc/{process.pid}/fd")
+    return any(link.is_symlink() and os.readlink(link) == str(root) for link in opened.iterdir())
 
 
 def test_of_two_twins_that_are_made_at_the_same_instant_the_second_is_refused(
@@ -34,7 +36,7 @@ def test_of_two_twins_that_are_made_at_the_same_instant_the_second_is_refused(
         """Make the first while the second has begun, and is over or waits."""
         command = [sys.executable, HG, "init", str(master.root / "PROJ")]
         second.append(subprocess.Popen(command, stderr=subprocess.PIPE))
-        eventually(lambda: second[0].poll() is not None or is_waiting(second[0]))
+        eventually(lambda: second[0].poll() is not None or is_waiting(second[0], master.root))
         os.makedirs(os.path.join(path, b".hg"))
 
     creation.note_creation(create, uimod.ui.load(), os.fsencode(master.root / "proj"))
@@ -43,10 +45,21 @@ def test_of_two_twins_that_are_made_at_the_same_instant_the_second_is_refused(
     assert os.listdir(master.root) == ["proj"]
 
 
+def test_a_process_that_holds_a_root_ends_a_creation_there_after_the_time_limit_of_mercurial(tmp_path: Path) -> None:
+    ui = uimod.ui.load()
+    ui.setconfig(b"ui", b"timeout", 1, b"test")
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    said = f"^{tmp_path}: timed out waiting for the lock of another process"
+    with pytest.raises(error.Abort, match=said), twins.reserved(ui, "one", str(tmp_path / "one"), {str(tmp_path): ""}):
+        pytest.fail("passed")
+    os.close(holder)
+
+
 def test_a_name_is_free_again_once_its_repository_is_made(tmp_path: Path) -> None:
     roots = {str(tmp_path): "", str(tmp_path / "missing"): "other"}
     for _ in range(2):
-        with twins.reserved("one", str(tmp_path / "one"), roots):
+        with twins.reserved(uimod.ui.load(), "one", str(tmp_path / "one"), roots):
             pass
 
 

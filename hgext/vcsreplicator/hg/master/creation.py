@@ -38,21 +38,22 @@ def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments:
     """
     configured = settings.role(ui)
     is_master = configured is settings.MachineRole.MASTER
-    with _reserve_name(settings.read(ui), os.fsdecode(path)) if is_master else contextlib.nullcontext():
+    with _reserve_name(ui, os.fsdecode(path)) if is_master else contextlib.nullcontext():
         result = original(ui, path, *arguments, **keywords)
     _created.add(os.path.realpath(path))
     return result
 
 
-def _reserve_name(configuration: settings.ExtensionSettings, folder: str) -> contextlib.AbstractContextManager[None]:
+def _reserve_name(ui: Ui, folder: str) -> contextlib.AbstractContextManager[None]:
     """Reserve a folder's path; raises ConfigError or Abort if mirrors cannot have it."""
+    configuration = settings.read(ui)
     path = configuration.wire_path(folder)
     if path is None:
         return contextlib.nullcontext()
     # Most processes of a master do not need it.
     from . import twins
 
-    return twins.reserved(path, folder, configuration.roots)
+    return twins.reserved(ui, path, folder, configuration.roots)
 
 
 def take_just_created(repo: localrepository) -> bool:

@@ -8,17 +8,22 @@ by creation, clone, rename, and adoption of a copy. Twins that exist already go 
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
 
 from mercurial import error
+from mercurial.ui import ui as Ui
 
 from ...relay.scan import find_repositories
 from ...words.path import twin, wire_path
 
+# Seconds between two attempts to lock a root.
+LOCK_PAUSE = 0.05
+
 
 @contextlib.contextmanager
-def reserved(path: str, folder: str, roots: Mapping[str, str]) -> Iterator[None]:
-    """Refuse a twin as `refuse` does; within, no other process passes."""
+def reserved(ui: Ui, path: str, folder: str, roots: Mapping[str, str]) -> Iterator[None]:
+    """Refuse a twin as `refuse` does; within, no other process passes. Raise Abort if one stays longer than `ui.timeout`."""
     with contextlib.ExitStack() as held:
         # One folder can be two roots, by a mount; a process would wait for itself.
         states = {root: os.stat(root) for root in sorted(roots) if os.path.isdir(root)}
@@ -27,7 +32,7 @@ def reserved(path: str, folder: str, roots: Mapping[str, str]) -> Iterator[None]
             with contextlib.suppress(OSError):
                 descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 held.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _lock(root, descriptor, ui.configint(b"ui", b"timeout"))
         refuse(path, folder, roots)
         yield
 
@@ -42,6 +47,23 @@ def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
                 ),
                 hint=b"choose another name: mirrors take only one of the two",
             )
+
+
+def _lock(root: str, descriptor: int, patience: int) -> None:
+    """Wait so many seconds for the lock on a root; without a limit if they are negative, as for Mercurial's own locks."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if patience >= 0 and end <= time.monotonic():
+                raise error.Abort(
+                    f"{root}: timed out waiting for the lock of another process, which makes or renames a repository".encode(
+                        "utf-8", "surrogateescape"
+                    )
+                ) from None
+        time.sleep(LOCK_PAUSE)
 
 
 def find_all(roots: Mapping[str, str]) -> list[list[str]]:

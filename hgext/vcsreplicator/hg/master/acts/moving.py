@@ -63,7 +63,7 @@ def rename(repo: MasterRepository, target: str | None, settings: ExtensionSettin
     with contextlib.ExitStack() as until_moved:
         with repo.wlock(), repo.lock():
             # Read again under the lock: a push may have been under way. A folder that was moved by hand refuses other events.
-            until_moved.enter_context(twins.reserved(path, folder, settings.roots))
+            until_moved.enter_context(twins.reserved(repo.ui, path, folder, settings.roots))
             was_moved = old != repo.replication_path
             newest = writing.read_newest(repo) if was_moved else writing.announce_outside(repo)
             intent = Intent(
