@@ -14,7 +14,8 @@ from .decoding import Decoded
 from .settings import DecodeSettings, PlaceKind
 
 if TYPE_CHECKING:
-    from .queues import BrokerQueues
+    from ..amqp.channel import OutgoingMessage
+    from .queues import OutputQueues
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class Outputs:
     """The places that messages go to; `queues` is needed if one is a queue."""
 
     settings: DecodeSettings
-    queues: "BrokerQueues | None"
+    queues: "OutputQueues | None"
     _files: dict[str, JsonLines] = field(default_factory=dict)
 
     def deliver(self, messages: Sequence[Decoded]) -> list[NewRecord]:
@@ -31,14 +32,14 @@ class Outputs:
         Raises Unavailable; then some may be delivered, and all are to be delivered again.
         """
         records, lines = [], defaultdict[str, list[bytes]](list)
-        queued: list[tuple[str, bytes, dict[str, str]]] = []
+        queued: list[OutgoingMessage] = []
         for message in messages:
             place = self.settings.place_of(message.route)
             match place.kind:
                 case PlaceKind.LOG:
                     records.append(_record(place.name, message))
                 case PlaceKind.QUEUE:
-                    queued.append((place.name, message.body, dict(message.attributes)))
+                    queued.append(_message(place.name, message))
                 case PlaceKind.FILE:
                     lines[place.name].append(message.body + b"\n")
         if queued:
@@ -47,6 +48,11 @@ class Outputs:
         for path, found in lines.items():
             self._append(path, b"".join(found))
         return records
+
+    def keep_connected(self) -> None:
+        """Keep the connection to the broker, if there is one; raises Unavailable."""
+        if self.queues is not None:
+            self.queues.keep_connected()
 
     def close(self) -> None:
         """Close the files."""
@@ -64,3 +70,9 @@ class Outputs:
 
 def _record(topic: str, message: Decoded) -> NewRecord:
     return NewRecord(topic=topic, key=message.id, value=message.body, headers=message.attributes, partition=0)
+
+
+def _message(queue: str, message: Decoded) -> "OutgoingMessage":
+    from ..amqp.channel import OutgoingMessage  # its client takes a tenth of a second to load
+
+    return OutgoingMessage(routing_key=queue, body=message.body, id=message.id, headers=message.attributes)

@@ -10,7 +10,7 @@ import structlog
 from hgext.vcsreplicator.log import Log, NewRecord, Reader
 
 if TYPE_CHECKING:
-    from .queues import BrokerQueues
+    from ..amqp.consumer import QueueConsumer
 
 
 # The group whose positions are the decoder's, for each topic.
@@ -41,6 +41,9 @@ class RawSource(Protocol):
     def acknowledge(self, records: Sequence[NewRecord]) -> None:
         """Write these records to the log, then acknowledge all that was read. Raises Unavailable; then nothing is known."""
 
+    def finish(self) -> None:
+        """Make sure that the last acknowledgement arrives. Raises Unavailable."""
+
     def close(self) -> None:
         """Free everything."""
 
@@ -65,6 +68,9 @@ class LogSource:
     def acknowledge(self, records: Sequence[NewRecord]) -> None:
         self._transactor.commit(records, group=GROUP, positions=self._reader.positions())
 
+    def finish(self) -> None:
+        """Do nothing: a transaction is durable on return."""
+
     def close(self) -> None:
         self._reader.close()
         self._transactor.close()
@@ -73,23 +79,28 @@ class LogSource:
 class QueueSource:
     """A queue of the broker; several decoders may read one."""
 
-    def __init__(self, log: Log, queues: "BrokerQueues", queue: str) -> None:
-        self._log, self._queues, self._queue = log, queues, queue
+    def __init__(self, log: Log, consumer: "QueueConsumer", queue: str) -> None:
+        self._log, self._consumer, self._queue = log, consumer, queue
         self._read_to = 0
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
-        found = self._queues.receive(timeout, limit)
+        from ..amqp.consumer import body_of
+
+        found = self._consumer.receive(timeout, limit)
         if found:
-            self._read_to = found[-1][0]
-        return [RawArrival(line=line, place=f"queue:{self._queue}") for _, line in found]
+            self._read_to = found[-1].delivery_tag
+        return [RawArrival(line=body_of(each), place=f"queue:{self._queue}") for each in found]
 
     def acknowledge(self, records: Sequence[NewRecord]) -> None:
         if records:
             self._log.append(records)
-        self._queues.acknowledge(self._read_to)
+        self._consumer.acknowledge(self._read_to, multiple=True)
+
+    def finish(self) -> None:
+        self._consumer.finish()
 
     def close(self) -> None:
-        """Do nothing: the connection is the worker's."""
+        self._consumer.close()
 
 
 def _positions(log: Log, topic: str) -> dict[tuple[str, int], int]:

@@ -28,7 +28,7 @@ from .rejection import DecodeReject
 from .rejects import error_record
 from .repeats import Repeats, open_repeats
 from .routing import Outputs
-from .settings import DecodeSettings, PlaceKind, read_place
+from .settings import DecodeSettings, MessagePlace, PlaceKind, read_place
 from .sources import LogSource, QueueSource, RawArrival, RawSource
 
 # Messages of one batch, which are acknowledged together.
@@ -80,12 +80,15 @@ def run(
             began = clock.monotonic()
             try:
                 with contextlib.ExitStack() as opened:
-                    worker = _open_worker(settings, tools, log, repeats, clock, opened)
+                    worker = _open_worker(settings, tools, log, repeats, clock, stop, opened)
                     if not is_ready:
                         ready()
                         is_ready = True
                     worker.work(stop)
             except (Unavailable, Expired) as error:
+                if stop.is_set():
+                    logger.info("stopped before all was delivered", reason=str(error))
+                    return
                 failures = 1 if clock.monotonic() - began > _WELL_AFTER else failures + 1
                 _wait_after(error, failures, stop)
 
@@ -109,9 +112,11 @@ class _Worker:
     def work(self, stop: threading.Event) -> None:
         """Decode batches until `stop` is set; raises Unavailable or Expired."""
         while not stop.is_set():
+            self.outputs.keep_connected()
             arrivals = self.source.read(BLINK, BATCH)
             if arrivals:
                 self._deliver(arrivals)
+        self.source.finish()
 
     def _deliver(self, arrivals: Sequence[RawArrival]) -> None:
         results = [decode(arrival.line, self.tools) for arrival in arrivals]
@@ -142,6 +147,7 @@ def _open_worker(
     log: Log,
     repeats: Repeats,
     clock: Clock,
+    stop: threading.Event,
     opened: contextlib.ExitStack,
 ) -> _Worker:
     """Open input and outputs, and create what is missing of them; raises Unavailable or BadConfig."""
@@ -150,19 +156,23 @@ def _open_worker(
     used = {place.name for place in (given, *places) if place.kind is PlaceKind.LOG}
     log.create([*(topic for topic in topics() if topic.name == ERRORS), *map(raw_topic, sorted(used))])
     outputs = [place.name for place in places if place.kind is PlaceKind.QUEUE]
-    source: RawSource
     queues = None
-    if given.kind is PlaceKind.QUEUE or outputs:
-        from .queues import BrokerQueues  # its client takes a tenth of a second to load
+    if outputs:
+        from .queues import OutputQueues  # its client takes a tenth of a second to load
 
-        read_from = given.name if given.kind is PlaceKind.QUEUE else None
-        queues = BrokerQueues(settings, read_from=read_from, outputs=outputs, prefetch=2 * BATCH)
+        queues = OutputQueues(settings, outputs, stop, clock)
         opened.callback(queues.close)
-    if given.kind is PlaceKind.QUEUE and queues is not None:
-        source = QueueSource(log, queues, given.name)
-    else:
-        source = LogSource(log, given.name)
+        queues.keep_connected()
+    source = _open_source(settings, log, given)
     opened.callback(source.close)
     routed = Outputs(settings, queues)
     opened.callback(routed.close)
     return _Worker(source, routed, repeats, tools, clock)
+
+
+def _open_source(settings: DecodeSettings, log: Log, place: MessagePlace) -> RawSource:
+    if place.kind is PlaceKind.LOG:
+        return LogSource(log, place.name)
+    from .queues import open_input  # its client takes a tenth of a second to load
+
+    return QueueSource(log, open_input(settings, place.name, 2 * BATCH), place.name)

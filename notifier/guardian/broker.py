@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 
-from ..pulse.amqp import TROUBLE, client, connect, where, within
+from ..amqp.connection import TROUBLE, client, connect, where, within
 from .levels import may_delete
 from .management import visible
 from .settings import Deletion, GuardianSettings

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..pulse.amqp import drain, within
+from ..amqp.connection import drain, within
 from .broker import connected
 from .management import visible
 from .requirements import CheckResult, Requirement, result, unknown

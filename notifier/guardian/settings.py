@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.shape import within
 
-from ..pulse.amqp import is_broker
+from ..amqp.connection import is_broker
 from ..secret import Secret
 
 # What a mail address of ours may be: ASCII, and nothing that could end a header or name a second address.

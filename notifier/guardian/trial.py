@@ -8,7 +8,7 @@ from typing import Any
 
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from ..pulse.amqp import TROUBLE, drain, within
+from ..amqp.connection import TROUBLE, drain, within
 from .broker import REFUSED, code_of, connected
 from .requirements import CheckResult, Requirement, result
 from .settings import GuardianSettings

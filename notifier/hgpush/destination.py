@@ -25,7 +25,7 @@ from ..rejects import judged
 from ..state import StateDatabase
 from ..window import PATIENCE, Delivery, Patience
 from .message import LARGEST, QueuedPush, read_answer, to_body
-from .queue import QueueSender, QueueSettings
+from .queue import QueueSettings, open_queue, push_message
 
 # Seconds that a mirror may take to answer.
 ANSWER = 30.0
@@ -89,7 +89,7 @@ class HgPush:
 
     def __init__(self, name: str, settings: HgPushSettings, clock: Clock) -> None:
         self.settings = settings
-        self._sender = QueueSender(name, settings, clock)
+        self._channel = open_queue(name, settings, settings.queue, clock)
         self._numbers = StateDatabase(settings.state)
         self._http = urllib3.PoolManager(
             maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(settings.mirror_ca_file)
@@ -99,21 +99,21 @@ class HgPush:
         self._looking = 0
 
     def start(self) -> None:
-        self._sender.start()
+        self._channel.start()
 
     def submit(self, delivery: Delivery) -> None:
-        self.start()
+        self._channel.check_takes()
         self._looking += 1
         self._pool.submit(lambda: self._looked.put(self._look_up(delivery)))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         found = [self._begin(*looked) for looked in take_all(self._looked, min(timeout, BLINK) if self._looking else 0)]
         known = [outcome for outcome in found if outcome is not None]
-        return known + self._sender.outcomes(0 if known else min(timeout, BLINK) if self._looking else timeout)
+        return known + self._channel.outcomes(0 if known else min(timeout, BLINK) if self._looking else timeout)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._sender.close()
+        self._channel.close()
         self._numbers.close()
         self._http.clear()
 
@@ -125,13 +125,10 @@ class HgPush:
             return DeliveryOutcome(number=delivery.number, error=error)
         try:
             number = self._numbers.repository_number(message.repository)
-            self._sender.send(
-                delivery.number,
-                message.id,
-                to_body(number, pushes),
-                {"source": self.settings.source, "repository": message.repo_url},
-                int(message.created),
-            )
+            headers = {"source": self.settings.source, "repository": message.repo_url}
+            body = to_body(number, pushes)
+            outgoing = push_message(self.settings.queue, message.id, body, headers, int(message.created))
+            self._channel.send(delivery.number, outgoing)
         except Unavailable as trouble:
             return DeliveryOutcome(number=delivery.number, error=trouble)
         return None

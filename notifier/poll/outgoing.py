@@ -20,9 +20,10 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
+from ..amqp.channel import ConfirmedChannel
 from ..destination import take_all
 from ..hgpush.message import QueuedPush, to_body
-from ..hgpush.queue import QueueSender
+from ..hgpush.queue import open_queue, push_message
 from .following import Followed
 from .settings import PollSettings
 from .state import PollDatabase
@@ -75,7 +76,7 @@ class PushSender(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        sender, state, failures = QueueSender("poll", self._settings, self._clock), None, 0
+        channel, state, failures = open_queue("poll", self._settings, self._settings.queue, self._clock), None, 0
         unsent: list[_Item] = []
         unconfirmed: dict[int, _Item] = {}
         confirmed: list[_Item] = []
@@ -84,17 +85,17 @@ class PushSender(threading.Thread):
             while not self._ended.is_set():
                 unsent += take_all(self._asked, 0 if unconfirmed or unsent or confirmed else BLINK)
                 try:
-                    sender.start()
+                    channel.start()
                     state = state or PollDatabase(self._settings.state)
-                    while unsent:
+                    while unsent and not channel.is_blocked:
                         if unsent[0].pushes:
                             number = next(numbers)
-                            self._send(sender, number, unsent[0])
+                            self._send(channel, number, unsent[0])
                             unconfirmed[number] = unsent.pop(0)
                         else:
                             confirmed.append(unsent.pop(0))
                     trouble: ReplicationError | None = None
-                    for outcome in sender.outcomes(BUSY_BLINK if unconfirmed else 0):
+                    for outcome in channel.outcomes(BUSY_BLINK if unconfirmed or channel.is_blocked else 0):
                         item = unconfirmed.pop(outcome.number)
                         (confirmed if outcome.error is None else unsent).append(item)
                         trouble = outcome.error or trouble
@@ -108,19 +109,16 @@ class PushSender(threading.Thread):
                     logger.warning("pushes not sent", reason=str(error), retry_in=round(delay, 1))
                     self._ended.wait(delay)
         finally:
-            sender.close()
+            channel.close()
             if state is not None:
                 state.close()
 
-    def _send(self, sender: QueueSender, number: int, item: _Item) -> None:
-        followed = item.followed
-        sender.send(
-            number,
-            f"{self._settings.source}-{followed.number}-{item.pushes[0].id}",
-            to_body(followed.number, item.pushes),
-            {"source": self._settings.source, "repository": followed.url},
-            int(self._clock.now()),
-        )
+    def _send(self, channel: ConfirmedChannel, number: int, item: _Item) -> None:
+        followed, settings = item.followed, self._settings
+        message_id = f"{settings.source}-{followed.number}-{item.pushes[0].id}"
+        headers = {"source": settings.source, "repository": followed.url}
+        body = to_body(followed.number, item.pushes)
+        channel.send(number, push_message(settings.queue, message_id, body, headers, int(self._clock.now())))
 
 
 def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:

@@ -19,8 +19,8 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 
+from ..amqp.settings import check_credentials
 from ..hgpush.message import PushesAnswer, QueuedPush
-from ..hgpush.queue import check_credentials
 from .asking import AnswerTooLarge, Asked, Asker
 from .following import UNDECIDED, Followed, Question, Replaced, find_news, first_question, next_question, split
 from .hosts import Host

@@ -15,21 +15,21 @@ message too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import Counter
 
-from hgext.vcsreplicator.words.clock import DAY, Clock
+from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.streams import Stream
 
+from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, OutgoingMessage, Target
+from ..amqp.settings import BrokerSettings
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..message import Message
 from ..window import PATIENCE, Delivery, Patience, check_number
-from .amqp import is_broker
-from .channel import ExchangeChannel, ExchangeSettings
 from .message import body, payload, routing_key, shortened
 
 # What a message on Pulse should not exceed.
@@ -43,19 +43,21 @@ _EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PulseSettings(ExchangeSettings):
+class PulseSettings(BrokerSettings):
     """One exchange of one broker.
 
-    `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
-    system's authorities. `password` has its place outside the file. `exchange` is `exchange/<clientId>/<name>`, topic and
-    durable; with `declare` false it must exist. `stream` is the form: `v1` (pushes only) or `v2` (all types). The routing key is
-    the repository's URL less `routing_key_strip_prefix` (default: less scheme and host). `cc` are more routing keys, in which
-    `{type}` and `{key}` are replaced. `mandatory` refuses messages that no queue would get. `on_nack`: what becomes of a message
-    that a queue did not take, `pass` (delivered to the others) or `retry` (sent again until all take it, at the price of repeats
-    for the others). `shorten` leaves lists out of messages over 8 kB. `confirm_timeout` and `heartbeat` in seconds, `max_bytes`
-    of a body.
+    `exchange` is `exchange/<clientId>/<name>`, topic and durable; with `declare` false it must exist. `stream` is the form: `v1`
+    (pushes only) or `v2` (all types). The routing key is the repository's URL less `routing_key_strip_prefix` (default: less
+    scheme and host). `cc` are more routing keys, in which `{type}` and `{key}` are replaced. `mandatory` refuses messages that no
+    queue would get. `on_nack`: what becomes of a message that a queue did not take, `pass` (delivered to the others) or `retry`
+    (sent again until all take it, at the price of repeats for the others). `shorten` leaves lists out of messages over 8 kB.
+    `max_bytes` of a body.
     """
 
+    exchange: str
+    declare: bool = True
+    mandatory: bool = False
+    on_nack: str = OnNack.PASS
     stream: str = "v2"
     routing_key_strip_prefix: str | None = None
     cc: tuple[str, ...] = ()
@@ -68,18 +70,15 @@ class PulseSettings(ExchangeSettings):
     def __post_init__(self) -> None:
         if not _EXCHANGE.match(self.exchange) or len(self.exchange.encode()) > MAX_KEY:
             raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
-        if not is_broker(self.url):
-            raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
+        BrokerSettings.__post_init__(self)
         if self.stream not in ("v1", "v2"):
             raise ValueError(f"stream: expected v1 or v2, got {self.stream!r}")
-        if self.on_nack not in ("pass", "retry"):
+        if self.on_nack not in set(OnNack):
             raise ValueError(f"on_nack: expected pass or retry, got {self.on_nack!r}")
         if self.stream == "v1":
             if self.types not in (DOCUMENTED, _V1_TYPES):
                 raise ValueError("types: the stream v1 has changegroup.1 only")
             object.__setattr__(self, "types", _V1_TYPES)
-        check_number("confirm_timeout", self.confirm_timeout, 0.001, DAY)
-        check_number("heartbeat", self.heartbeat, 1, 3600)
         check_number("max_bytes", self.max_bytes, 1, 2**31)
         for template in self.cc:
             try:
@@ -99,7 +98,13 @@ class Pulse:
 
     def __init__(self, name: str, settings: PulseSettings, clock: Clock) -> None:
         self.name, self.settings, self.clock = name, settings, clock
-        self._channel = ExchangeChannel(name, settings, clock)
+        target = Target(
+            name=settings.exchange,
+            declare=self._declare,
+            on_nack=OnNack(settings.on_nack),
+            on_return=OnReturn.REJECT,
+        )
+        self._channel = ConfirmedChannel(name, settings, target, clock)
         self._refused: list[DeliveryOutcome] = []
 
     def start(self) -> None:
@@ -113,8 +118,16 @@ class Pulse:
         if problem is not None:
             self._refused.append(DeliveryOutcome(number=delivery.number, error=Rejected(problem)))
             return
-        headers = self._write_headers(message, key)
-        self._channel.publish(delivery.number, key, text, headers, _properties(message))
+        outgoing = OutgoingMessage(
+            exchange=self.settings.exchange,
+            routing_key=key,
+            body=text,
+            id=message.id,
+            headers=self._write_headers(message, key),
+            properties={"type": message.type.value, "timestamp": int(message.created)},
+            mandatory=self.settings.mandatory,
+        )
+        self._channel.send(delivery.number, outgoing)
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         found, self._refused = self._refused, []
@@ -122,6 +135,10 @@ class Pulse:
 
     def close(self) -> None:
         self._channel.close()
+
+    def _declare(self, channel: Any) -> None:
+        passive = not self.settings.declare
+        channel.exchange_declare(self.settings.exchange, "topic", durable=True, auto_delete=False, passive=passive)
 
     def _write_body(self, message: Message, key: str) -> str:
         content = payload(message, self.settings.stream)
@@ -152,12 +169,3 @@ class Pulse:
 
     def _copy_keys(self, key: str, kind: str) -> list[str]:
         return [template.format(type=kind, key=key) for template in self.settings.cc]
-
-
-def _properties(message: Message) -> Mapping[str, Any]:
-    return {
-        "delivery_mode": 2,
-        "message_id": message.id,
-        "type": message.type.value,
-        "timestamp": int(message.created),
-    }

@@ -8,6 +8,7 @@ at least once. The queue is limited in length: a subscriber that is away for lon
 message is limited in size: one that is larger stays in the queue, and ends the subscriber.
 """
 
+import contextlib
 import random
 import re
 import socket
@@ -16,22 +17,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import kombu.entity
-import kombu.messaging
 import structlog
-from amqp.exceptions import AccessRefused, NotFound
 
-from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.errors import Refused, Unavailable
+from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..window import RETRY
-from .amqp import LARGEST_MESSAGE, TROUBLE, MessageTooLarge, client, connect, drain, is_broker, within
+from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker
+from ..amqp.consumer import QueueConsumer, body_of
+
+# Seconds between two heartbeats, and that one wait may last.
+HEARTBEAT, BLINK = 20.0, 0.2
 
 logger = structlog.get_logger()
 
-# Kombu has no types.
-_Consumer: Any = kombu.messaging.Consumer
-_Queue: Any = kombu.entity.Queue
-_Exchange: Any = kombu.entity.Exchange
 _QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")
 
 
@@ -93,29 +91,18 @@ def listen(
     (no right, no such exchange, too large), and what `hand_on` raises.
     """
     session, failures = _Session(settings, hand_on, stop, limit), 0
-    while not session.finished:
+    while not session.is_finished:
         try:
             session.run()
-        except (AccessRefused, NotFound) as error:
-            raise Refused(f"{settings.exchange}: {error}") from error
-        except MessageTooLarge as error:
-            raise Refused(f"{settings.queue}: {error} (max-message)") from error
-        except _HandOnFailed as error:
-            raise error.reason from None
-        except TROUBLE as error:
-            failures = failures + 1 if not session.connected else 1
-            delay = RETRY.delay(failures, random.random())
+        except BrokerRefusal as error:
+            hint = " (max-message)" if isinstance(error.__cause__, MessageTooLarge) else ""
+            raise Refused(f"{error}{hint}") from error
+        except Unavailable as error:
+            failures = failures + 1 if not session.was_connected else 1
+            delay = RECONNECT.delay(failures, random.random())
             logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))
             stop.wait(delay)
     return session.done
-
-
-class _HandOnFailed(Exception):
-    """Kept apart from trouble with the broker, which is waited for."""
-
-    def __init__(self, reason: Exception) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class _Session:
@@ -128,65 +115,56 @@ class _Session:
     ) -> None:
         self.settings, self.hand_on, self.stop, self.limit = settings, hand_on, stop, limit
         self.done = 0
-        self.connected = False
+        self.was_connected = False
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return self.stop.is_set() or (self.limit is not None and self.done >= self.limit)
 
     def run(self) -> None:
         """Listen on one connection, until it breaks or all is done."""
-        self.connected = False
+        self.was_connected = False
         settings = self.settings
         properties = {"product": "vcsreplicator", "queue": settings.queue}
-        connection = connect(client(settings.url, password=settings.password, heartbeat=20, properties=properties))
-        connection.transport.largest_message = settings.max_message
-        try:
-            with within(connection):
-                channel = connection.channel()
-                channel.basic_qos(0, settings.prefetch, False)
-                consumer = _Consumer(channel, [self._make_queue()], on_message=self._take_message, auto_declare=True)
-                consumer.consume()
-            self.connected = True
-            while not self.finished:
-                drain(connection, 0.2)
-                connection.heartbeat_tick()
-            with within(connection):  # so that the last acknowledgement arrives
-                connection.close()
-        finally:
-            connection.collect()
-
-    def _make_queue(self) -> Any:
-        exchange = _Exchange(self.settings.exchange, type="topic", durable=True, passive=True)
-        return _Queue(
-            self.settings.queue,
-            exchange,
-            routing_key=self.settings.routing_key,
-            durable=self.settings.durable,
-            auto_delete=not self.settings.durable,
-            max_length=self.settings.max_length,
+        consumer = QueueConsumer(
+            client(settings.url, password=settings.password, heartbeat=HEARTBEAT, properties=properties),
+            settings.queue,
+            settings.queue,
+            declare=self._declare,
+            prefetch=settings.prefetch,
+            largest=settings.max_message,
         )
+        self.was_connected = True
+        with contextlib.closing(consumer):
+            while not self.is_finished:
+                for arrived in consumer.receive(BLINK):
+                    self._hand_on(consumer, arrived)
+            consumer.finish()
 
-    def _take_message(self, message: Any) -> None:
-        if self.finished:
+    def _declare(self, channel: Any) -> None:
+        """Declare the queue, and bind it to the exchange, which must exist."""
+        settings = self.settings
+        channel.exchange_declare(settings.exchange, "topic", passive=True)
+        limits = {"x-max-length": settings.max_length}
+        is_kept = settings.durable
+        channel.queue_declare(settings.queue, durable=is_kept, auto_delete=not is_kept, arguments=limits)
+        channel.queue_bind(settings.queue, settings.exchange, settings.routing_key)
+
+    def _hand_on(self, consumer: QueueConsumer, arrived: Any) -> None:
+        if self.is_finished:
             return  # not acknowledged: the queue keeps it
-        body = message.body
-        arrival = ReceivedMessage(
-            text=body if isinstance(body, str) else bytes(body).decode("utf-8", "replace"),
-            routing_key=message.delivery_info["routing_key"],
-            properties=message.properties,
-            headers=message.headers,
+        message = ReceivedMessage(
+            text=body_of(arrived).decode("utf-8", "replace"),
+            routing_key=arrived.delivery_info["routing_key"],
+            properties=arrived.properties,
+            headers=arrived.headers or {},
         )
-        try:
-            succeeded = self.hand_on(arrival)
-        except Exception as error:
-            raise _HandOnFailed(error) from error
-        if succeeded:
-            message.ack()
+        if self.hand_on(message):
+            consumer.acknowledge(arrived.delivery_tag)
             self.done += 1
         else:
             self.stop.wait(self.settings.pause)
-            message.requeue()
+            consumer.give_back(arrived.delivery_tag)
 
 
 def client_name() -> str:

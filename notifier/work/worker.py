@@ -5,6 +5,7 @@ One thread has the connection; others pull and record, one repository each. The 
 the broker, waits, and takes over when the first is gone. Killed anywhere, what was not acknowledged comes again, harmlessly.
 """
 
+import contextlib
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -13,20 +14,22 @@ from queue import SimpleQueue
 from typing import Any
 
 import structlog
-from amqp.exceptions import AccessRefused
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
+from ..amqp.channel import declare_queues
+from ..amqp.connection import BrokerRefusal
+from ..amqp.consumer import QueueConsumer, body_of
+from ..amqp.settings import check_credentials
 from ..hgpush.destination import check_source
 from ..hgpush.message import LARGEST, from_body
-from ..hgpush.queue import QueueSender, QueueSettings, check_credentials, declare
-from ..pulse.amqp import TROUBLE, connect, drain, within
 from .clones import Clones
 from .commandserver import CommandServer
 from .database import RepositoryKey, WorkDatabase
+from .deadletters import DeadLetters
 from .lanes import Lanes, TakenMessage
 from .reporting import FailureReporter
 from .settings import Migrate, WorkSettings
@@ -39,7 +42,6 @@ TURN = 1.0
 
 RECORDED = Counter("vcsreplicator_work_recorded_pushes", "Pushes in the database")
 FAILED = Counter("vcsreplicator_work_failed_attempts", "Attempts that failed")
-DEAD = Counter("vcsreplicator_work_dead_messages", "Messages kept in the dead-letter queue")
 WAITING = Gauge("vcsreplicator_work_waiting_flag", "1 while another worker has the queue")
 
 logger = structlog.get_logger()
@@ -84,9 +86,7 @@ class PushRecorder:
         for server in self._all_servers:
             self._servers.put(server)
         self._under_way: dict[Future[None], list[TakenMessage]] = {}
-        self._dead = QueueSender("work", _dead_settings(settings), self._clock)
-        self._numbers = 0
-        self._channel: Any = None
+        self._letters = DeadLetters(settings, self._clock)
         self._failures = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -94,14 +94,14 @@ class PushRecorder:
         while not stop.is_set():
             try:
                 self._consume(stop)
-            except (*TROUBLE, Unavailable) as error:
-                if isinstance(error, AccessRefused) and "exclusive" in str(error):
+            except Unavailable as error:
+                if isinstance(error, BrokerRefusal) and "exclusive" in str(error):
                     WAITING.set(1)
                     stop.wait(TURN)
                     continue
                 self._failures += 1
                 delay = RECONNECT.delay(self._failures, random.random())
-                logger.warning("not connected", reason=str(error)[:300], retry_in=round(delay, 1))
+                logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))
                 stop.wait(delay)
 
     def close(self) -> None:
@@ -109,41 +109,41 @@ class PushRecorder:
         for server in self._all_servers:
             server.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._dead.close()
+        self._letters.close()
 
     def _consume(self, stop: threading.Event) -> None:
-        connection = connect(self._settings.client("work"))
-        connection.transport.largest_message = LARGEST
-        try:
-            with within(connection):
-                self._channel = channel = connection.channel()
-                declare(channel, self._settings.queue)
-                channel.basic_qos(0, self._settings.prefetch, False)
-                channel.basic_consume(self._settings.queue, callback=self._take, exclusive=True)
+        settings = self._settings
+        consumer = QueueConsumer(
+            settings.client("work"),
+            settings.place,
+            settings.queue,
+            declare=lambda channel: declare_queues(channel, settings.queue),
+            prefetch=settings.prefetch,
+            largest=LARGEST,
+            is_exclusive=True,
+        )
+        with contextlib.closing(consumer), contextlib.ExitStack() as taken:
+            taken.callback(self._lanes.forget)
+            taken.callback(self._letters.forget)
             WAITING.set(0)
             self._failures = 0
-            logger.info("consuming", queue=self._settings.place)
+            logger.info("consuming", queue=settings.place)
             while not stop.is_set():
-                drain(connection, BUSY_BLINK if self._under_way else BLINK)
-                connection.heartbeat_tick()
-                with within(connection):
-                    self._collect()
+                for arrived in consumer.receive(BUSY_BLINK if self._under_way else BLINK):
+                    self._take(arrived)
+                self._collect(consumer)
+                for tag in self._letters.kept():
+                    consumer.acknowledge(tag)
                 self._begin()
-            with within(connection):  # so that the last acknowledgement arrives
-                connection.close()
-        finally:
-            self._channel = None
-            self._lanes.forget()
-            connection.collect()
+            consumer.finish()
 
     def _take(self, arrived: Any) -> None:
-        body = arrived.body
-        body = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+        body = body_of(arrived)
         try:
             message = from_body(body)
             repository = self._repository(arrived.headers or {}, message.repository_id)
         except MalformedEvent as error:
-            self._bury(arrived.delivery_tag, body, error, {})
+            self._letters.keep(arrived.delivery_tag, body, error, {})
             return
         self._lanes.take(TakenMessage(tag=arrived.delivery_tag, body=body, repository=repository, message=message))
 
@@ -185,7 +185,7 @@ class PushRecorder:
         finally:
             self._servers.put(hg)
 
-    def _collect(self) -> None:
+    def _collect(self, consumer: QueueConsumer) -> None:
         """Acknowledge what is recorded, and plan what failed."""
         for future in [future for future in self._under_way if future.done()]:
             messages = self._under_way.pop(future)
@@ -193,7 +193,7 @@ class PushRecorder:
             if error is None:
                 if self._lanes.settle(messages):
                     for each in messages:
-                        self._channel.basic_ack(each.tag)
+                        consumer.acknowledge(each.tag)
             else:
                 self._note_failure(messages, error)
 
@@ -210,30 +210,4 @@ class PushRecorder:
             headers = {"source": message.repository.source, "repository": message.repository.url}
             self._reporter.report(error, url)
             if self._lanes.settle(messages):
-                self._bury(message.tag, message.body, error, headers)
-
-    def _bury(self, tag: int, body: bytes, error: BaseException, headers: dict[str, str]) -> None:
-        """Keep a message in the dead-letter queue, and acknowledge it once it is there; raises Unavailable."""
-        reason = " ".join(str(error).split())[:1000]
-        self._numbers += 1
-        text = body.decode("utf-8", "replace")
-        self._dead.send(self._numbers, f"dead-{tag}", text, {**headers, "error": reason}, int(self._clock.now()))
-        while not (outcomes := self._dead.outcomes(BLINK)):
-            pass
-        [outcome] = outcomes
-        if outcome.error is not None:
-            raise outcome.error
-        DEAD.inc()
-        logger.error("message kept in the dead-letter queue", queue=self._settings.dead_queue, reason=reason)
-        self._channel.basic_ack(tag)
-
-
-def _dead_settings(settings: WorkSettings) -> QueueSettings:
-    return QueueSettings(
-        url=settings.url,
-        queue=settings.dead_queue,
-        password=settings.password,
-        ca_file=settings.ca_file,
-        confirm_timeout=settings.confirm_timeout,
-        heartbeat=settings.heartbeat,
-    )
+                self._letters.keep(message.tag, message.body, error, headers)

@@ -22,15 +22,16 @@ ORDER = {
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
     "< master, serving < replica < commands, registration",
     "pushlog": "seams < store < api, checking, fetching, limit, pushed, recording, revsets, streams, stripping, wire < web",
-    "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, state, "
-    "window < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian < courier, feed, orders, publisher, settings",
+    "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
+    "state, window < amqp < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "
+    "< courier, feed, orders, publisher, settings",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
 CLIENTS = {
     "kafka": f"{OURS}.log.kafka.",
-    "kombu": "notifier.pulse.",
-    "amqp": ("notifier.pulse.", "notifier.hgpush.", "notifier.work."),
+    "kombu": "notifier.amqp.",
+    "amqp": "notifier.amqp.",
     "boto3": (
         "notifier.sns.",
         f"{OURS}.log.blobs",
@@ -264,7 +265,7 @@ def test_a_forbidden_import_is_found(module: str, line: str) -> None:
         ),
         (f"{OURS}.cli.relay", "from ..relay import loop\nimport click"),
         ("pushlog.store.storage", "from mercurial import node\nfrom . import api"),
-        ("notifier.pulse.listener", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
+        ("notifier.amqp.connection", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
     ],
 )
 def test_an_allowed_import_passes(module: str, line: str) -> None:

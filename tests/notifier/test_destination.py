@@ -270,14 +270,13 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
         )
         more = (
             "notifier/pulse/destination.py",
-            "notifier/pulse/channel.py",
+            "notifier/amqp/channel.py",
             "notifier/hgpush/destination.py",
-            "notifier/hgpush/queue.py",
             "notifier/sns/destination.py",
             "notifier/webhook/destination.py",
             "notifier/webhook/dispatcher.py",
             "notifier/destination.py",
-            "notifier/pulse/amqp.py",
+            "notifier/amqp/connection.py",
             "notifier/orders.py",
         )
         steps = PythonSteps(

@@ -10,8 +10,8 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,17 @@ import prometheus_client
 import pytest
 import structlog
 
-from hgext.vcsreplicator.log import ERRORS, Log, NewRecord, Record
+from hgext.vcsreplicator.log import ERRORS, Log
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
-from hgext.vcsreplicator.words.levels import ErrorRecord
-from hgext.vcsreplicator.words.shape import from_json
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced
 from notifier.decode import streaming
-from notifier.decode.queues import BrokerQueues
 from notifier.decode.rejects import raw_of
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
-from notifier.raw import RawMessage, raw_topic, to_line
+from notifier.raw import raw_topic, to_line
+from testing.builders.decoding import decoding, ids, numbered, records, rejects, settings_in, settled, submit, take_ids
 from testing.builders.submissions import ID, a_document, a_raw, uri_of
 from testing.services.redis import Redis
 from testing.waiting import PATIENCE, eventually
@@ -41,66 +38,6 @@ from testing.waiting import PATIENCE, eventually
 pytestmark = pytest.mark.processes
 
 PLANTED = ("203.0.113.7", "198.51.100.99", "planted-agent")
-
-
-@pytest.fixture
-def log(log: Log) -> Log:
-    log.create([raw_topic("raw"), raw_topic("decoded")])
-    return log
-
-
-@contextmanager
-def decoding(log: Log, settings: DecodeSettings) -> Iterator[threading.Event]:
-    """A decoder at work in this process; the event stops it."""
-    stop, ready = threading.Event(), threading.Event()
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            streaming.run(settings, log, stop=stop, ready=ready.set)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        eventually(lambda: ready.is_set() or failed, "the decoder is ready")
-        yield stop
-    finally:
-        stop.set()
-        thread.join()
-    assert not failed
-
-
-def submit(log: Log, *messages: RawMessage | bytes) -> None:
-    """Write raw messages; bytes as they are."""
-    lines = [each if isinstance(each, bytes) else to_line(each) for each in messages]
-    log.append([NewRecord(topic="raw", key=None, value=line, partition=0) for line in lines])
-
-
-def numbered(numbers: Sequence[int]) -> list[RawMessage]:
-    return [a_raw(a_document(number), uri=uri_of(number)) for number in numbers]
-
-
-def settled(log: Log, topic: str = "raw", *, timeout: float = PATIENCE) -> None:
-    end = log.ends(topic)
-    eventually(lambda: log.stored(GROUP, topic) == end, "all raw messages are acknowledged", timeout=timeout)
-
-
-def records(log: Log, topic: str) -> list[Record]:
-    return list(read_records(log, {(topic, 0): log.beginnings(topic)[0]}))
-
-
-def rejects(log: Log) -> list[ErrorRecord]:
-    return [from_json(ErrorRecord, record.value or b"") for record in records(log, ERRORS)]
-
-
-def ids(found: Sequence[Record]) -> Counter[int]:
-    return Counter(uuid.UUID(record.key).int for record in found if record.key)
-
-
-def settings_in(folder: Path, **more: Any) -> DecodeSettings:
-    return DecodeSettings(**{"repeats": str(folder / "repeats.db"), **more})
 
 
 def test_decoded_messages_go_to_their_topic_and_rejects_whole_to_errors(log: Log, tmp_path: Path) -> None:
@@ -265,48 +202,6 @@ def test_a_file_of_ids_that_cannot_be_made_stops_the_decoder_at_its_start(tmp_pa
         open_repeats(settings_in(tmp_path), SystemClock())
 
 
-# -- queues
-
-
-def test_messages_go_from_a_queue_to_a_queue(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
-    settings = settings_in(tmp_path, broker=rabbitmq.vhost(), input="queue:raw", output="queue:")
-    outside = BrokerQueues(settings, read_from="eng-workflow.hgpush", outputs=["raw"], prefetch=100)
-    with decoding(log, settings):
-        lines = [to_line(message) for message in (*numbered([1, 2]), a_raw(b"no json"))]
-        outside.publish([("raw", line, {"document_id": "x"}) for line in lines])
-        found = []
-        eventually(lambda: found.extend(outside.receive(0.1, 100)) or len(found) >= 2, "decoded messages")
-        eventually(lambda: rejects(log), "the reject")
-    outside.close()
-    again = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
-    assert again.receive(0.5, 100) == []
-    again.close()
-    assert [json.loads(body)["metadata"]["document_id"] for _, body in found] == [uri_of(n)[-36:] for n in (1, 2)]
-    assert rejects(log)[0].topic == "queue:raw"
-
-
-def test_what_was_not_acknowledged_comes_again_from_a_queue(tmp_path: Path, rabbitmq: Any) -> None:
-    settings = settings_in(tmp_path, broker=rabbitmq.vhost(), input="queue:raw")
-    first = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
-    first.publish([("raw", b"1", {"document_id": "1"}), ("raw", b"2", {"document_id": "2"})])
-    eventually(lambda: len(first._arrived) == 2 or first.receive(0.1, 0), "both messages")
-    [(tag, body)] = first.receive(0, 1)
-    first.acknowledge(tag)
-    first.close()
-    second = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
-    assert body == b"1"
-    assert eventually(lambda: second.receive(0.1, 100))[0][1] == b"2"
-    second.close()
-
-
-def test_a_queue_that_is_gone_makes_publishing_fail(tmp_path: Path, rabbitmq: Any) -> None:
-    settings = settings_in(tmp_path, broker=rabbitmq.vhost(), input="queue:raw")
-    queues = BrokerQueues(settings, read_from="raw", outputs=[], prefetch=100)
-    with pytest.raises(Unavailable, match="gone"):
-        queues.publish([("nowhere", b"1", {"document_id": "1"})])
-    queues.close()
-
-
 # -- kills
 
 
@@ -354,12 +249,8 @@ def test_a_killed_decoder_loses_nothing_in_a_queue_with_ids_in_redis(
     more = {"repeats": "redis", "redis": own_service(Redis).url, "broker": rabbitmq.vhost(), "output": "queue:out"}
     settings = settings_in(tmp_path, **more)
     kill_under_load(log, f"sqlite://{tmp_path}/log.db", tmp_path, settings, kills, 2)
-    number, found = int((tmp_path / "submitted").read_text()), Counter[int]()
-    outside = BrokerQueues(settings, read_from="out", outputs=[], prefetch=1000)
-    while arrived := outside.receive(1.0, 1000):
-        found.update(uuid.UUID(json.loads(body)["metadata"]["document_id"]).int for _, body in arrived)
-        outside.acknowledge(arrived[-1][0])
-    outside.close()
+    number = int((tmp_path / "submitted").read_text())
+    found = take_ids(settings.broker or "", "out", number)
     assert found.keys() == set(range(number))
     # At most one batch for each kill comes twice.
     assert found.total() - number <= kills * streaming.BATCH

@@ -4,15 +4,17 @@
 What every destination must do is in `tests/notifier/test_destination.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import kombu
+import prometheus_client
 import pytest
+import structlog
 
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
 from notifier.hgpush.destination import HgPushSettings
@@ -21,6 +23,7 @@ from testing.builders.endpoint import Reply
 from testing.builders.notices import a_notice, an_event, node, publish, publish_pushes
 from testing.builders.notifying import Notifier
 from testing.builders.receivers import HgPushReceiver
+from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -111,6 +114,33 @@ def test_deleted_queue_is_declared_again_and_gets_the_message(
     notifier.settled("it")
     receiver.listen()
     eventually(lambda: ("x", 2) in receiver.told(), "the message behind the deletion")
+
+
+def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_everything(
+    log: Log, notifier: Notifier, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
+) -> None:
+    broker = own_service(RabbitMQ)
+    receiver = HgPushReceiver(broker, tmp_path)
+    with structlog.testing.capture_logs() as said:
+        notifier.start(it=replace(receiver.settings(), confirm_timeout=0.5))
+        publish_pushes(log, "x", 1, 1)
+        notifier.settled("it")
+        broker.control("set_vm_memory_high_watermark", "0.0001")
+        for path in "xyz":
+            publish_pushes(log, path, 2, 5)
+        blocked = {"destination": "it"}
+        value = prometheus_client.REGISTRY.get_sample_value
+        eventually(lambda: value("vcsreplicator_notifier_blocked_flag", blocked) == 1, "the metric to say so")
+        notifier.stop()
+        assert notifier.position("it") != log.ends(NOTICES)[0]
+        notifier.start(it=receiver.settings())
+        broker.control("set_vm_memory_high_watermark", "0.4")
+        notifier.settled("it")
+    assert [line["event"] for line in said].count("broker blocks publishers") in (1, 2)  # of each start
+    assert not [line for line in said if "no confirmation" in str(line)]
+    expected = {("x", 1), *((path, number) for path in "xyz" for number in range(2, 6))}
+    eventually(lambda: set(receiver.told()) == expected, "all pushes")
+    receiver.close()
 
 
 @pytest.mark.parametrize(

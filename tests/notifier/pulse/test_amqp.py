@@ -12,9 +12,9 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
+from notifier.amqp import connection
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import messages
-from notifier.pulse import amqp
 from notifier.pulse.destination import PulseSettings
 from notifier.pulse.listener import ListenSettings, listen
 from notifier.window import Delivery
@@ -50,7 +50,7 @@ TROUBLES = pytest.mark.parametrize("trouble", [silence, half_a_frame, endless_fr
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqp, "PATIENCE", 0.2)
+    monkeypatch.setattr(connection, "PATIENCE", 0.2)
 
 
 def publisher(url: str, **more: object) -> Destination:

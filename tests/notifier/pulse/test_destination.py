@@ -14,10 +14,10 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
+from notifier.amqp.channel import REFUSED
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
-from notifier.pulse.channel import REFUSED
 from notifier.pulse.destination import PulseSettings
 from notifier.pulse.message import body, payload, routing_key
 from notifier.secret import Secret

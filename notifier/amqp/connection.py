@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Connections to AMQP brokers, with a limit on every wait.
 
-Used by the destination and by the listener.
-
 py-amqp waits indefinitely where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it
 busy with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait
 ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps whatever a broker sends, too: here
 frames and messages have a largest size, and one message is whole before the next begins.
 """
 
+import json
 import math
 import ssl
 import struct
@@ -23,6 +22,8 @@ import kombu.transport.pyamqp
 from amqp.exceptions import AMQPError
 from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
+
+from hgext.vcsreplicator.words.errors import Unavailable
 
 from ..authorities import trusting
 
@@ -43,6 +44,9 @@ AT_ONCE = 1000
 
 # What py-amqp raises when the connection is lost, or the other side speaks something else.
 TROUBLE = (AMQPError, KombuError, OSError, struct.error, LookupError, AttributeError)
+
+# Codes with which a broker refuses: no right or another's queue, no such thing.
+_REFUSED = (403, 404)
 
 # Types of frames.
 _HEADER, _BODY = 2, 3
@@ -99,6 +103,25 @@ def drain(connection: Any, timeout: float) -> None:
                 timeout = 0
     except TimeoutError:
         pass
+
+
+class BrokerRefusal(Unavailable):
+    """The broker refuses: no right, no such thing, a queue that another consumer has alone; or its message is too large."""
+
+
+@contextmanager
+def translated(place: str) -> Iterator[None]:
+    """Raise Unavailable that names the place, in one line, for what py-amqp raises."""
+    try:
+        yield
+    except TROUBLE as error:
+        is_refusal = isinstance(error, MessageTooLarge) or getattr(error, "reply_code", 0) in _REFUSED
+        raise (BrokerRefusal if is_refusal else Unavailable)(f"{place}: {describe_error(error)}") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    return json.dumps(str(error) or type(error).__name__, ensure_ascii=False)[1:-1][:300]
 
 
 def is_broker(url: str) -> bool:

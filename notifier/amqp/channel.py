@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A channel whose messages the broker confirms.
+
+What is declared, and what a refused message means, are its users' (`Target`). Nothing waits without a limit (`connection`), because
+a stopped broker keeps its sockets open. Whichever side closed the connection, the next one declares again. A broker that blocks
+publishers (its memory or disk alarm) is waited for on the same connection: a new one would send again what it already has.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Rejected, Unavailable
+
+from ..destination import DeliveryOutcome
+from .confirms import Confirms
+from .connection import TROUBLE, connect, describe_error, drain, translated, where, within
+from .settings import BrokerSettings
+
+# Seconds after a nack at which the broker must still answer: one that breaks sends nacks first and closes the
+# connection then.
+NACK_PATIENCE = 0.2
+
+# Seconds between two alarms about queues that refuse.
+NACK_ALARM_EVERY = 600.0
+
+# Seconds between two looks at the heartbeats.
+_BEAT_EVERY = 1.0
+
+UNROUTABLE = Counter("vcsreplicator_notifier_unroutable_messages", "Returned: no queue is bound", ["destination"])
+REFUSED = Counter(
+    "vcsreplicator_notifier_refused_by_a_queue_messages", "Nacked: a queue did not take it", ["destination"]
+)
+BLOCKED = Gauge("vcsreplicator_notifier_blocked_flag", "1 while the broker blocks publishers (alarm)", ["destination"])
+
+logger = structlog.get_logger()
+
+_NACKED = "a queue does not take messages (nack): look for a full one with x-overflow=reject-publish"
+_UNROUTABLE = Rejected("no queue is bound for its routing key (mandatory)")
+
+
+class OnNack(enum.StrEnum):
+    """What becomes of a message that a queue did not take."""
+
+    PASS = "pass"
+    RETRY = "retry"
+
+
+class OnReturn(enum.Enum):
+    """What becomes of a message that no queue would get."""
+
+    REJECT = enum.auto()
+    DECLARE_AGAIN = enum.auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where messages go: its name, what declares it on a new connection, and what the broker's refusals mean."""
+
+    name: str
+    declare: Callable[[Any], None]
+    on_nack: OnNack = OnNack.RETRY
+    on_return: OnReturn = OnReturn.DECLARE_AGAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingMessage:
+    """A message of JSON; without `exchange` it goes to the queue that `routing_key` names."""
+
+    routing_key: str
+    body: str | bytes
+    id: str
+    exchange: str = ""
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    mandatory: bool = True
+
+
+class ConfirmedChannel:
+    """Sends to the target, durably; used by one thread."""
+
+    def __init__(self, name: str, settings: BrokerSettings, target: Target, clock: Clock) -> None:
+        self.name, self.settings, self.target, self.clock = name, settings, target, clock
+        self._connection: Any = None  # of amqp
+        self._channel: Any = None
+        self._confirms = Confirms()
+        self._nack_reported_at = float("-inf")
+        self._outcomes: list[DeliveryOutcome] = []
+        self._is_target_gone = False
+        self._beat_at = 0.0
+        self.is_blocked = False
+
+    def start(self) -> None:
+        """Connect and declare the target, unless connected; raise Unavailable."""
+        if self._connection is None:
+            self._connect()
+
+    def check_takes(self) -> None:
+        """Raise Unavailable unless connected to a broker that takes messages; connect if need be."""
+        self.start()
+        if self.is_blocked:
+            raise Unavailable(f"{self._where}: the broker blocks publishers; look for its memory and disk alarms")
+
+    def send(self, number: int, message: OutgoingMessage) -> None:
+        """Begin to send the delivery `number`; raise Unavailable, then nothing was sent."""
+        self.check_takes()
+        prepared = self._channel.prepare_message(
+            message.body,
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers=dict(message.headers),
+            properties={"delivery_mode": 2, "message_id": message.id, **message.properties},
+        )
+        prepared._serialize_properties()  # what AMQP cannot carry is a fault of the message; below it would cost the connection
+        self._confirms.send(number, message.id, self.clock.monotonic())
+        try:
+            self._channel.basic_publish(
+                prepared,
+                exchange=message.exchange,
+                routing_key=message.routing_key,
+                mandatory=message.mandatory,
+                timeout=self.settings.confirm_timeout,
+            )
+        except TROUBLE as error:
+            self._lose_connection(error)
+
+    def outcomes(self, timeout: float) -> list[DeliveryOutcome]:
+        """Return the known results, waiting up to `timeout` seconds for one; without messages it keeps the connection."""
+        if self._connection is not None:
+            try:
+                drain(self._connection, 0 if self._outcomes else timeout)
+                self._check_signs_of_life()
+                self._pass_nacked()
+            except TROUBLE as error:
+                self._lose_connection(error)
+        found, self._outcomes = self._outcomes, []
+        return found
+
+    def close(self) -> None:
+        """Drop the connection; a closing message would wait for an answer."""
+        self._confirms, self._is_target_gone = Confirms(), False
+        connection, self._connection, self._channel = self._connection, None, None
+        self.is_blocked = False
+        BLOCKED.labels(self.name).set(0)
+        if connection is not None:
+            try:
+                connection.collect()
+            except Exception as error:  # the connection is given up anyway
+                logger.debug("connection not closed", reason=str(error))
+
+    @property
+    def _where(self) -> str:
+        return f"{where(self.settings.url)} {self.target.name}"
+
+    def _connect(self) -> None:
+        """Connect and declare; raise Unavailable."""
+        known = self.settings.client(self.name, on_blocked=self._on_blocked, on_unblocked=self._on_unblocked)
+        try:
+            with translated(self._where):
+                self._connection = connect(known)
+                with within(self._connection):
+                    self._open_channel()
+        except Unavailable:
+            self.close()
+            raise
+        logger.info("connected", broker=self._where)
+
+    def _open_channel(self) -> None:
+        channel = self._channel = self._connection.channel()
+        self.target.declare(channel)
+        channel.confirm_select()
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_returned)
+        self._beat_at = self.clock.monotonic()
+
+    def _check_signs_of_life(self) -> None:
+        now = self.clock.monotonic()
+        if self._is_target_gone:
+            raise ConnectionAbortedError("the queue was deleted; it is declared again")
+        if now - self._beat_at > _BEAT_EVERY:
+            self._beat_at = now
+            self._connection.heartbeat_tick()
+        since = self._confirms.oldest_since()
+        if since is not None and not self.is_blocked and now - since > self.settings.confirm_timeout:
+            raise TimeoutError(f"no confirmation for {self.settings.confirm_timeout:g} s")
+
+    def _on_ack(self, tag: int, multiple: bool) -> None:
+        for number, was_returned in self._confirms.confirm(tag, multiple=multiple):
+            self._outcomes.append(
+                DeliveryOutcome(number=number, error=self._returned_error() if was_returned else None)
+            )
+
+    def _returned_error(self) -> Rejected | Unavailable:
+        if self.target.on_return is OnReturn.REJECT:
+            return _UNROUTABLE
+        self._is_target_gone = True
+        return Unavailable(f"{self._where}: no such queue")
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:
+        for number, _ in self._confirms.confirm(tag, multiple=multiple):
+            REFUSED.labels(self.name).inc()
+            if self.target.on_nack is OnNack.RETRY:
+                self._outcomes.append(DeliveryOutcome(number=number, error=Unavailable(f"{self._where}: {_NACKED}")))
+            else:
+                self._confirms.hold_nacked(number, self.clock.monotonic())
+
+    def _pass_nacked(self) -> None:
+        """Confirm nacked deliveries if the broker is well: then all other queues have them."""
+        now = self.clock.monotonic()
+        due = self._confirms.nacked_before(now - NACK_PATIENCE)
+        if not due or self.is_blocked:
+            return
+        with within(self._connection):
+            self.target.declare(self._channel)
+        self._confirms.release_nacked(due)
+        self._outcomes += [DeliveryOutcome(number=number) for number in due]
+        if now - self._nack_reported_at >= NACK_ALARM_EVERY:
+            self._nack_reported_at = now
+            logger.error(_NACKED, broker=self._where, messages=len(due))
+
+    def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
+        """Note a returned message; its confirmation comes after this."""
+        UNROUTABLE.labels(self.name).inc()
+        self._confirms.note_returned(message.properties.get("message_id", ""))
+
+    def _on_blocked(self, reason: str) -> None:
+        self.is_blocked = True
+        BLOCKED.labels(self.name).set(1)
+        logger.warning("broker blocks publishers", broker=self._where)
+
+    def _on_unblocked(self) -> None:
+        self.is_blocked = False
+        BLOCKED.labels(self.name).set(0)
+        self._confirms.restart_waits(self.clock.monotonic())
+        logger.info("broker takes messages again", broker=self._where)
+
+    def _lose_connection(self, error: BaseException) -> None:
+        """Disconnect; what is unconfirmed, and may have arrived, is unavailable and sent again."""
+        trouble = Unavailable(f"{self._where}: {describe_error(error)}")
+        self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
+        self.close()
+
+
+def declare_queues(channel: Any, *names: str) -> None:
+    """Declare durable queues, as every sender and receiver of one must: with no arguments."""
+    for name in names:
+        channel.queue_declare(name, durable=True, auto_delete=False)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What every user of a broker configures."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+
+from ..secret import Secret
+from ..window import check_number
+from .connection import BrokerRefusal, client, connect, is_broker, translated, where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """A broker and its user.
+
+    `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
+    system's authorities. `password` has its place outside the file. `confirm_timeout` and `heartbeat` in seconds.
+    """
+
+    url: str
+    password: Secret | None = None
+    ca_file: str | None = None
+    confirm_timeout: float = 10.0
+    heartbeat: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not is_broker(self.url):
+            raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
+        check_number("confirm_timeout", self.confirm_timeout, 0.001, DAY)
+        check_number("heartbeat", self.heartbeat, 1, 3600)
+
+    def client(self, name: str, **callbacks: Any) -> Any:
+        """Return kombu's description of the broker; raise Unavailable for a secret that cannot be read."""
+        try:
+            password = None if self.password is None else self.password.read()
+        except BadConfig as error:
+            raise Unavailable(str(error)) from error
+        return client(
+            self.url,
+            password=password,
+            ca_file=self.ca_file,
+            heartbeat=self.heartbeat,
+            properties={"product": "vcsreplicator", "destination": name},
+            **callbacks,
+        )
+
+
+def check_credentials(settings: BrokerSettings, section: str) -> None:
+    """Raise BadConfig if the broker answers and refuses user and password; what else is wrong may pass."""
+    try:
+        with translated(where(settings.url)):
+            connect(settings.client(section)).collect()
+    except BrokerRefusal as error:
+        raise BadConfig(f"{section}.url: {error}: expected user and password that the broker takes") from error
+    except Unavailable:
+        pass

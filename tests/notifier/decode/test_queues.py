@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Outputs of the decoder that are queues of a real RabbitMQ, which blocks publishers, closes connections and restarts."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import kombu
+import prometheus_client
+import pytest
+import structlog
+
+from hgext.vcsreplicator.log import Log
+from notifier.decode.queues import open_input
+from notifier.decode.sources import GROUP
+from notifier.raw import to_line
+from testing.builders.decoding import (
+    decoding,
+    numbered,
+    put,
+    rejects,
+    settings_in,
+    settled,
+    submit,
+    take,
+    take_ids,
+    waiting,
+)
+from testing.builders.submissions import ID, a_raw, uri_of
+from testing.services.rabbitmq import RabbitMQ
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+OwnService = Callable[[type[RabbitMQ]], RabbitMQ]
+
+
+def test_messages_go_from_a_queue_to_a_queue(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
+    url = rabbitmq.vhost()
+    with decoding(log, settings_in(tmp_path, broker=url, input="queue:raw", output="queue:")):
+        put(url, "raw", *map(to_line, (*numbered([1, 2]), a_raw(b"no json"))))
+        found = take(url, "eng-workflow.hgpush", 2)
+        eventually(lambda: rejects(log), "the reject")
+    assert waiting(url, "raw") == 0
+    assert [body["metadata"]["document_id"] for body in found] == [uri_of(n)[-36:] for n in (1, 2)]
+    assert rejects(log)[0].topic == "queue:raw"
+
+
+def test_what_was_not_acknowledged_comes_again_from_a_queue(tmp_path: Path, rabbitmq: Any) -> None:
+    settings = settings_in(tmp_path, broker=rabbitmq.vhost(), input="queue:raw")
+    put(settings.broker or "", "raw", b"1", b"2")
+    with closing(open_input(settings, "raw", 100)) as first:
+        [message] = eventually(lambda: first.receive(0.1, 1))
+        assert message.body == b"1"
+        first.acknowledge(message.delivery_tag)
+        first.finish()
+    with closing(open_input(settings, "raw", 100)) as second:
+        assert [message.body for message in eventually(lambda: second.receive(0.1))] == [b"2"]
+
+
+def test_an_output_queue_that_is_deleted_is_declared_again_and_gets_everything(
+    log: Log, tmp_path: Path, rabbitmq: Any
+) -> None:
+    url = rabbitmq.vhost()
+    with decoding(log, settings_in(tmp_path, broker=url, output="queue:out", repeats="none")):
+        submit(log, *numbered([1]))
+        settled(log)
+        with kombu.Connection(url) as connection:
+            connection.default_channel.queue_delete("out")
+        submit(log, *numbered([2, 3]))
+        settled(log)
+    assert take_ids(url, "out", 2).keys() == {2, 3}
+
+
+def is_blocked() -> bool:
+    value = prometheus_client.REGISTRY.get_sample_value
+    return value("vcsreplicator_notifier_blocked_flag", {"destination": "decode"}) == 1
+
+
+def block(broker: RabbitMQ) -> None:
+    broker.control("set_vm_memory_high_watermark", "0.0001")
+
+
+def unblock(broker: RabbitMQ) -> None:
+    broker.control("set_vm_memory_high_watermark", "0.4")
+
+
+def test_a_broker_that_blocks_publishers_is_waited_for_without_repeats_and_holds_up_no_stop(
+    log: Log, tmp_path: Path, own_service: OwnService
+) -> None:
+    broker = own_service(RabbitMQ)
+    settings = settings_in(tmp_path, broker=broker.url, output="queue:out", repeats="none")
+    with structlog.testing.capture_logs() as said, decoding(log, settings):
+        block(broker)
+        submit(log, *numbered(range(600)))
+        eventually(is_blocked, "the metric to say so")
+        unblock(broker)
+        settled(log)
+        assert not is_blocked()
+    warnings = [line["event"] for line in said if line["log_level"] == "warning"]
+    assert warnings == ["broker blocks publishers"]
+    assert take_ids(broker.url, "out", 600) == dict.fromkeys(range(600), 1)
+
+    with decoding(log, settings) as stop:
+        block(broker)
+        submit(log, *numbered(range(600, 1200)))
+        eventually(is_blocked, "the metric to say so")
+        stop.set()
+    assert log.stored(GROUP, "raw") != log.ends("raw")
+    unblock(broker)
+    with decoding(log, settings):
+        settled(log)
+    assert take_ids(broker.url, "out", 600).keys() == set(range(600, 1200))
+
+
+def test_a_decoder_without_messages_connects_again_when_the_broker_closed_its_connection(
+    log: Log, tmp_path: Path, own_service: OwnService
+) -> None:
+    broker = own_service(RabbitMQ)
+    settings = settings_in(tmp_path, broker=broker.url, output="queue:out")
+    with structlog.testing.capture_logs() as said, decoding(log, settings):
+        broker.control("close_all_connections", "test")
+        eventually(lambda: [line["event"] for line in said].count("connected") > 1, "a second connection")
+        submit(log, a_raw())
+        settled(log)
+    assert max([line["retry_in"] for line in said if "retry_in" in line], default=0) <= 5
+    assert take(broker.url, "out", 1)[0]["metadata"]["document_id"] == ID
