@@ -9,6 +9,8 @@ import signal
 import sys
 import threading
 
+import structlog
+
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words import shape
 from notifier.decode import streaming
@@ -17,6 +19,7 @@ from notifier.decode.settings import DecodeSettings
 
 def main() -> None:
     settings = shape.read(DecodeSettings, json.loads(sys.argv[2]))
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with open_log(sys.argv[1]) as log:
