@@ -5,8 +5,9 @@ A broker that hangs is noticed within seconds, and all clients of the process kn
 
 A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers; each client
 would wait for its own time-out, and again with each broker that the next one happens to ask first. So each client looks twice a
-second for requests that wait, and asks after their broker by a connection of its own. A request alone proves nothing: a produce
-request rightly waits for replicas. A broker that does not even greet is left alone by every client of the process: its connections
+second for requests that wait, and asks after their broker by a connection of its own, which it keeps for that. A request alone
+proves nothing: a produce request rightly waits for replicas, and a fetch for records, while nothing happens for seconds; so while
+nothing happens one client of the process asks. A broker that does not answer is left alone by every client: its connections
 are closed, no client connects to it, metadata are asked for until it leads nothing more, and one client probes it every second.
 """
 
@@ -24,12 +25,11 @@ from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
-from kafka.protocol.metadata import MetadataResponse
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataResponse
 
 # Seconds. The sum of the first three is how long a broker hangs before that is known; one look later all have left it: below five.
 LOOK_EVERY = 0.5
 
-# A fetch waits for half a second by itself.
 SUSPICION = 1.0
 ANSWER_WITHIN = 2.5
 PROBE_EVERY = 1.0
@@ -49,7 +49,7 @@ class Hanging:
         self._lock = threading.Lock()
         self._until: dict[Address, float] = {}
         self._suspected: dict[Address, float] = {}
-        self._probed: dict[Address, float] = {}
+        self._probed: dict[Address, tuple[float, int]] = {}
 
     def __contains__(self, address: Address | None) -> bool:
         return address is not None and self._until.get(address, 0.0) > time.monotonic()
@@ -69,13 +69,17 @@ class Hanging:
         self._until.pop(address, None)
         self._suspected.pop(address, None)
 
-    def claim(self, address: Address) -> bool:
-        """Return whether the caller shall probe the broker. One client at a time is enough."""
+    def claim(self, address: Address, client: int) -> bool:
+        """Return whether this client shall probe the broker.
+
+        One at a time is enough, and the same one as before while it still does: it has a connection for that.
+        """
         with self._lock:
             now = time.monotonic()
-            if now - self._probed.get(address, -PROBE_EVERY) < PROBE_EVERY:
+            probed, before = self._probed.get(address, (float("-inf"), client))
+            if now - probed < (PROBE_EVERY if before == client else PROBE_EVERY + LOOK_EVERY):
                 return False
-            self._probed[address] = now
+            self._probed[address] = now, client
             return True
 
 
@@ -168,29 +172,45 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             elif _waits(connection, now):
                 suspects.add(address)
         for address in suspects:
-            if HANGING.claim(address):
+            if HANGING.claim(address, id(self)):
                 self.call_soon(self._probe, address)
         if any((node.host, node.port) in HANGING for node in self.cluster.brokers()):
             self.cluster.request_update()  # it may lead no more
 
     async def _probe(self, address: Address) -> None:
-        """Connect once more, and wait for the broker's first answer: what else it lets wait may have good reasons."""
+        """Ask the broker something that it answers at once: what else it lets wait may have good reasons."""
         name, deadline = f"probe-{address[0]}:{address[1]}", time.monotonic() + ANSWER_WITHIN
+        connection, answered = self._conns.get(name), False
+        if connection is not None and connection.initializing:
+            return  # an earlier probe still waits for it
+        try:
+            if connection is not None:
+                names = {name: self.config[name] for name in ("client_software_name", "client_software_version")}
+                await connection.send_request(ApiVersionsRequest(**names), request_timeout_ms=ANSWER_WITHIN * 1000)
+                answered = True
+            else:
+                connection = await self._greet(name, address, deadline)
+                answered = connection.init_future.succeeded()
+            if answered and not self.closed:
+                HANGING.remove(address)
+        except kafka_errors.KafkaError:
+            pass  # it was lost, or the time is over
+        finally:
+            if not answered and connection is not None:
+                self._conns.pop(name, None)
+                connection.close()
+        if not answered and time.monotonic() >= deadline:
+            HANGING.add(address)
+
+    async def _greet(self, name: str, address: Address, deadline: float) -> KafkaConnection:
+        """Return a new connection for probes, which waited for the broker's first answer; closed with the others."""
         node = MetadataResponse.MetadataResponseBroker(name, *address, None)
-        connection = KafkaConnection(
+        connection = self._conns[name] = KafkaConnection(
             self._net, node_id=name, broker_version_data=self.broker_version_data, **self.config
         )
-        self._conns[name] = connection  # closed with the others
-        try:
-            await super()._connect(node, connection, timeout_at=deadline)
-            answered = connection.init_future.succeeded()
-            if not answered and time.monotonic() >= deadline:
-                HANGING.add(address)
-            elif not self.closed:
-                HANGING.remove(address)
-        finally:
-            self._conns.pop(name, None)
-            connection.close()
+        connection.close_future.add_both(lambda _: self._conns.pop(name, None))
+        await super()._connect(node, connection, timeout_at=deadline)
+        return connection
 
     async def _connect(self, node: Any, conn: Any, timeout_at: float | None = None, **settings: Any) -> None:
         await super()._connect(node, conn, timeout_at=timeout_at, **settings)

@@ -16,13 +16,19 @@ from .broker import Broker
 from .clients import connect, rim
 from .records import Unpacked, record_of
 
-# Seconds a poll may stay in the client, which cannot be woken; shorter ones cost an idle service 3 % of a core.
-SLICE = 0.2
+# Seconds until the client is asked again, while a partition may not be among those that it fetches.
+SLICE = 0.05
 
-# Seconds without a record after which a reader asks the broker whether there are any.
-LOOK_AROUND = 3.0
+# Seconds that a broker may keep a fetch while it has no records, by whether it is the only one. It answers at once when there are
+# some; but what moves from one broker to another waits for the end of the fetch, so for a while after trouble it is shorter.
+QUIET_FETCH = {True: 3.0, False: 1.0}
+TROUBLE = 10.0
+
+# Seconds without a record after which a reader asks the broker whether there are any; doubled up to the second while none come.
+LOOK_AROUND, RARE_LOOK_AROUND = 3.0, 15.0
 
 TopicPartitionKey = tuple[str, int]
+_Batches = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 class KafkaReader:
@@ -43,7 +49,10 @@ class KafkaReader:
         self._topics: dict[str, object] = {}
         self._rewound: Rewound | None = None
         self._woken = threading.Event()
-        self._looked = 0.0
+        # Set when there may be something to do: an answer, or `wake`.
+        self._stirred = threading.Event()
+        self._looked, self._look_every = 0.0, LOOK_AROUND
+        self._troubled = 0.0
         self._behind: dict[TopicPartition, int] = {}
         self._unanswered = False
 
@@ -52,11 +61,12 @@ class KafkaReader:
         while True:
             if self._rewound is not None:
                 raise self._rewound
+            self._stirred.clear()
             woken = self._woken.is_set()
             self._woken.clear()
             left = deadline - time.monotonic()
             try:
-                records = self._read(0 if woken else max(0.0, min(left, SLICE)), limit)
+                records = self._read(0 if woken else max(0.0, left), limit)
             except ReplicationError as error:
                 self._rewound = error if isinstance(error, Rewound) else None
                 self._drop()
@@ -81,6 +91,7 @@ class KafkaReader:
 
     def wake(self) -> None:
         self._woken.set()
+        self._stirred.set()
 
     def close(self) -> None:
         self._drop()
@@ -113,11 +124,12 @@ class KafkaReader:
     def _fetch(self, seconds: float, limit: int) -> list[Record]:
         consumer = self._consumer or self._connect()
         if not self._names:
-            time.sleep(seconds)
+            self._stirred.wait(seconds)
             return []
         if consumer._manager.lost != self._lost:
             self._read_marks_again(consumer)
-        batches = consumer.poll(timeout_ms=round(seconds * 1000), max_records=limit)
+            self._look_every, self._troubled = LOOK_AROUND, time.monotonic()
+        batches = self._fetch_round(consumer, seconds, limit)
         self._check_topics(consumer)
         records: list[Record] = []
         for partition, batch in batches.items():
@@ -125,13 +137,49 @@ class KafkaReader:
             records.extend(record_of(topic, number, record) for record in self._unread(partition, batch))
             self._next[partition] = max(self._next[partition], batch[-1].offset + 1)
             self._marks[partition] = batch[-1]
-        now = time.monotonic()
         if records:
-            self._looked, self._behind = now, {}
-        elif now - self._looked > LOOK_AROUND:
-            self._look_around(consumer)
-            self._looked = time.monotonic()
+            self._looked, self._look_every, self._behind = time.monotonic(), LOOK_AROUND, {}
         return records
+
+    def _fetch_round(self, consumer: KafkaConsumer, seconds: float, limit: int) -> _Batches:
+        """Do what one round of `KafkaConsumer.poll` does, whose wait `wake` cannot end; return after each answer."""
+        fetcher = consumer._fetcher
+        consumer._refresh_committed_offsets(timeout_ms=0)
+        fetcher.reset_offsets_if_needed()
+        fetcher.maybe_validate_positions()
+        fetcher.validate_offsets_if_needed()
+        batches: _Batches
+        batches, is_partial = fetcher.fetched_records(limit)
+        if not batches:
+            self._look_around_if_due(consumer)
+        is_quiet = self._is_quiet(consumer)
+        if not is_partial and not is_quiet:
+            fetcher.config["fetch_max_wait_ms"] = self._fetch_wait(consumer)
+            for future in fetcher.send_fetches():
+                future.add_both(lambda _: self._stirred.set())
+            is_quiet = self._is_quiet(consumer)
+        if batches or seconds <= 0:
+            return batches
+        self._stirred.wait(seconds if is_quiet else min(seconds, SLICE))
+        batches, _ = fetcher.fetched_records(limit)
+        return batches
+
+    def _is_quiet(self, consumer: KafkaConsumer) -> bool:
+        """Return whether there is nothing to do until a broker answers: a fetch to each leader is under way."""
+        subscription, fetched = consumer._subscription, consumer._fetcher._nodes_with_pending_fetch_requests
+        return not self._paused and all(
+            subscription.is_fetchable(partition)
+            and consumer._manager.cluster.leader_for_partition(partition) in fetched
+            for partition in self._names
+        )
+
+    def _fetch_wait(self, consumer: KafkaConsumer) -> int:
+        """Return the milliseconds that the next fetches may wait for records."""
+        shortest = int(consumer.config["fetch_max_wait_ms"])
+        is_troubled = self._paused or self._unsure or self._behind or self._unanswered
+        if is_troubled or time.monotonic() - self._troubled < TROUBLE:
+            return shortest
+        return max(shortest, round(1000 * QUIET_FETCH[len(consumer._manager.cluster.brokers()) == 1]))
 
     def _check_topics(self, consumer: KafkaConsumer) -> None:
         """Raise Rewound for a topic that was deleted and created again.
@@ -160,6 +208,16 @@ class KafkaReader:
                 f"before is at {mark.offset}: the log lost records and has new ones"
             )
         return batch[1:]
+
+    def _look_around_if_due(self, consumer: KafkaConsumer) -> None:
+        """Ask whether there are records if none came for a while; between two fetches, as the question waits for their end."""
+        late = time.monotonic() - self._looked - self._look_every
+        if late <= 0 or (late < max(QUIET_FETCH.values()) and self._is_quiet(consumer)):
+            return
+        self._look_around(consumer)
+        self._looked = time.monotonic()
+        is_well = not (self._behind or self._unanswered)
+        self._look_every = min(2 * self._look_every, RARE_LOOK_AROUND) if is_well else LOOK_AROUND
 
     def _look_around(self, consumer: KafkaConsumer) -> None:
         """Ask the brokers for the ends while no records come.
@@ -193,8 +251,9 @@ class KafkaReader:
         """
         at = self._next[partition]
         if self._consumer is not None:
-            with suppress(Exception):
-                at = max(at, self._consumer.position(partition, timeout_ms=0) or 0)
+            state = self._consumer._subscription.assignment.get(partition)
+            if state is not None and state.position is not None:
+                at = max(at, state.position.offset)
         return at
 
     def _connect(self) -> KafkaConsumer:
@@ -210,7 +269,9 @@ class KafkaReader:
         )
         consumer._fetcher.PartitionRecords = Unpacked
         self._consumer = consumer
-        self._looked, self._behind, self._unanswered = time.monotonic(), {}, False
+        self._looked = self._troubled = time.monotonic()
+        self._look_every = LOOK_AROUND
+        self._behind, self._unanswered = {}, False
         if self._names:
             consumer.assign(list(self._names))
             for partition, at in self._next.items():

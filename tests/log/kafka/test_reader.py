@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a reader costs while nothing happens: fetches that wait at the broker, and no polling."""
+
+from contextlib import closing
+
+import pytest
+
+from hgext.vcsreplicator.log import NOTICES, NewRecord, topics
+from hgext.vcsreplicator.log.kafka import connections
+from hgext.vcsreplicator.log.kafka import reader as readers
+from hgext.vcsreplicator.log.opening import open_log
+from testing.services.kafka import Kafka
+from testing.waiting import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.services]
+
+
+def test_a_reader_without_records_asks_rarely_and_has_a_record_when_it_comes(
+    kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "TROUBLE", 0.0)
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=1))
+        with closing(log.reader({(NOTICES, 0): 0})) as reader:
+            assert isinstance(reader, readers.KafkaReader)
+            reader.poll(0.5)
+            assert reader._consumer is not None
+            fetcher, sent = reader._consumer._fetcher, []
+            send = fetcher.send_fetches
+            monkeypatch.setattr(fetcher, "send_fetches", lambda: sent.append(1) or send())
+            assert reader.poll(2 * readers.QUIET_FETCH[True]) == []
+            assert 1 <= len(sent) <= 4, "each waits at the broker"
+            log.append([NewRecord(topic=NOTICES, key="x", value=b"1")])
+            assert [record.value for record in reader.poll(30)] == [b"1"]
+
+
+def test_a_broker_that_is_asked_after_again_is_asked_on_the_same_connection(
+    kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HANGING", connections.Hanging())
+    monkeypatch.setattr(connections, "SUSPICION", 0.0)  # each request that is under way
+    monkeypatch.setattr(connections, "PROBE_EVERY", 0.1)
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=1))
+        log.close()  # the administration has a client too, which could be the one that asks
+        with closing(log.reader({(NOTICES, 0): 0})) as reader:
+            assert isinstance(reader, readers.KafkaReader)
+            reader.poll(0)
+            log.close()
+            consumer, asked = reader._consumer, []
+            assert consumer is not None
+
+            def probes() -> list[object]:
+                reader.poll(0.1)
+                return [each for name, each in list(consumer._manager._conns.items()) if str(name).startswith("probe-")]
+
+            [connection] = eventually(probes, "a probe")
+            send = connection.send_request
+            monkeypatch.setattr(
+                connection, "send_request", lambda *given, **named: asked.append(1) or send(*given, **named)
+            )
+            eventually(lambda: probes() == [connection] and len(asked) > 1, "asked twice more")
+    assert not connections.HANGING._until
