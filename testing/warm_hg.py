@@ -7,7 +7,8 @@
 
 The fork happens before anything of Mercurial ran: no configuration was read, no extension is known. It gets the caller's
 arguments, environment, folder, umask, standard streams, and reports its exit. A caller that is killed takes its command along.
-A caller whose environment differs where imports depend on it gets the real `hg`. Not for tests of start-up, or of kills.
+A caller whose environment differs where imports depend on it gets the real `hg`. Not for tests of start-up, or that kill what they
+started: they would kill the client. `testing.faults.PythonSteps` kills at lines of a command that is started so.
 """
 
 import atexit
@@ -16,6 +17,7 @@ import functools
 import gc
 import importlib
 import os
+import runpy
 import selectors
 import shutil
 import signal
@@ -32,6 +34,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 HG = str(Path(sys.executable).with_name("hg"))
+# Counts the lines of a command, and kills at one, if its environment says so.
+STEPPING = Path(__file__).parent / "faults" / "stepping" / "sitecustomize.py"
 
 # What Python and Mercurial look at while they are imported.
 IMPORTED = (
@@ -255,6 +259,8 @@ def run(request: list[bytes], streams: tuple[int, ...]) -> None:
     program, *arguments = request[2 : 2 + count]
     code = 1
     try:
+        sys.orig_argv[:] = map(os.fsdecode, [program, *arguments])
+        runpy.run_path(str(STEPPING))
         if os.fsdecode(program) == HG:
             run_hg(arguments)
         run_python(list(map(os.fsdecode, arguments)))

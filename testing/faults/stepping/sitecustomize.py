@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Loaded by Python at start when `testing.faults.PythonSteps` put this folder on the path: counts lines, kills at one.
+"""Loaded by Python at start if `testing.faults.PythonSteps` put this folder on the path: counts lines, kills at one.
+
+A warm `hg` or `python` runs it too, once it has the variables of its caller.
 
 A step is a line about to run in a watched file. Each is appended to the record at once, so a record survives the kill it tells of.
 """

@@ -38,6 +38,7 @@ from hgext.vcsreplicator.words.event import Type
 from pushlog import api
 from testing.faults import SEED, PythonSteps, SystemCall, SystemCalls, first_visits, told_with_seed
 from testing.services.cache import CHECKOUT
+from testing.warm_hg import shared_hg
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
@@ -90,7 +91,7 @@ from hgext.vcsreplicator.hg.master import repository
 repository.silenced = lambda repo: os.kill(os.getpid(), signal.SIGKILL)
 """
 STRIP = [HG, "-R", "repos/one", "strip", "-q", "--no-backup", "1"]
-RELAY = [sys.executable, "-m", "testing.builders.relay_once"]
+RELAY = [sys.executable, str(CHECKOUT / "testing" / "builders" / "relay_once.py")]
 
 # What is done, and the argument by which its process is known.
 SCENARIOS = {
@@ -119,12 +120,15 @@ class Site:
     relay: subprocess.Popen[str]
 
     def run(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-        environment = environment or os.environ
-        path = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(CHECKOUT))))
+        """Run a command cold; or warm, if an environment is given."""
+        path = os.pathsep.join(filter(None, ((environment or os.environ).get("PYTHONPATH"), str(CHECKOUT))))
+        whole = {**(environment or os.environ), "HGRCPATH": str(self.template / "hgrc"), "PYTHONPATH": path}
+        if environment is not None:
+            argv = [str(Path(shared_hg(whole)).with_name(Path(argv[0]).name)), *argv[1:]]
         return subprocess.run(
             argv,
             cwd=self.work,
-            env={**environment, "HGRCPATH": str(self.template / "hgrc"), "PYTHONPATH": path},
+            env=whole,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -182,7 +186,7 @@ def set_up(site):
         log.create(topics())
     (site.template / "plain").write_text(HGRC)
     names = {"HGRCPATH": str(site.template / "plain"), "MASTER": str(site.template / "hgrc")}
-    path = f"{Path(HG).parent}:{os.environ['PATH']}"
+    path = f"{Path(shared_hg()).parent}:{os.environ['PATH']}"
     subprocess.run(
         ["sh", "-ec", SETUP],
         cwd=site.work,
@@ -292,6 +296,7 @@ def kills(site, scenario, count):
     steps = PythonSteps(files=FILES, argument=argument, record=site.template / "steps")
     taken = steps.taken(lambda environment: site.run(command, environment))
     lines = [number for number in first_visits(taken) if is_in_function(taken[number - 1])]
+    assert len(lines) > 100, "the steps were not counted"
     site.restart()
     after = looks(site)
     assert_told(site, after)

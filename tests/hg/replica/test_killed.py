@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,10 +18,12 @@ from testing.builders.author import Author
 from testing.builders.mirroring import Bench
 from testing.faults import PythonSteps, first_visits
 from testing.services.cache import CHECKOUT
+from testing.warm_hg import shared_hg
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
 WATCHED = ("vcsreplicator/hg/", "pushlog/", "mercurial/transaction.py", "mercurial/repair.py")
+MIRROR_TASK = str(CHECKOUT / "testing" / "builders" / "mirror_task.py")
 TEMPLATE = "{rev} {node} {phase} {obsolete} {bookmarks} {pushid} {pushuser}\n"
 
 
@@ -65,15 +66,16 @@ class OneWorker:
         self.hgrc.write_text(CONFIGURATION)
         frames = [frame for _, frame in author.frames]
         self.task.write_bytes(pickle.dumps((bench.settings(), frames, author.seq)))
-        self.steps = PythonSteps(files=WATCHED, argument="testing.builders.mirror_task", record=bench.folder / "steps")
+        self.steps = PythonSteps(files=WATCHED, argument=MIRROR_TASK, record=bench.folder / "steps")
 
     def run(self, environment: dict[str, str]) -> int:
         """One process from beginning to end; its exit code."""
-        command = [sys.executable, "-P", "-m", "testing.builders.mirror_task", str(self.task)]
         shield = {"HGRCPATH": str(self.hgrc), "HGRCSKIPREPO": "1", "HGENCODING": "UTF-8"}
-        path = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(CHECKOUT))))
-        done = subprocess.run(command, env={**environment, **shield, "PYTHONPATH": path}, check=False)
-        return done.returncode
+        shield |= {"PYTHONPATH": str(CHECKOUT), "PYTHONHASHSEED": "0"}
+        python = Path(shared_hg({**environment, **shield})).with_name("python")
+        return subprocess.run(
+            [python, MIRROR_TASK, str(self.task)], env={**environment, **shield}, check=False
+        ).returncode
 
     def places(self) -> list[int]:
         """The steps at which each line is reached first."""
