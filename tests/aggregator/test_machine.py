@@ -51,9 +51,9 @@ class RememberingLog(MemoryLog):
         self.ticking.advance(0.001)
         return super().append(messages, timeout=timeout)
 
-    def commit(self, *arguments: object) -> None:  # type: ignore[override]
+    def commit(self, *arguments: object) -> list[tuple[int, int]]:  # type: ignore[override]
         self.ticking.advance(0.001)
-        super().commit(*arguments)  # type: ignore[arg-type]
+        return super().commit(*arguments)  # type: ignore[arg-type]
 
     def _append(self, message: NewRecord) -> tuple[int, int]:
         partition, offset = super()._append(message)
