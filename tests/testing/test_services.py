@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -102,8 +103,7 @@ def test_rabbitmq_killed_keeps_what_it_confirmed(own_service: Callable[[type[Rab
         queue.close()
 
 
-def test_a_virtual_host_is_empty_and_apart(own_service: Callable[[type[RabbitMQ]], RabbitMQ]) -> None:
-    rabbitmq = own_service(RabbitMQ)
+def test_a_virtual_host_is_empty_and_apart(rabbitmq: Any) -> None:
     for url in (rabbitmq.vhost(), rabbitmq.vhost()):
         with Connection(url) as connection:
             queue = connection.SimpleQueue("same")
