@@ -10,7 +10,7 @@ disk, a lock, a disk that does not answer) is Unavailable.
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,13 @@ class Database:
         """Execute a statement; outside `writing` it is durable on return."""
         try:
             return self._connection.execute(statement, arguments)
+        except sqlite3.Error as error:
+            raise Unavailable(f"{self._key}: {error}") from error
+
+    def run_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Execute a statement for each of these arguments; in `writing`."""
+        try:
+            self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
             raise Unavailable(f"{self._key}: {error}") from error
 

@@ -4,12 +4,10 @@
 One small SQLite database. All SQL of it is in this file.
 """
 
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..database import open_database, trouble
+from ..database import Database
 from .levels import Level
 
 _SCHEMA = """
@@ -62,92 +60,72 @@ class QueueDeletion:
 
 
 class GuardianState:
-    """The database; each method is one transaction."""
+    """The database; each method is one transaction, and raises Unavailable."""
 
     def __init__(self, path: str) -> None:
         """Open or make it; raises BadConfig or Unavailable."""
-        self._path = path
-        self._database = open_database(path, "guardian.state", _SCHEMA)
+        self._db = Database(path, "guardian.state", _SCHEMA)
 
     def levels(self) -> dict[str, Level]:
         """Return the levels that owners know of; other queues are fine."""
-        with self._transaction() as database:
-            return {queue: Level(level) for queue, level in database.execute(_LEVELS)}
+        return {queue: Level(level) for queue, level in self._db.rows(_LEVELS)}
 
     def record(self, queue: str, level: Level, report: tuple[str, str, int] | None, now: float) -> None:
         """Store the level, and with it the report (owner, what, messages)."""
-        with self._transaction() as database:
-            database.execute(*((_SET_LEVEL, (queue, level)) if level else (_FORGET, (queue,))))
+        with self._db.writing():
+            self._db.run(*((_SET_LEVEL, (queue, level)) if level else (_FORGET, (queue,))))
             if report is not None:
                 owner, what, messages = report
-                database.execute(_REPORT, (owner, queue, what, messages, now))
+                self._db.run(_REPORT, (owner, queue, what, messages, now))
 
     def forget(self, queues: Sequence[str]) -> None:
         """Forget the levels of queues that are gone."""
-        with self._transaction() as database:
-            database.executemany(_FORGET, [(queue,) for queue in queues])
+        with self._db.writing():
+            self._db.run_all(_FORGET, [(queue,) for queue in queues])
 
     def begin_deletion(self, queue: str, owner: str, messages: int) -> None:
         """Note a deletion before the broker is asked for it."""
-        with self._transaction() as database:
-            database.execute(_BEGIN_DELETION, (queue, owner, messages))
+        self._db.run(_BEGIN_DELETION, (queue, owner, messages))
 
     def deletions(self) -> list[QueueDeletion]:
         """Return the deletions that began and did not end."""
-        with self._transaction() as database:
-            rows = database.execute(_DELETIONS).fetchall()
+        rows = self._db.rows(_DELETIONS)
         return [QueueDeletion(queue=queue, owner=owner, messages=messages) for queue, owner, messages in rows]
 
     def end_deletion(self, deletion: QueueDeletion, what: str | None, now: float) -> None:
         """Forget the deletion; with `what`, its report is stored and the queue's level forgotten, all at once."""
-        with self._transaction() as database:
-            database.execute(_END_DELETION, (deletion.queue,))
+        with self._db.writing():
+            self._db.run(_END_DELETION, (deletion.queue,))
             if what is not None:
-                database.execute(_FORGET, (deletion.queue,))
-                database.execute(_REPORT, (deletion.owner, deletion.queue, what, deletion.messages, now))
+                self._db.run(_FORGET, (deletion.queue,))
+                self._db.run(_REPORT, (deletion.owner, deletion.queue, what, deletion.messages, now))
 
     def reports(self) -> Mapping[str, list[QueueReport]]:
         """Return the reports that were not mailed, by owner."""
         found: dict[str, list[QueueReport]] = {}
-        with self._transaction() as database:
-            for id_, owner, queue, what, messages, time in database.execute(_REPORTS):
-                report = QueueReport(id=id_, owner=owner, queue=queue, what=what, messages=messages, time=time)
-                found.setdefault(owner, []).append(report)
+        for id_, owner, queue, what, messages, time in self._db.rows(_REPORTS):
+            report = QueueReport(id=id_, owner=owner, queue=queue, what=what, messages=messages, time=time)
+            found.setdefault(owner, []).append(report)
         return found
 
     def forget_reports(self, reports: Sequence[QueueReport]) -> None:
         """Forget reports that the mail server took."""
-        with self._transaction() as database:
-            database.executemany(_MAILED, [(report.id,) for report in reports])
+        with self._db.writing():
+            self._db.run_all(_MAILED, [(report.id,) for report in reports])
 
     def readdress(self, reports: Sequence[QueueReport], owner: str) -> None:
         """Give reports to another address."""
-        with self._transaction() as database:
-            database.executemany(_ADDRESS, [(owner, report.id) for report in reports])
+        with self._db.writing():
+            self._db.run_all(_ADDRESS, [(owner, report.id) for report in reports])
 
     def end_round(self, now: float) -> None:
         """Note that a round is complete."""
-        with self._transaction() as database:
-            database.execute(_END_ROUND, (now,))
+        self._db.run(_END_ROUND, (now,))
 
     def last_round(self) -> float | None:
         """Return when the last complete round ended."""
-        with self._transaction() as database:
-            row = database.execute(_LAST_ROUND).fetchone()
-        return None if row is None else float(row[0])
+        rows = self._db.rows(_LAST_ROUND)
+        return float(rows[0][0]) if rows else None
 
     def close(self) -> None:
-        self._database.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise trouble(error, "guardian.state", self._path) from error
+        self._db.close()

@@ -20,13 +20,14 @@ from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 
 from ..amqp.settings import check_credentials
+from ..database import alone
 from ..hgpush.message import PushesAnswer, QueuedPush
 from .asking import AnswerTooLarge, Asked, Asker
 from .following import UNDECIDED, Followed, Question, Replaced, find_news, first_question, next_question, split
 from .hosts import Host
 from .outgoing import PushSender
 from .settings import OnReplaced, PollSettings, StartAt
-from .state import PollDatabase, hold_alone
+from .state import KEY, PollDatabase
 
 # Answers in a row that must show a repository as replaced before another is followed: one of several mirrors may be behind.
 CONFIRMATIONS = 3
@@ -72,7 +73,7 @@ def run(
     """Poll until `stop` is set; raises BadConfig, or Unavailable for a state that is away at start."""
     clock = clock or SystemClock()
     check_credentials(settings, "poll")
-    with hold_alone(settings.state):
+    with alone(settings.state, KEY, "poller"):
         state = PollDatabase(settings.state)
         try:
             known = state.add(settings.repositories, UNDECIDED if settings.start_at is StartAt.END else 0)
