@@ -7,7 +7,6 @@ a loss: then no id is known, and none is remembered.
 
 import contextlib
 import random
-import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..database import open_database, trouble
+from ..database import Database
 from .settings import NONE, REDIS, DecodeSettings
 
 # Seconds that Redis may take for an answer.
@@ -28,21 +27,37 @@ _REDIS_PATIENCE = 2.0
 # Ids that one statement of SQLite names.
 _NAMED = 500
 
-# Expired ids that are removed for each remembered one, so that the table does not grow.
-_REMOVED_FOR_ONE = 2
+# Ids that may be fresh, in a table whose pages stay in SQLite's cache; a random id costs a page of a large table.
+_FRESH = 50_000
+
+# The tables of all other ids: one is filled, two are full.
+_SLICES = ("slice0", "slice1", "slice2")
 
 AWAY = Gauge("vcsreplicator_decode_repeats_away_flag", "1 while the store of ids does not answer: repeats pass")
 
 logger = structlog.get_logger()
 
+# Each id is in `fresh`, and later in one of the slices of time, which are filled in turn and emptied before they are filled again.
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS repeats(id BLOB PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS repeats_at ON repeats(at);
+CREATE TABLE IF NOT EXISTS fresh(id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS slice0(id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS slice1(id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS slice2(id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS filling(one INTEGER PRIMARY KEY CHECK (one = 1), slice INTEGER NOT NULL, since REAL NOT NULL);
 """
-_FIND = "SELECT id FROM repeats WHERE at > ? AND id IN ({})"
-_REMEMBER = "INSERT OR REPLACE INTO repeats(id, at) VALUES (?, ?)"
-# With the index repeats_at.
-_FORGET = "DELETE FROM repeats WHERE id IN (SELECT id FROM repeats WHERE at <= ? LIMIT ?)"
+_BEGIN = "INSERT OR IGNORE INTO filling VALUES (1, 0, ?)"
+_FILLING = "SELECT slice, since FROM filling"
+_FILL_NEXT = "UPDATE filling SET slice = ?, since = ?"
+_FIND = " UNION ALL ".join(f"SELECT id FROM {table} WHERE id IN ({{0}})" for table in ("fresh", *_SLICES))
+_REMEMBER = "INSERT OR IGNORE INTO fresh VALUES (?)"
+_COUNT = "SELECT count(*) FROM fresh"
+# In the order of the ids: each page of the slice is written once.
+_MOVE = "INSERT OR IGNORE INTO {} SELECT id FROM fresh ORDER BY id"
+_EMPTY = "DELETE FROM {}"
+# The one table of earlier versions.
+_HAS_OLD = "SELECT 1 FROM sqlite_schema WHERE name = 'repeats'"
+_TAKE_OLD = "INSERT OR IGNORE INTO fresh SELECT id FROM repeats WHERE at > ?"
+_DROP_OLD = "DROP TABLE repeats"
 
 
 class IdStore(Protocol):
@@ -59,43 +74,64 @@ class IdStore(Protocol):
 
 
 class SqliteIds:
-    """Ids in an SQLite file, for one process."""
+    """Ids in an SQLite file; each is remembered for the time that is set, or up to half as long again."""
 
     def __init__(self, path: str, remember: float, clock: Clock) -> None:
-        self._path, self._remember, self._clock = path, remember, clock
-        self._connection = open_database(path, "decode.repeats", _SCHEMA)
+        self._remember, self._clock = remember, clock
+        self._database = Database(path, "decode.repeats", _SCHEMA)
+        try:
+            with self._database.writing():
+                self._database.run(_BEGIN, (clock.now(),))
+                if self._database.rows(_HAS_OLD):
+                    self._database.run(_TAKE_OLD, (clock.now() - remember,))
+                    self._database.run(_DROP_OLD)
+            [(self._fresh,)] = self._database.rows(_COUNT)
+        except Unavailable:
+            self._database.close()
+            raise
 
     def known(self, ids: Sequence[str]) -> set[str]:
+        self._fill_next()
         found: set[str] = set()
-        expired = int(self._clock.now() - self._remember)
         for begin in range(0, len(ids), _NAMED):
             some = [uuid.UUID(each).bytes for each in ids[begin : begin + _NAMED]]
-            rows = self._execute(_FIND.format(",".join("?" * len(some))), [expired, *some])
+            asked = ",".join(f"?{number}" for number in range(1, len(some) + 1))
+            rows = self._database.rows(_FIND.format(asked), some)
             found.update(str(uuid.UUID(bytes=row[0])) for row in rows)
         return found
 
     def remember(self, ids: Sequence[str]) -> None:
-        now = int(self._clock.now())
-        try:
-            with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                self._connection.executemany(_REMEMBER, [(uuid.UUID(each).bytes, now) for each in ids])
-                limit = _REMOVED_FOR_ONE * len(ids)
-                self._connection.execute(_FORGET, (int(now - self._remember), limit))
-        except sqlite3.Error as error:
-            raise self._unavailable(error) from error
+        self._fill_next()
+        with self._database.writing():
+            self._database.run_all(_REMEMBER, [(uuid.UUID(each).bytes,) for each in ids])
+        self._fresh += len(ids)
+        if self._fresh >= _FRESH:
+            with self._database.writing():
+                [(filling, _)] = self._database.rows(_FILLING)
+                self._move(filling)
 
     def close(self) -> None:
-        self._connection.close()
+        self._database.close()
 
-    def _execute(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        try:
-            return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._unavailable(error) from error
+    def _fill_next(self) -> None:
+        """Go on to the slice of the present time, and empty those that expired."""
+        [(filling, since)] = self._database.rows(_FILLING)
+        width = self._remember / (len(_SLICES) - 1)
+        passed = int((self._clock.now() - since) / width)
+        if passed <= 0:
+            return
+        with self._database.writing():
+            self._move(filling)
+            for _ in range(min(passed, len(_SLICES))):
+                filling = (filling + 1) % len(_SLICES)
+                self._database.run(_EMPTY.format(_SLICES[filling]))
+            self._database.run(_FILL_NEXT, (filling, since + passed * width))
 
-    def _unavailable(self, error: sqlite3.Error) -> Unavailable:
-        return Unavailable(str(trouble(error, "decode.repeats", self._path)))
+    def _move(self, filling: int) -> None:
+        """Move the fresh ids into the slice; in a transaction."""
+        self._database.run(_MOVE.format(_SLICES[filling]))
+        self._database.run(_EMPTY.format("fresh"))
+        self._fresh = 0
 
 
 class RedisIds:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Decoder: messages of 1 kB per second on one core, with validation, places, user agents and remembered ids.
 
-The log is the embedded one, and one process decodes; Redis runs beside it. A million ids are remembered before the second half.
+The log is the embedded one, and one process decodes; Redis runs beside it. Seconds are those of the decoder's processor time.
 """
 
 import random
@@ -28,8 +28,13 @@ from testing.bench.measure import Row
 from testing.builders.submissions import a_document, a_raw, uri_of, write_cities, write_geo
 from testing.services.redis import Redis
 
-# Messages of one sample, samples of a row, and ids that are remembered.
+# Messages of one sample, samples of a row, and ids that are remembered before the second row of a store.
 MESSAGES, ROUNDS, REMEMBERED = 5_000, 3, 1_000_000
+
+# Ids that are remembered before a sample of the store alone, and ids of that sample: twice as many as SQLite keeps apart at first.
+STORED, ASKED = (0, 100_000, 1_000_000, 3_000_000), 100_000
+
+_CHANCE = random.Random(1)
 
 
 def rows() -> list[Row]:
@@ -48,6 +53,7 @@ def _rows(folder: Path) -> Iterator[Row]:
         geoip=str(folder / "geo.mmdb"), cities=str(folder / "cities.txt"), repeats=str(folder / "repeats.db")
     )
     yield Row(name="one message, without the log", unit="messages/s", samples=_pure(streaming.open_tools(settings)))
+    yield from _stored(DecodeSettings(repeats=str(folder / "stored.db")))
     with Redis() as redis:
         in_redis = DecodeSettings(
             geoip=settings.geoip, cities=settings.cities, repeats="redis", redis=redis.url, input="log:other"
@@ -81,11 +87,34 @@ def _pure(tools: Tools) -> Sequence[float]:
     return samples
 
 
-def _remember(settings: DecodeSettings) -> None:
-    chance = random.Random(1)
+def _stored(settings: DecodeSettings) -> Iterator[Row]:
+    """Look ids up and remember them, as the decoder does, beside so many that are remembered."""
+    fewest, before = None, 0
     with closing(open_repeats(settings, SystemClock())) as repeats:
-        for _ in range(REMEMBERED // 5000):
-            repeats.remember([str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(5000)])
+        for number in STORED:
+            for some in _ids(number - before):
+                repeats.remember(some)
+            spent = 0.0
+            for some in _ids(ASKED, streaming.BATCH):
+                began = time.process_time()
+                assert not repeats.known(some)
+                repeats.remember(some)
+                spent += time.process_time() - began
+            before = number + ASKED
+            sample = 1e6 * spent / ASKED
+            yield Row(name=f"one id in SQLite beside {number:,}", unit="µs", samples=[sample], baseline=fewest)
+            fewest = fewest or sample
+
+
+def _ids(count: int, at_once: int = 5000) -> Iterator[list[str]]:
+    for _ in range(max(0, count) // at_once):
+        yield [str(uuid.UUID(int=_CHANCE.getrandbits(128))) for _ in range(at_once)]
+
+
+def _remember(settings: DecodeSettings) -> None:
+    with closing(open_repeats(settings, SystemClock())) as repeats:
+        for some in _ids(REMEMBERED):
+            repeats.remember(some)
 
 
 def _streaming(folder: Path, settings: DecodeSettings, first: int) -> Sequence[float]:

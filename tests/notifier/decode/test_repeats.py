@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Ids in SQLite: remembered for their time at least, forgotten at last, through all the tables that they pass."""
+
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from notifier.decode import repeats
+from notifier.decode.repeats import SqliteIds
+from testing.clock import HandClock
+
+REMEMBER = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def few_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "_FRESH", 10)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock(now=1_000_000.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: HandClock) -> Iterator[SqliteIds]:
+    with closing(SqliteIds(str(tmp_path / "repeats.db"), REMEMBER, clock)) as opened:
+        yield opened
+
+
+def named(*numbers: int) -> list[str]:
+    return [str(uuid.UUID(int=number)) for number in numbers]
+
+
+def test_ids_are_known_when_they_are_fresh_and_when_they_have_moved(store: SqliteIds) -> None:
+    for number in range(25):
+        store.remember(named(number))
+    assert store.known(named(*range(30))) == set(named(*range(25)))
+
+
+def test_more_ids_than_one_statement_names_are_found(store: SqliteIds) -> None:
+    store.remember(named(*range(1200)))
+    assert store.known(named(*range(0, 2400, 2))) == set(named(*range(0, 1200, 2)))
+
+
+@pytest.mark.parametrize("begin", range(0, 1500, 100))
+def test_an_id_is_known_for_its_time_and_forgotten_half_as_long_after_it(
+    store: SqliteIds, clock: HandClock, begin: int
+) -> None:
+    clock.advance(begin)
+    [first] = named(1)
+    store.remember([first])
+    since = clock.now()
+    while clock.now() - since < REMEMBER:
+        assert store.known([first]) == {first}
+        store.remember(named(int(clock.now())))
+        clock.advance(50)
+    clock.advance(REMEMBER / 2)
+    assert store.known([first]) == set()
+
+
+def test_after_a_long_pause_everything_is_forgotten_and_the_next_ids_are_remembered(
+    store: SqliteIds, clock: HandClock
+) -> None:
+    store.remember(named(*range(15)))
+    clock.advance(100 * REMEMBER)
+    assert store.known(named(*range(15))) == set()
+    store.remember(named(1))
+    clock.advance(REMEMBER)
+    assert store.known(named(1, 2)) == set(named(1))
+
+
+def test_a_clock_that_goes_back_forgets_nothing(store: SqliteIds, clock: HandClock) -> None:
+    store.remember(named(*range(15)))
+    clock.advance(-3 * REMEMBER)
+    store.remember(named(20))
+    assert store.known(named(*range(15), 20)) == set(named(*range(15), 20))
+
+
+def test_ids_of_an_earlier_version_are_kept_unless_they_are_expired(tmp_path: Path, clock: HandClock) -> None:
+    path, now = tmp_path / "repeats.db", int(clock.now())
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute("CREATE TABLE repeats(id BLOB PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID")
+        rows = [(uuid.UUID(each).bytes, at) for each, at in zip(named(1, 2), (now, now - 2000), strict=True)]
+        old.executemany("INSERT INTO repeats VALUES (?, ?)", rows)
+    for _ in range(2):
+        with closing(SqliteIds(str(path), REMEMBER, clock)) as store:
+            assert store.known(named(1, 2)) == set(named(1))
