@@ -7,7 +7,6 @@ ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over
 frames and messages have a largest size, and one message is whole before the next begins.
 """
 
-import json
 import math
 import ssl
 import struct
@@ -23,7 +22,7 @@ from amqp.exceptions import AMQPError
 from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
 
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Unavailable, visible
 
 from ..authorities import trusting
 
@@ -121,7 +120,7 @@ def translated(place: str) -> Iterator[None]:
 
 def describe_error(error: BaseException) -> str:
     """Return what an error says, in one line."""
-    return json.dumps(str(error) or type(error).__name__, ensure_ascii=False)[1:-1][:300]
+    return visible(str(error) or type(error).__name__)[:300]
 
 
 def is_broker(url: str) -> bool:

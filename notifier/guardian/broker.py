@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable, visible
 
 from ..amqp.connection import TROUBLE, client, connect, where, within
 from .levels import may_delete
-from .management import visible
 from .settings import Deletion, GuardianSettings
 
 # Codes with which the broker refuses: no right, no such thing, another connection's, not in this state.

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Unavailable, visible
 
 from .clients import Clients, client_of, is_queue_name
 from .levels import WatchedQueue, read_queue
 from .mail import MailServer
-from .management import Management, visible
+from .management import Management
 from .requirements import CheckResult, Requirement, result, unknown
 from .sampling import take_sample
 from .settings import Deletion, GuardianSettings

@@ -12,10 +12,9 @@ from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
 from urllib.parse import unquote, urlsplit
 
-from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable, visible
 
 from ..authorities import trusting
-from .management import visible
 from .settings import Deletion, GuardianSettings
 from .state import QueueReport
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import urllib3
 
-from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable, visible
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
@@ -210,8 +210,3 @@ def _is_nonsense(error: BaseException) -> bool:
 def _cause(error: BaseException) -> str:
     innermost = list(_chain(error))[-1]
     return visible(str(innermost) or type(innermost).__name__)[:200]
-
-
-def visible(text: str) -> str:
-    """Write a name of a client's choice in one line: control characters are escaped, as in `\\x1b`."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hgext.vcsreplicator.words.errors import visible
+
 from ..amqp.connection import drain, within
 from .broker import connected
-from .management import visible
 from .requirements import CheckResult, Requirement, result, unknown
 from .settings import GuardianSettings
 

@@ -12,11 +12,12 @@ from rich.console import Console
 from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, follow
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.bootstrap import _Display
-from hgext.vcsreplicator.cli.display import table, visible
+from hgext.vcsreplicator.cli.display import table
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.bootstrap import Progress
 from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import visible
 from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules

@@ -20,10 +20,10 @@ from ..config import Config
 from ..log import Log
 from ..mirror.jobs import bootstrap
 from ..service import stop_on_signals
-from ..words.errors import Refused
+from ..words.errors import Refused, visible
 from ..words.roster import MirrorRole, RosterRequest, Verb
 from ..words.rules import Rules
-from .display import console, visible
+from .display import console
 from .options import log_of, mirror_settings, with_config, with_wait
 from .requests import ask_aggregator, who
 from .roster import with_rules

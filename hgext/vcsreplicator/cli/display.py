@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Column, Table
 
+from ..words.errors import visible
+
 # Columns where the output is no terminal: so wide that nothing is folded.
 WIDE = 1_000_000
 
@@ -27,8 +29,3 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for row in rows:
         made.add_row(*map(visible, row))
     return made
-
-
-def visible(text: str) -> str:
-    """Write the text in one line; control characters are escaped, as in `\\x1b`."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -14,8 +14,8 @@ from rich.text import Text
 from ..config import Config
 from ..status import AGGREGATOR, DESTINATION, Follower, Picture, look_at_destinations
 from ..status.findings import as_data, findings
-from ..words.errors import Unavailable
-from .display import console, table, visible
+from ..words.errors import Unavailable, visible
+from .display import console, table
 from .options import destinations, log_of, with_config, with_json
 
 # Repositories whose notices wait, at most.

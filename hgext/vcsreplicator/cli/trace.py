@@ -12,11 +12,11 @@ from ..log import EVENTS, NOTICES, Log, Record, partition_of
 from ..log.table import read_records
 from ..status import DESTINATION, Picture
 from ..words import wire
-from ..words.errors import Refused, Rejected
+from ..words.errors import Refused, Rejected, visible
 from ..words.event import Event
 from ..words.levels import Notice, RepositoryState
 from ..words.shape import from_json
-from .display import console, table, visible
+from .display import console, table
 from .options import log_of, with_config
 from .repositories import find_repository, read_picture
 

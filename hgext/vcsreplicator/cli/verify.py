@@ -17,9 +17,9 @@ from ..mirror import MirrorSettings
 from ..mirror.comparison import ComparisonOutcome, Verdict
 from ..mirror.jobs import verify
 from ..service import configure_logging, serve, stop_on_signals
-from ..words.errors import BadConfig
+from ..words.errors import BadConfig, visible
 from ..words.shape import plain
-from .display import console, visible
+from .display import console
 from .options import SECONDS, log_of, mirror_settings, with_config
 
 # Outcomes that an operator must look into; they give exit code 2.

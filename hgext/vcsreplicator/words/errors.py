@@ -48,3 +48,8 @@ class Refused(ReplicationError):
 
 class BadConfig(ReplicationError):
     """A setting is missing or wrong; the message names file, key and expected value. Stop at start."""
+
+
+def visible(text: str) -> str:
+    """Write what others chose in one line; control characters are escaped, as in `\\x1b`."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
