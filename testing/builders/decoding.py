@@ -83,9 +83,10 @@ def settings_in(folder: Path, **more: Any) -> DecodeSettings:
 def put(url: str, queue: str, *lines: bytes) -> None:
     """Put raw messages into a queue, and return once the broker has them."""
     with _kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
-        known = _kombu.Queue(queue, durable=True)
+        _kombu.Queue(queue, durable=True)(connection.default_channel).declare()
+        producer = connection.Producer()
         for line in lines:
-            connection.Producer().publish(line, routing_key=queue, declare=[known], content_type="application/json")
+            producer.publish(line, routing_key=queue, content_type="application/json", delivery_mode=2)
 
 
 def take(url: str, queue: str, least: int) -> list[dict[str, Any]]:

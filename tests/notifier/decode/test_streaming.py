@@ -2,6 +2,7 @@
 """The decoder as a service: nothing is acknowledged before it is delivered, and nothing private leaves it."""
 
 import base64
+import functools
 import json
 import random
 import sqlite3
@@ -30,7 +31,20 @@ from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
 from notifier.raw import raw_topic, to_line
-from testing.builders.decoding import decoding, ids, numbered, records, rejects, settings_in, settled, submit, take_ids
+from testing.builders.decoding import (
+    decoding,
+    ids,
+    numbered,
+    put,
+    records,
+    rejects,
+    settings_in,
+    settled,
+    submit,
+    take_ids,
+    waiting,
+)
+from testing.builders.notices import with_topics
 from testing.builders.submissions import ID, a_document, a_raw, uri_of
 from testing.services.redis import Redis
 from testing.waiting import PATIENCE, eventually
@@ -181,7 +195,7 @@ def test_a_file_of_ids_without_its_table_only_lets_repeats_pass(log: Log, tmp_pa
         submit(log, a_raw())
         settled(log)
         with closing(sqlite3.connect(tmp_path / "repeats.db")) as other:
-            other.execute("DROP TABLE repeats")
+            other.execute("DROP TABLE fresh")
         submit(log, a_raw())
         settled(log)
     assert len(records(log, "decoded")) == 2
@@ -205,8 +219,13 @@ def test_a_file_of_ids_that_cannot_be_made_stops_the_decoder_at_its_start(tmp_pa
 # -- kills
 
 
-def kill_under_load(log: Log, url: str, folder: Path, settings: DecodeSettings, kills: int, seed: int) -> None:
-    """Kill the decoder at random moments while messages come; then let it finish, and be stopped."""
+Settle = Callable[[int], object]
+
+
+def kill_under_load(
+    url: str, settings: DecodeSettings, kills: int, seed: int, *, feed: Callable[..., None], settle: Settle
+) -> int:
+    """Kill the decoder at random moments while messages come; then let it finish, and be stopped. Return how many came."""
     chance, number = random.Random(seed), 0
     command = [sys.executable, "-m", "testing.builders.decoder_process", url, json.dumps(asdict(settings))]
     for kill in range(kills + 1):
@@ -215,45 +234,91 @@ def kill_under_load(log: Log, url: str, folder: Path, settings: DecodeSettings, 
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             for _ in range(chance.randrange(1, 8)):
-                submit(log, *numbered(range(number, number + 100)), a_raw(b"no json"))
+                feed(*map(to_line, (*numbered(range(number, number + 100)), a_raw(b"no json"))))
                 number += 100
             if kill < kills:
                 threading.Event().wait(chance.random() * 0.3)
             else:
-                settled(log, timeout=10 * PATIENCE)  # the backlog of all kills
+                settle(number)
                 process.terminate()
                 assert process.wait() == 0
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
-    (folder / "submitted").write_text(str(number))
+    return number
+
+
+def settled_late(log: Log) -> Settle:
+    """Wait for the backlog of all kills."""
+    return lambda number: settled(log, timeout=10 * PATIENCE)
 
 
 KILLS = [pytest.param(4), pytest.param(200, marks=[pytest.mark.slow, pytest.mark.hunt, pytest.mark.timeout(3600)])]
+Told = Callable[[object], None]
+
+
+def kill_on_a_log(log: Log, url: str, folder: Path, kills: int, told: Told) -> None:
+    """Nothing is lost, and nothing is there twice: records and position are one transaction."""
+    number = kill_under_load(
+        url, settings_in(folder), kills, 1, feed=functools.partial(submit, log), settle=settled_late(log)
+    )
+    assert ids(records(log, "decoded")) == Counter(range(number))
+    kinds = Counter((reject.attributes or {})["error_type"] for reject in rejects(log))
+    assert kinds == {"json": number // 100}
+    told(f"decoder, topic to topic: {kills} kills, {number} messages, none lost, none twice")
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_a_killed_decoder_loses_nothing_and_repeats_nothing_in_the_log(log: Log, tmp_path: Path, kills: int) -> None:
-    kill_under_load(log, f"sqlite://{tmp_path}/log.db", tmp_path, settings_in(tmp_path), kills, 1)
-    number = int((tmp_path / "submitted").read_text())
-    assert ids(records(log, "decoded")) == Counter(range(number))
-    kinds = Counter((reject.attributes or {})["error_type"] for reject in rejects(log))
-    assert kinds == {"json": len(records(log, "raw")) - number}
+def test_a_killed_decoder_loses_nothing_and_repeats_nothing_in_the_log(
+    log: Log, tmp_path: Path, told: Told, kills: int
+) -> None:
+    kill_on_a_log(log, f"sqlite://{tmp_path}/log.db", tmp_path, kills, told)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=KILLS[1].marks)])
+def test_a_killed_decoder_loses_nothing_and_repeats_nothing_on_kafka(
+    kafka: Any, unique_name: str, tmp_path: Path, told: Told, kills: int
+) -> None:
+    url = f"{kafka.url}?topic-prefix={unique_name}."
+    with open_log(url) as log:
+        with_topics(log).create([raw_topic("raw"), raw_topic("decoded")])
+        kill_on_a_log(log, url, tmp_path, kills, told)
 
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_a_killed_decoder_loses_nothing_in_a_queue_with_ids_in_redis(
-    log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis], kills: int
+    log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis], told: Told, kills: int
 ) -> None:
-    more = {"repeats": "redis", "redis": own_service(Redis).url, "broker": rabbitmq.vhost(), "output": "queue:out"}
-    settings = settings_in(tmp_path, **more)
-    kill_under_load(log, f"sqlite://{tmp_path}/log.db", tmp_path, settings, kills, 2)
-    number = int((tmp_path / "submitted").read_text())
-    found = take_ids(settings.broker or "", "out", number)
+    broker, place = rabbitmq.vhost(), f"sqlite://{tmp_path}/log.db"
+    settings = settings_in(tmp_path, repeats="redis", redis=own_service(Redis).url, broker=broker, output="queue:out")
+    number = kill_under_load(place, settings, kills, 2, feed=functools.partial(submit, log), settle=settled_late(log))
+    check_repeats(take_ids(broker, "out", number), number, kills, told, "topic to queue")
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_killed_decoder_of_a_queue_loses_nothing(
+    log: Log, tmp_path: Path, rabbitmq: Any, told: Told, kills: int
+) -> None:
+    broker, place = rabbitmq.vhost(), f"sqlite://{tmp_path}/log.db"
+    settings = settings_in(tmp_path, broker=broker, input="queue:raw")
+
+    def settle(number: int) -> None:
+        def is_settled() -> bool:
+            return len(rejects(log)) >= number // 100 and len(ids(records(log, "decoded"))) == number
+
+        eventually(is_settled, "all messages", timeout=10 * PATIENCE, every=0.5)
+
+    number = kill_under_load(place, settings, kills, 3, feed=functools.partial(put, broker, "raw"), settle=settle)
+    check_repeats(ids(records(log, "decoded")), number, kills, told, "queue to topic")
+    assert waiting(broker, "raw") == 0
+
+
+def check_repeats(found: Counter[int], number: int, kills: int, told: Told, way: str) -> None:
+    """All are there; at most one batch for each kill came twice."""
     assert found.keys() == set(range(number))
-    # At most one batch for each kill comes twice.
     assert found.total() - number <= kills * streaming.BATCH
+    told(f"decoder, {way}: {kills} kills, {number} messages, none lost, {found.total() - number} twice")
 
 
 # -- privacy
