@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The condition of one destination, as `destination list` and the metrics show it."""
 
+from collections.abc import Mapping
+
 import structlog
 from prometheus_client import Gauge
 
@@ -10,8 +12,8 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from .state import StateDatabase
 from .window import Window
 
-# Seconds between two reports.
-REPORT_INTERVAL = 2.0
+# Seconds between two reports: of changes, and of the same condition again.
+REPORT_INTERVAL, RENEWAL = 2.0, 10.0
 
 WAITING = Gauge("vcsreplicator_notifier_waiting_messages", "Read and not settled", ["destination"])
 OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest message not settled", ["destination"])
@@ -25,7 +27,8 @@ class DestinationCondition:
 
     def __init__(self, name: str, state: StateDatabase, clock: Clock) -> None:
         self._name, self._state, self._clock = name, state, clock
-        self._reported_at = float("-inf")
+        self._reported_at = self._stored_at = float("-inf")
+        self._stored: Mapping[str, object] = {}
         self.trouble: str | None = None
 
     def note_outage(self, error: Exception) -> None:
@@ -58,7 +61,11 @@ class DestinationCondition:
             "oldest_age": round(age, 1),
             "trouble": self.trouble,
         }
+        if condition == self._stored and now - self._stored_at < RENEWAL:
+            return
         try:
             self._state.record_condition(self._name, condition, now=self._clock.now())
         except Unavailable as error:
             logger.warning("status not stored", reason=str(error))
+        else:
+            self._stored, self._stored_at = condition, now

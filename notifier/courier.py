@@ -4,7 +4,8 @@
 It reads notices, sends their messages, keeps what can never work in `errors`, and moves the position.
 
 Rules of this file: one thread; the position is stored only after what is before it is settled; a reject is in the topic
-`errors` before it is settled; nothing blocks longer than a fifth of a second, so stop, pause and new notices are seen at once.
+`errors` before it is settled; nothing blocks longer than half a second, so an operator's requests are seen soon, and `wake` ends
+what waits for notices, so a stop is seen at once.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ from .state import StateDatabase
 from .window import Delivery, Window
 
 # Seconds that any wait may last.
-IDLE_WAIT = 0.2
+IDLE_WAIT = 0.5
 
 # The same while deliveries are unconfirmed and new notices may come.
 BUSY_WAIT = 0.02
@@ -64,6 +65,7 @@ class Courier:
     stop: threading.Event
     chance: Callable[[], float] = random.random
     started: threading.Event = field(default_factory=threading.Event)
+    _feed: NoticeFeed | None = None
 
     def run(self) -> None:
         """Work until `stop` is set.
@@ -81,7 +83,13 @@ class Courier:
             state = opened.enter_context(contextlib.closing(self._open_state()))
             loop = _DeliveryLoop(self, destination, state, self._first_position())
             opened.callback(loop.close)
+            self._feed = loop.feed
             loop.work()
+
+    def wake(self) -> None:
+        """End the wait for notices, since `stop` is set; from any thread."""
+        if self._feed is not None:
+            self._feed.wake()
 
     def _open_state(self) -> StateDatabase:
         """Open a connection of its own; what was right at start is waited for."""

@@ -136,6 +136,10 @@ class NoticeFeed:
         """Note that the log answers."""
         self._failures = 0
 
+    def wake(self) -> None:
+        """End a running or the next wait for records; from any thread."""
+        self._reader.wake()
+
     def close(self) -> None:
         """Free the reader."""
         self._reader.close()

@@ -31,6 +31,9 @@ __all__ = ["NotifierSettings", "read", "run"]
 # Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others.
 STARTED_WITHIN = 5.0
 
+# Seconds within which the end of all is seen that one destination asked for.
+FATAL_WITHIN = 1.0
+
 logger = structlog.get_logger()
 
 
@@ -77,10 +80,12 @@ def _run(
             lane.courier.started.wait(STARTED_WITHIN)
         if not ended.is_set():
             ready()
-        while not stop.wait(0.1) and not ended.is_set():
+        while not stop.wait(FATAL_WITHIN) and not ended.is_set():
             pass
     finally:
         ended.set()
+        for lane in lanes:
+            lane.courier.wake()
         for lane in lanes:
             lane.join()
     for lane in lanes:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.aggregator.metrics import EVENTS_TOTAL
@@ -261,13 +262,13 @@ def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.
     """The loop in a thread of its own, past its first sign of life; and what it was left with."""
     stop, ready, left = threading.Event(), threading.Event(), []
 
-    def loop() -> None:
+    def work() -> None:
         try:
             run(settings, log, stop=stop, ready=ready.set)
         except Fenced as error:
             left.append(error)
 
-    thread = threading.Thread(target=loop)
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         assert ready.wait(SOON)
@@ -283,6 +284,13 @@ def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, 
         other.transactor("aggregator").close()
         thread.join(SOON)
         assert len(left) == 1
+
+
+def test_a_stop_ends_the_wait_for_records(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "POLL", 3600.0)
+    with running(AggregatorSettings(beat=3600.0), log) as (thread, _):
+        pass
+    assert not thread.is_alive()
 
 
 def test_of_two_that_both_meet_trouble_the_older_leaves_and_the_newer_goes_on(

@@ -531,3 +531,9 @@ def test_configuration_is_read(tmp_path: Path) -> None:
     assert settings.state == "/s.db"
     assert settings.public.urls == {"a-b": "https://hg.example/"}
     assert settings.destinations["lines"].patience.retry.first == 2.0
+
+
+def test_a_stop_ends_the_wait_for_notices(log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notifier.courier.IDLE_WAIT", 3600.0)
+    notifier.start(it=Scripted())
+    notifier.stop()

@@ -77,3 +77,15 @@ def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
     assert "has its event 7" in (watching.fork(Box()) or "")
     stop.set()
     watching.close()
+
+
+def test_the_watch_ends_at_once_however_long_it_waits_for_records(
+    monkeypatch: pytest.MonkeyPatch, stop: threading.Event
+) -> None:
+    monkeypatch.setattr(fork, "POLL", 3600.0)
+    log = MemoryLog()
+    log.create(topics())
+    watching = watch(log, stop)
+    stop.set()
+    watching.close()
+    assert not watching._thread.is_alive()

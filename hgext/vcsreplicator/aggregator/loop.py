@@ -36,8 +36,8 @@ from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, 
 from .rereading import Rereading
 from .watching import Watch
 
-# Longest wait for a record in seconds: how late a request to stop is seen.
-POLL = 0.2
+# Longest wait for a record in seconds; a request to stop ends it.
+POLL = 1.0
 
 # Records of one read, and reads before what they brought is decided and committed.
 READ_LIMIT, READS = 500, 4
@@ -78,6 +78,8 @@ def run(
     poison, silence = Poison(), Silence(clock.monotonic())
     failures = 0
     announced = False
+    sessions: list[Session] = []
+    threading.Thread(target=_wake_at_stop, args=(stop, sessions), name="stop", daemon=True).start()
     while not stop.is_set():
         try:
             state = None
@@ -87,6 +89,7 @@ def run(
             else:
                 transactor.renew()
             with Session(settings, log, transactor, clock, poison, silence, stop, state) as session:
+                sessions[:] = [session]
                 if not announced:
                     ready()
                     announced = True
@@ -165,6 +168,11 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def wake(self) -> None:
+        """End a running or the next wait for records; from any thread."""
+        if self._reader is not None:
+            self._reader.wake()
+
     def close(self) -> None:
         """Free everything; what was not committed is forgotten, and read again by the next session."""
         self._closing.close()
@@ -189,6 +197,7 @@ class Session:
         """Read for at most `timeout` seconds, decide, and commit one batch if it is urgent, full, or old enough."""
         core, settings = self.core, self._settings
         was_waiting = core.has_output
+        timeout = min(timeout, max(0.0, self._watch.beat_due - self._clock.monotonic()))
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
         if self._rereading:
@@ -301,6 +310,12 @@ class Session:
         self._parked.setdefault(record.partition, []).append(record)
         assert self._reader is not None
         self._reader.pause([(EVENTS, record.partition)])
+
+
+def _wake_at_stop(stop: threading.Event, sessions: list[Session]) -> None:
+    stop.wait()
+    for session in sessions:
+        session.wake()
 
 
 def _count(batch: OutputBatch) -> None:

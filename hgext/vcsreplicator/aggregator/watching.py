@@ -66,6 +66,11 @@ class Watch:
         if any(message.topic == NOTICES for message in messages):
             self._notices_end = None
 
+    @property
+    def beat_due(self) -> float:
+        """The time of the next sign of life."""
+        return self._beaten + self._interval
+
     def beat(self) -> bool:
         """Give a sign of life if it is due, which also finds out whether another took over; return whether it was."""
         now = self._clock.monotonic()

@@ -32,7 +32,7 @@ from .writer import AckWriter
 
 T = TypeVar("T")
 
-# Seconds that one turn waits for something to arrive.
+# Seconds that the start waits for something to arrive.
 TURN = 0.1
 # Seconds that workers get at the end to finish their tasks.
 DRAIN = 6.0
@@ -92,9 +92,10 @@ def _follow(
         control_reader.start()
         start = {(EVENTS, partition): offset for partition, offset in positions.items()}
         supervisor.read_stream(Source(log, start, inbox.put).start())
+        threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
         ready()
         while not stop.is_set():
-            supervisor.turn(TURN)
+            supervisor.turn(supervisor.turn_time())
     finally:
         control_reader.stop()
         namesakes.stop()

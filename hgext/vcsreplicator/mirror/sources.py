@@ -14,8 +14,8 @@ from ..words.errors import Expired, Rewound, Unavailable
 from ..words.retry import RECONNECT
 from .arrivals import Broken, Lost, Read, Skipped
 
-# Seconds that one poll waits for records.
-POLL = 0.2
+# Seconds that one poll waits for records; `stop` ends it.
+POLL = 10.0
 # How many batches of records a reader may be ahead of the supervisor.
 AHEAD = 2
 logger = structlog.get_logger()

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import structlog
 
-from ..log import STATE, Log, Record
+from ..log import STATE, Log, Reader, Record
 from ..log.table import ReadStopped, find_beginnings, read_on
 from ..outbox.file import Outbox
 from ..outbox.forks import SentEvent, fork_between
@@ -23,6 +23,9 @@ logger = structlog.get_logger()
 # Seconds to wait at the start until the topic was read once.
 FIRST_READ = 3.0
 
+# Seconds that one poll waits for records; `close` ends it.
+POLL = 10.0
+
 
 class StateWatch:
     """Follows `state` in a thread of its own; remembers what the relay sends, since the aggregator may see that late."""
@@ -32,6 +35,7 @@ class StateWatch:
         self._states: dict[str, RepositoryState] = {}
         self._sent: dict[str, SentEvent] = {}
         self._read_once = threading.Event()
+        self._reader: Reader | None = None
         self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
 
     def start(self) -> None:
@@ -41,6 +45,8 @@ class StateWatch:
 
     def close(self) -> None:
         """Wait for the thread, which ends with `stop`."""
+        if self._reader is not None:
+            self._reader.wake()
         if self._thread.ident is not None:
             self._thread.join(2.0)
 
@@ -84,10 +90,10 @@ class StateWatch:
         with closing(self._log.reader(find_beginnings(self._log, STATE))) as reader:
             for record in read_on(self._log, reader, stop=self._stop):
                 _read_record(record, states)
-            self._states = states
+            self._states, self._reader = states, reader
             self._read_once.set()
             while not self._stop.is_set():
-                for record in reader.poll(0.2):
+                for record in reader.poll(POLL):
                     _read_record(record, states)
 
 

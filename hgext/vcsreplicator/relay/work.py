@@ -49,7 +49,7 @@ class Work:
         self._table, self._stop, self._clock = table, stop, clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
-        self._changed = threading.Condition()
+        self._changed, self._has_tasks = threading.Condition(), threading.Event()
         self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
         self._timer.start()
 
@@ -68,6 +68,7 @@ class Work:
     def drain(self, timeout: float) -> None:
         """Let running jobs end, up to `timeout` seconds, and start no other."""
         deadline = time.monotonic() + timeout
+        self._has_tasks.set()
         with self._changed:
             self._changed.notify_all()
             self._changed.wait_for(
@@ -79,6 +80,7 @@ class Work:
         with self._changed:
             task = self._tasks.setdefault(folder, _RepositoryTask())
             task.jobs.add(job)
+            self._has_tasks.set()
             if now:
                 task.not_before = 0.0
             self._start_task(folder, task)
@@ -133,10 +135,12 @@ class Work:
         return retried
 
     def _start_due_tasks(self) -> None:
-        while not self._stop.wait(0.1):
+        while self._has_tasks.wait() and not self._stop.wait(0.1):
             with self._changed:
                 for folder, task in list(self._tasks.items()):
                     self._start_task(folder, task)
+                if not self._tasks:
+                    self._has_tasks.clear()
 
 
 def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Exception) -> None:

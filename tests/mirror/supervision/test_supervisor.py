@@ -21,7 +21,7 @@ from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Source
 from hgext.vcsreplicator.mirror.supervision.following import Phase
-from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
+from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN, Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words import wire
@@ -308,6 +308,16 @@ def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_
     assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
     bench.records(bench.record(STATE, chain.repository, to_json(replace(waits, noticed=2))))
     assert bench.mirror.state.table.get(chain.repository) is None  # with its ack
+
+
+def test_a_turn_waits_long_only_while_nothing_is_under_way(bench: Bench) -> None:
+    bench.passes(1)
+    assert bench.mirror.turn_time() == IDLE_TURN
+    bench.clock.advance(bench.settings.beat_interval - 0.5)
+    assert bench.mirror.turn_time() == 0.5, "until the next beat"
+    bench.passes(1)
+    bench.read(*Chain("r").take(1))
+    assert bench.mirror.turn_time() == BUSY_TURN
 
 
 class Deletion:

@@ -59,6 +59,11 @@ class Agenda:
         """Whether the time until which the repository rests is over."""
         return self._clock.monotonic() >= following.rests_until
 
+    @property
+    def next_due(self) -> float | None:
+        """The time of the earliest alarm; None without one."""
+        return self._alarms[0][0] if self._alarms else None
+
     def take_due(self) -> Iterator[str]:
         """Yield the repositories whose time has come, earliest first, those that become due meanwhile too."""
         now = self._clock.monotonic()

@@ -41,6 +41,8 @@ from .watch import WorkerWatch
 
 # Seconds between two looks at the workers and the positions.
 TICK = 0.2
+# Seconds that a turn waits for something to arrive: while something is under way, and at most.
+BUSY_TURN, IDLE_TURN = 0.1, 2.0
 # Seconds after which positions that did not move are stored again: Kafka forgets what is not stored for a week.
 RENEW_INTERVAL = 3600.0
 
@@ -95,8 +97,20 @@ class Supervisor:
         self.dispatch.give_tasks()
         self.maintenance.warm_next()
 
+    def turn_time(self) -> float:
+        """Return how long the next turn may wait: until something is due, and shortly while anything is under way."""
+        if (
+            any(worker.busy or not worker.is_ready for worker in self._pool.workers)
+            or self.state.agenda.has_waiting()
+            or self.state.backlog.positions() != self._stored
+        ):
+            return BUSY_TURN
+        alarm, beat = self.state.agenda.next_due, self._beaten + self._settings.beat_interval
+        due = beat if alarm is None else min(alarm, beat)
+        return max(0.0, min(due - self._clock.monotonic(), IDLE_TURN))
+
     def take(self, arrived: object) -> None:
-        """Take one thing that arrived."""
+        """Take one thing that arrived; anything else only ends the turn's wait."""
         match arrived:
             case Read(follows=None):
                 for record in arrived.records:
