@@ -4,11 +4,12 @@
 A broker that hangs is noticed within seconds, and all clients of the process know it.
 
 A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers; each client
-would wait for its own time-out, and again with each broker that the next one happens to ask first. So each client looks twice a
-second for requests that wait, and asks after their broker by a connection of its own, which it keeps for that. A request alone
-proves nothing: a produce request rightly waits for replicas, and a fetch for records, while nothing happens for seconds; so while
-nothing happens one client of the process asks. A broker that does not answer is left alone by every client: its connections
-are closed, no client connects to it, metadata are asked for until it leads nothing more, and one client probes it every second.
+would wait for its own time-out, and again with each broker that the next one happens to ask first. So each client that waits for
+answers looks twice a second for requests that wait long, and asks after their broker by a connection of its own, which it keeps for
+that. A request alone proves nothing: a produce request rightly waits for replicas, and a fetch for records, while nothing happens
+for seconds; so while nothing happens one client of the process asks. A broker that does not answer is left alone by every client:
+its connections are closed, no client connects to it, metadata are asked for until it leads nothing more, and one client probes it
+every second.
 """
 
 import ssl
@@ -107,18 +108,24 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         super().__init__(net, **settings)
         self.failure: Exception | None = None
         self.lost = 0
+        self._looks = False
         manager = weakref.proxy(self)  # as the library does: no cycle for the collector
         self.cluster.bootstrap_brokers = lambda: manager._first_to_ask()
-        net.call_soon(self._look)
 
     def connection_delay(self, node_id: Any) -> float:
         """Who asks for a broker that hangs is sent to another one, or comes again later."""
         delay: float = super().connection_delay(node_id)
         return max(delay, LOOK_EVERY) if self._address(node_id) in HANGING else delay
 
+    def send(self, request: Any, node_id: Any = None, request_timeout_ms: float | None = None) -> Any:
+        """Send, and begin to look whether an answer comes."""
+        self._begin_to_look()
+        return super().send(request, node_id=node_id, request_timeout_ms=request_timeout_ms)
+
     def get_connection(self, node_id: Any, timeout_ms: float | None = None, **settings: Any) -> Any:
         if self.cluster.is_bootstrap(node_id):
             timeout_ms = self._bootstrap_patience(node_id, timeout_ms)
+        self._begin_to_look()
         known = self._conns.get(node_id)
         connection = super().get_connection(node_id, timeout_ms=timeout_ms, **settings)
         if connection is not known:
@@ -153,16 +160,23 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         node = self.cluster.broker_metadata(node_id)
         return None if node is None else (node.host, node.port)
 
+    def _begin_to_look(self) -> None:
+        if not self._looks and not self.closed:
+            self._looks = True
+            self._net.call_later(LOOK_EVERY, self._look)
+
     def _look(self) -> None:
-        """Drop the connections to brokers that hang, and probe slow ones."""
+        """Drop the connections to brokers that hang, and probe slow ones; go on while anything is waited for or doubtful."""
+        self._looks = False
         if self.closed:
             return
-        self._net.call_later(LOOK_EVERY, self._look)
         now = time.monotonic()
         known = {
             (node.host, node.port) for node in (*self.cluster.brokers(), *self.cluster._bootstrap_brokers.values())
         }
         suspects = {address for address in known if HANGING.doubtful(address)}
+        if suspects or any(each.initializing or each.in_flight_requests for each in self._conns.values()):
+            self._begin_to_look()
         for connection in list(self._conns.values()):
             address = self._address(connection.node_id)
             if address is None:  # a probe
@@ -215,8 +229,12 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
     async def _connect(self, node: Any, conn: Any, timeout_at: float | None = None, **settings: Any) -> None:
         await super()._connect(node, conn, timeout_at=timeout_at, **settings)
         if conn.init_future.failed():
-            self.failure = conn.init_future.exception
-            if timeout_at is not None and time.monotonic() >= timeout_at and self.cluster.is_bootstrap(node.node_id):
+            is_late = timeout_at is not None and time.monotonic() >= timeout_at
+            if (
+                self.failure is None or not is_late
+            ):  # what an earlier attempt met says more than that the last one had no time
+                self.failure = conn.init_future.exception
+            if is_late and self.cluster.is_bootstrap(node.node_id):
                 HANGING.suspect((node.host, node.port))
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
