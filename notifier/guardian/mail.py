@@ -4,6 +4,7 @@
 Names in them are a client's choice, so they stay within their line; addresses are checked where they enter (`settings.ADDRESS`).
 """
 
+import contextlib
 import datetime
 import smtplib
 import socket
@@ -83,8 +84,14 @@ class MailServer:
         Raises Unavailable if another attempt may help, Rejected if the server refuses the address or the mail for good.
         """
         try:
-            with self._connect() as server:
+            server = self._connect()
+            try:
                 server.send_message(mail)
+                # It has the mail, whatever it answers to a farewell.
+                with contextlib.suppress(smtplib.SMTPException, OSError):
+                    server.quit()
+            finally:
+                server.close()
         except smtplib.SMTPRecipientsRefused as error:
             code, reply = next(iter(error.recipients.values()))
             raise self._refusal(code, reply) from error

@@ -63,6 +63,10 @@ class Mailbox:
         self.mails.append(found)
         return "250 OK"
 
+    async def handle_QUIT(self, server: SMTP, session: Any, envelope: Any) -> str:
+        """Say farewell, or what `replies` says."""
+        return self.replies.get("QUIT", "221 bye")
+
     def _is_known(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
         known = isinstance(data, LoginPassword) and (data.login, data.password) == (USER.encode(), PASSWORD.encode())
         return AuthResult(success=known, handled=False)

@@ -98,6 +98,13 @@ def test_an_address_is_refused_for_good_or_for_now(mailbox: Mailbox, reply: str,
         send(some_settings(smtp_url=mailbox.url))
 
 
+@pytest.mark.processes
+def test_a_mail_that_the_server_took_is_sent_whatever_it_answers_to_the_farewell(mailbox: Mailbox) -> None:
+    mailbox.replies["QUIT"] = "421 too busy to say goodbye"
+    send(some_settings(smtp_url=mailbox.url))
+    assert len(mailbox.mails) == 1
+
+
 def test_a_mail_server_that_is_away_is_named() -> None:
     with pytest.raises(Unavailable, match=r"mail server 127\.0\.0\.1: .*refused"):
         send(some_settings(smtp_url=f"smtp://127.0.0.1:{free_port()}"))
