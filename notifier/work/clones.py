@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Local clones without working copies, one for each repository, and what is in their changesets."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
+import structlog
+
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.passing import is_passing
 
 from ..message import clean
 from .commandserver import CommandServer, HgFailed
@@ -15,7 +19,13 @@ from .database import ChangesetRecord, RepositoryKey
 # Changesets asked for at once.
 AT_ONCE = 500
 
+# Bytes of free disk below which a failure is this machine's own, not the repository's.
+LEAST_FREE = 64 * 1024**2
+
 _TEMPLATE = "{dict(node, author=author, date=date|hgdate, description=desc, branch=branch, files=files)|json}\\n"
+
+
+logger = structlog.get_logger()
 
 
 class Clones:
@@ -25,16 +35,39 @@ class Clones:
         self._folder = Path(folder)
 
     def prepare(self) -> None:
-        """Make the folder; raises Unavailable."""
+        """Make the folder; raises Unavailable or BadConfig."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unavailable(f"work.clones: {self._folder}: {error.strerror}") from error
+            kind = Unavailable if is_passing(error) else BadConfig
+            raise kind(f"work.clones: {self._folder}: {error.strerror}") from error
 
     def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
-        """Return these changesets, pulled if the clone lacks any; raises HgFailed."""
+        """Return these changesets, pulled if the clone lacks any; a damaged clone is made anew.
+
+        Raises HgFailed, or Unavailable for trouble of this machine.
+        """
         clone = self._folder / f"{repository.source}-{repository.number}"
-        if not clone.exists():
+        try:
+            try:
+                return self._read(hg, repository, clone, nodes)
+            except HgFailed as error:
+                if not error.is_damaged:
+                    raise
+                logger.warning("clone damaged, made anew", clone=str(clone), reason=str(error))
+                self._remove(clone)
+                return self._read(hg, repository, clone, nodes)
+        except HgFailed as error:
+            free = shutil.disk_usage(self._folder).free
+            if free < LEAST_FREE:
+                raise Unavailable(f"work.clones: {self._folder}: {free} bytes are free: {error}") from error
+            raise
+
+    def _read(
+        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str]
+    ) -> dict[str, ChangesetRecord]:
+        if not (clone / ".hg" / "store").is_dir():
+            self._remove(clone)
             self._make(hg, clone)
         found = self._look_up(hg, clone, nodes)
         if len(found) < len(set(nodes)):
@@ -51,6 +84,14 @@ class Clones:
         shutil.rmtree(unfinished, ignore_errors=True)
         hg.run("init", "--", str(unfinished))
         unfinished.rename(clone)
+
+    def _remove(self, clone: Path) -> None:
+        """Remove what is in the clone's place, whole or not at all."""
+        removed = clone.with_name(f".{clone.name}.damaged")
+        shutil.rmtree(removed, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            clone.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
 
     def _pull(self, hg: CommandServer, clone: Path, url: str) -> None:
         pull = ("pull", "--quiet", "-R", str(clone), "--", url)

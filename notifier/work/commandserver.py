@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Mercurial in a process of its own, kept open: its command server, limited in time, memory and output.
 
-Clones come from other hosts. So no configuration of a user, host or repository is read, and there are no extensions, hooks and
-subrepositories. A command that does not end in time costs the process.
+Clones come from other hosts. So no configuration of a user, host or repository is read, there are no hooks and subrepositories, and
+the one extension refuses redirects. A command that does not end in time costs the process.
 """
 
 import os
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from hgext.vcsreplicator.words.errors import ReplicationError
+from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 
 # Bytes that a command may print.
 MOST_OUTPUT = 256 * 1024 * 1024
@@ -25,7 +25,13 @@ LARGEST_FILE = 32 * 1024**3
 # Characters of a reason that are kept.
 REASON_KEPT = 300
 
+# Exit code for what the storage of a repository holds.
+_STORAGE = 50
+
 _OPTIONS = {
+    "extensions.redirects": str(Path(__file__).with_name("redirects.py")),
+    "extensions.redirects:required": "yes",
+    "ui.detailed-exit-code": "yes",
     "ui.interactive": "no",
     "ui.ssh": "false",
     "ui.timeout": "60",
@@ -41,7 +47,11 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTT
 
 
 class HgFailed(ReplicationError):
-    """A command of Mercurial failed; it may succeed later."""
+    """A command of Mercurial failed; it may succeed later. `is_damaged` if the storage of a repository cannot be read."""
+
+    def __init__(self, reason: str, *, is_damaged: bool = False) -> None:
+        super().__init__(reason)
+        self.is_damaged = is_damaged
 
 
 class CommandServer:
@@ -54,7 +64,7 @@ class CommandServer:
         self._until = 0.0
 
     def run(self, *arguments: str) -> str:
-        """Return what the command prints; raises HgFailed."""
+        """Return what the command prints; raises HgFailed, or Unavailable if there is no Mercurial."""
         self._until = time.monotonic() + self._timeout
         try:
             process = self._start() if self._process is None else self._process
@@ -68,7 +78,8 @@ class CommandServer:
             raise HgFailed(f"hg {arguments[0]}: {error or 'its process ended'}") from error
         if code:
             said = " ".join(errors.decode("utf-8", "replace").split())
-            raise HgFailed(f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}")
+            reason = f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}"
+            raise HgFailed(reason, is_damaged=code == _STORAGE)
         return output.decode("utf-8", "replace")
 
     def close(self) -> None:
@@ -89,14 +100,17 @@ class CommandServer:
         options = [word for name, value in self._options.items() for word in ("--config", f"{name}={value}")]
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         environment |= {"HGPLAIN": "1", "HGENCODING": "utf-8", "HGRCPATH": "", "HGRCSKIPREPO": "1", "LC_ALL": "C.UTF-8"}
-        self._process = process = subprocess.Popen(
-            [str(hg) if hg.exists() else "hg", "serve", "--cmdserver", "pipe", *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd="/",
-        )
+        try:
+            self._process = process = subprocess.Popen(
+                [str(hg) if hg.exists() else "hg", "serve", "--cmdserver", "pipe", *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                cwd="/",
+            )
+        except OSError as error:
+            raise Unavailable(f"hg cannot be started: {error.strerror}") from error
         resource.prlimit(process.pid, resource.RLIMIT_AS, (self._memory, self._memory))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
         self._read_chunk(process)  # its greeting
@@ -124,6 +138,8 @@ class CommandServer:
         channel, length = struct.unpack(">cI", self._read_exactly(process, 5))
         if channel in b"IL":
             return channel, b""
+        if length > MOST_OUTPUT:
+            raise OSError(f"more than {MOST_OUTPUT} bytes printed")
         return channel, self._read_exactly(process, length)
 
     def _read_exactly(self, process: subprocess.Popen[bytes], size: int) -> bytes:

@@ -16,9 +16,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, make_url, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
-from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.secrecy import is_loopback
 
 from ..database import own
@@ -34,8 +34,8 @@ AT_ONCE = 500
 # What a server says of a connection that waiting does not help.
 _WRONG = ("authentication failed", "does not exist", "no password supplied", "unable to open", "no pg_hba.conf entry")
 
-# Transactions of PostgreSQL that were ended in favour of others: 40001 and 40P01.
-_PASSING_STATES = ("40001", "40P01", "53300", "57P01", "57P02", "57P03")
+# The class of PostgreSQL's states for values beyond its limits.
+_LIMIT_EXCEEDED = "54"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,9 @@ class WorkDatabase:
             if known.host and not is_loopback(known.host) and "sslmode" not in known.query:
                 self._options |= {"sslmode": "verify-full", "sslrootcert": "system"}
         self._place = known.render_as_string(hide_password=True)
-        self._engine: Engine = create_engine(known, connect_args=self._options, pool_pre_ping=True)
+        self._engine: Engine = create_engine(
+            known, connect_args=self._options, pool_pre_ping=True, hide_parameters=True
+        )
         if self._engine.dialect.name == "sqlite":
             event.listen(self._engine, "connect", _prepare_sqlite)
 
@@ -202,19 +204,24 @@ class WorkDatabase:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate what the database says: an operator's turn, a wait, or the data's fault."""
+        """Translate what the database says: the data's fault, an operator's turn, or a wait."""
         try:
             yield
-        except (OperationalError, InterfaceError) as error:
-            reason = " ".join(str(error.orig).split())[:300]
-            kind = BadConfig if any(words in reason for words in _WRONG) else Unavailable
-            raise kind(f"{KEY}: {self._place}: {reason}") from error
         except DBAPIError as error:
             reason = " ".join(str(error.orig).split())[:300]
-            is_passing = error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _PASSING_STATES
-            raise (Unavailable if is_passing else Rejected)(f"{KEY}: {self._place}: {reason}") from error
+            raise _kind_of(error, reason)(f"{KEY}: {self._place}: {reason}") from error
         except SQLAlchemyError as error:
             raise Unavailable(f"{KEY}: {self._place}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
+    """Return whose turn it is: only what the data itself breaks is its fault, and all else would break every message."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if isinstance(error, DataError | IntegrityError) or state.startswith(_LIMIT_EXCEEDED):
+        return Rejected
+    if isinstance(error, ProgrammingError) or any(words in reason for words in _WRONG):
+        return BadConfig
+    return Unavailable
 
 
 _MIGRATIONS = Path(__file__).with_name("migrations")

@@ -37,6 +37,9 @@ from .settings import Migrate, WorkSettings
 # Seconds that one wait may last, and the same while there is work.
 BLINK, BUSY_BLINK = 0.2, 0.01
 
+# Characters of a repository's URL: longer ones cannot be in an index.
+LONGEST_URL = 1000
+
 # Seconds between two attempts to become the one worker.
 TURN = 1.0
 
@@ -156,10 +159,10 @@ class PushRecorder:
             check_source(source)
         except ValueError as error:
             raise MalformedEvent(f"headers: {error}") from error
-        if not url.startswith(self._settings.repositories) or not (
-            url.isascii() and url.isprintable() and " " not in url
-        ):
-            raise MalformedEvent(f"headers: repository {url[:200]!r} does not begin as one of work.repositories")
+        is_plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST_URL
+        if not url.startswith(self._settings.repositories) or not is_plain:
+            expected = f"expected the beginning of one of work.repositories, and at most {LONGEST_URL} characters"
+            raise MalformedEvent(f"headers: repository {url[:200]!r}: {expected}")
         return RepositoryKey(source=source, number=number, url=url)
 
     def _begin(self) -> None:

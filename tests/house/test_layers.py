@@ -53,6 +53,7 @@ CLIENTS = {
     "httptools": "notifier.edge.",
 }
 MERCURIAL = {"mercurial", "hgdemandimport"}
+WORKERS_EXTENSION = "notifier.work.redirects"  # loaded by the worker's Mercurial, in a process of its own
 APPEND_ONLY_FILE = "pushlog.store.appendfile"  # the file tied to a transaction, which the outbox is too
 PUSH_ONLY = {"pushlog", "hooks"}  # loaded in each push: standard library and Mercurial
 OWN = {"hgext", "pushlog", "hooks", "notifier"}
@@ -125,7 +126,7 @@ def objection(module: str, name: str) -> str | None:
     border, room = RANKS[OURS]["hg"], place(OURS, module)
     if top in CLIENTS and not module.startswith(CLIENTS[top]):
         return f"{top} is for {CLIENTS[top]} alone"
-    if top in MERCURIAL and room != "hg" and package not in PUSH_ONLY:
+    if top in MERCURIAL and room != "hg" and package not in PUSH_ONLY and module != WORKERS_EXTENSION:
         return "Mercurial is for the border: hg/, pushlog and hooks"
     if (package == "pushlog" and top in {"hooks", "notifier"}) or (package == "pushlog" and its is not None):
         return "pushlog knows nothing of the others"

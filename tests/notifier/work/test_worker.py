@@ -4,20 +4,25 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
-from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.work import worker
+from notifier.hgpush.message import QueuedPush
+from notifier.work import clones, worker
+from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import Migrate, WorkSettings
 from testing.builders.working import HgHost, HgQueueSender, recorded
 from testing.services.rabbitmq import RabbitMQ
@@ -27,6 +32,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 FAST = Backoff(first=0.02, longest=0.1)
 PATIENCE = 120.0
+A_KEY = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +127,17 @@ def rows(database: str, question: str) -> list[tuple[Any, ...]]:
         engine.dispose()
 
 
+def change(database: str, *statements: str) -> None:
+    """Do what an operator does to a database."""
+    engine = create_engine(database, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+    finally:
+        engine.dispose()
+
+
 def test_pushes_are_recorded_with_changesets_files_and_branches(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -192,9 +209,14 @@ def test_message_that_fails_is_tried_as_often_as_is_set_and_kept_with_its_reason
         (
             '{"type": "hg-push", "repository_id": 1, "pushes": []}',
             {"source": "poll", "repository": "file:///etc"},
-            "does not begin as one of work.repositories",
+            "expected the beginning of one of work.repositories",
         ),
         ('{"type": "other", "repository_id": 1, "pushes": []}', {}, "type: expected hg-push"),
+        (
+            '{"type": "hg-push", "repository_id": 1, "pushes": []}',
+            {"source": "poll", "repository": "http://127.0.0.1:1/" + "x" * 1000},
+            "expected the beginning of one of work.repositories, and at most 1000 characters",
+        ),
     ],
 )
 def test_message_that_makes_no_sense_is_kept_at_once(
@@ -205,6 +227,142 @@ def test_message_that_makes_no_sense_is_kept_at_once(
     kept = eventually(lambda: broker.take("hg.dead"), "the dead letter")
     assert kept.body in (body, body.encode())
     assert complaint in kept.headers["error"]
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut index": lambda clone: os.truncate(clone / ".hg/store/00changelog.i", 100),
+    "other manifest": lambda clone: (clone / ".hg/store/00manifest.i").write_bytes(os.urandom(300)),
+    "no manifest": lambda clone: (clone / ".hg/store/00manifest.i").unlink(),
+    "no store": lambda clone: shutil.rmtree(clone / ".hg/store"),
+}
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_damaged_clone_is_made_anew(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    names = {damage: a_name(request) for damage in DAMAGES}
+    nodes = {damage: host.add(name, 1) for damage, name in names.items()}
+    failed = worker.FAILED._value.get()
+    for number, damage in enumerate(DAMAGES):
+        broker.send(number, host.url(names[damage]), {1: nodes[damage]})
+    working.start()
+    expected = {host.url(name): {1: nodes[damage]} for damage, name in names.items()}
+    eventually(lambda: is_recorded(database, expected), "the first pushes", timeout=PATIENCE)
+    for number, damage in enumerate(DAMAGES):
+        DAMAGES[damage](Path(working.settings["clones"]) / f"poll-{number}")
+        more = host.extend(names[damage], 1)
+        broker.send(number, host.url(names[damage]), {2: more[1:]})
+        expected[host.url(names[damage])][2] = more[1:]
+    eventually(lambda: is_recorded(database, expected), "pushes after the damage", timeout=PATIENCE)
+    assert worker.FAILED._value.get() == failed
+    assert not [path for path in Path(working.settings["clones"]).iterdir() if path.name.startswith(".")]
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Sends clients to `target`, and notes who came."""
+
+    target = ""
+
+    def do_GET(self) -> None:
+        self.server.seen.append(self.path)  # type: ignore[attr-defined]
+        self.send_response(302)
+        self.send_header("Location", self.target + self.path)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def listening() -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        server.seen = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_redirect_of_a_host_into_another_network_is_not_followed(
+    broker: HgQueueSender, working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening() as inner, listening() as outer:
+        monkeypatch.setattr(Elsewhere, "target", f"http://127.0.0.1:{inner.server_port}")
+        root = f"http://127.0.0.1:{outer.server_port}/"
+        working.settings |= {"repositories": (root,), "max_hg_retries": 0}
+        broker.send(1, f"{root}x", {1: ["a" * 40]})
+        working.start()
+        kept = eventually(lambda: broker.take("hg.dead"), "the dead letter", timeout=PATIENCE)
+        assert f"it redirects to 'http://127.0.0.1:{inner.server_port}/x" in kept.headers["error"]
+        assert outer.seen
+        assert inner.seen == []
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_full_disk_of_this_machine_uses_no_retry(
+    host: HgHost,
+    broker: HgQueueSender,
+    working: Working,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = a_name(request)
+    nodes = host.add(name, 1)
+    monkeypatch.setattr(clones, "LEAST_FREE", 2**62)  # more than any disk has
+    said: list[str] = []
+    monkeypatch.setattr(worker.logger, "warning", lambda event, **more: said.append(str(more.get("reason"))))
+    failed = worker.FAILED._value.get()
+    broker.send(1, host.url(name), {1: ["e" * 40]})
+    working.start()
+    eventually(lambda: any("bytes are free" in reason for reason in said), "the reason", timeout=PATIENCE)
+    working.stop()
+    assert worker.FAILED._value.get() == failed
+    assert broker.take("hg.dead") is None
+    assert nodes
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("statements", "complaint"),
+    [
+        (["ALTER TABLE pushes RENAME TO others"], 'relation "pushes" does not exist'),
+        (
+            ["CREATE ROLE {0} LOGIN PASSWORD '{0}'", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {0}"],
+            "permission denied for table repositories",
+        ),
+    ],
+    ids=["a table is missing", "a right is missing"],
+)
+def test_what_an_operator_must_mend_in_the_database_is_no_messages_fault(
+    database: str, statements: list[str], complaint: str
+) -> None:
+    role = f"r{os.urandom(4).hex()}"
+    made = WorkDatabase(database)
+    made.migrate()
+    made.close()
+    change(database, *(statement.format(role) for statement in statements))
+    is_role = len(statements) > 1
+    tried = WorkDatabase(database.replace("test:test@", f"{role}:{role}@") if is_role else database)
+    with pytest.raises(BadConfig, match=complaint):
+        tried.record(A_KEY, [QueuedPush(id=1, date=1, user="u", changesets=())], {})
+    tried.close()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_database_that_only_reads_is_waited_for(database: str) -> None:
+    made = WorkDatabase(database)
+    made.migrate()
+    change(database, f'ALTER DATABASE "{make_url(database).database}" SET default_transaction_read_only = on')
+    made.close()
+    tried = WorkDatabase(database)
+    with pytest.raises(Unavailable, match="read-only transaction"):
+        tried.record(A_KEY, [], {})
+    tried.close()
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

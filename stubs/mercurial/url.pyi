@@ -1,0 +1,4 @@
+from collections.abc import Callable
+from typing import Any
+
+handlerfuncs: list[Callable[[Any, Any], Any]]
