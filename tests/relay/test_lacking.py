@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, topics
-from hgext.vcsreplicator.relay.lacking import find_lacking
+from hgext.vcsreplicator.relay import lacking
+from hgext.vcsreplicator.relay.lacking import REPORT, find_lacking, read_report, write_report
 from hgext.vcsreplicator.status import SILENT
+from hgext.vcsreplicator.status.findings import Finding
 from testing.builders.memorylog import MemoryLog
 from testing.builders.pushing import Master, running_relay
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -91,3 +95,46 @@ def test_an_outbox_that_cannot_be_read_is_named(master: Master, log: MemoryLog) 
     [finding] = find_lacking([str(master.root)], log, time.time())
     assert finding.level == 1
     assert "its outbox cannot be read" in finding.text
+
+
+def test_a_running_relay_reports_what_waits_and_a_stopped_one_nothing(
+    master: Master, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lacking, "SILENT", 0.0)
+    settings = master.settings(scan=0.05)
+    with running_relay(settings, log):
+        eventually(lambda: read_report(settings.socket, time.monotonic()))
+        assert read_report(settings.socket, time.monotonic()).listed() == []
+        with master.outbox("one").sending(wait=True):
+            master.outbox("one").send_again()
+            [finding] = eventually(lambda: read_report(settings.socket, time.monotonic()).listed())
+        assert finding.text.startswith(f"{master.root}/one: events wait in its outbox for ")
+        assert finding.text.endswith("see the relay's log lines")
+        eventually(lambda: not read_report(settings.socket, time.monotonic()).findings)
+        assert stat.S_IMODE(os.stat(settings.socket + REPORT).st_mode) == 0o640
+    assert read_report(settings.socket, time.monotonic()) is None
+
+
+def test_a_report_names_the_worst_and_counts_the_rest(tmp_path: Path) -> None:
+    socket = str(tmp_path / "relay.sock")
+    Path(socket).touch()
+    found = [Finding(level=1 + (number == 50), text=str(number)) for number in range(100)]
+    write_report(socket, found, 1000.0)
+    listed = read_report(socket, 1000.0).listed()
+    assert [finding.text for finding in (listed[0], listed[-1])] == ["50", "80 more repositories wait"]
+    assert len(listed) == 21
+
+
+@pytest.mark.parametrize("age", [-1.0, 121.0], ids=["another boot", "silent"])
+def test_a_report_of_another_time_is_none(tmp_path: Path, age: float) -> None:
+    socket = str(tmp_path / "relay.sock")
+    Path(socket).touch()
+    write_report(socket, [], 1000.0)
+    assert read_report(socket, 1000.0 + 120) is not None
+    assert read_report(socket, 1000.0 + age) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"at": 1e999, "count": 0, "findings": []}', b"[" * 100_000])
+def test_a_report_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "relay.sock.report").write_bytes(content)
+    assert read_report(str(tmp_path / "relay.sock"), 1000.0) is None

@@ -8,10 +8,11 @@ import time
 import click
 
 from ..config import Config
+from ..log import Log
 from ..relay.daemon import RelaySettings
-from ..relay.lacking import find_lacking
+from ..relay.lacking import find_lacking, read_report
 from ..status import Follower, look_at_destinations
-from ..status.findings import findings
+from ..status.findings import Finding, findings
 from .options import destinations, log_of, with_config
 
 # What monitoring systems call the exit codes 0, 1 and 2.
@@ -46,8 +47,7 @@ def command(config: Config, warn: int, critical: int) -> None:
             follower.close()
         found = findings(picture, now, warn=warn, critical=critical, destinations=destinations(config))
         if "relay" in config.tables:
-            settings = config.settings(RelaySettings, "relay", blobs=config.blobs)
-            found += find_lacking(filter(os.path.isdir, settings.roots), log, time.time())
+            found += _check_master(config.settings(RelaySettings, "relay", blobs=config.blobs), log)
     severity = max((finding.level for finding in found), default=0)
     text = (
         "; ".join(finding.text for finding in sorted(found, key=lambda finding: -finding.level))
@@ -55,3 +55,13 @@ def command(config: Config, warn: int, critical: int) -> None:
     )
     click.echo(f"{WORDS[severity]} - {text}")
     sys.exit(severity)
+
+
+def _check_master(settings: RelaySettings, log: Log) -> list[Finding]:
+    """Return what the relay reports, or while it is silent what its outboxes say; nothing on a machine without its roots."""
+    roots = [root for root in settings.roots if os.path.isdir(root)]
+    report = read_report(settings.socket, time.monotonic())
+    if report is not None or not roots:
+        return report.listed() if report is not None else []
+    silent = Finding(level=2, text="the relay gives no sign of life: pushes may wait in the outboxes")
+    return [silent, *find_lacking(roots, log, time.time())]

@@ -9,13 +9,15 @@ aggregator saw (`fork`).
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from ..log import Log
 from ..log.blobs import BlobStore, open_blobs
+from ..status.findings import Finding
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
 from ..words.path import check_prefix
@@ -23,6 +25,7 @@ from ..words.shape import within
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
+from .lacking import BEAT, remove_report, write_report
 from .loss import LossWatch
 from .port import open_master
 from .rounds import find_work
@@ -95,18 +98,34 @@ def run(
     try:
         server.start()
         watch.start()
-        find_work(settings.roots, port, work, losses, clock.now())
+        found = find_work(settings.roots, port, work, losses, clock.now())
+        _report(settings.socket, found)
         ready()
-        while not stop.wait(settings.scan):
+        due = time.monotonic() + settings.scan
+        while not stop.wait(min(BEAT, max(0.0, due - time.monotonic()))):
+            if time.monotonic() < due:
+                _report(settings.socket, found)
+                continue
             _check_log(losses)
-            find_work(settings.roots, port, work, losses, clock.now())
+            found = find_work(settings.roots, port, work, losses, clock.now())
+            _report(settings.socket, found)
+            due = time.monotonic() + settings.scan
             if blobs is not None:
                 _remove_old_blobs(blobs, clock.now() - settings.blob_age * 86400)
     finally:
         stop.set()
+        remove_report(settings.socket)
         server.close()
         work.drain(DRAIN)
         watch.close()
+
+
+def _report(socket: str, found: Sequence[Finding]) -> None:
+    """Write for `check` what the last round found."""
+    try:
+        write_report(socket, found, time.monotonic())
+    except OSError as error:
+        logger.warning("report not written", reason=str(error))
 
 
 def _check_log(losses: LossWatch) -> None:

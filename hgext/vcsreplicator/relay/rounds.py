@@ -9,6 +9,8 @@ import structlog
 
 from ..outbox.file import Outbox
 from ..outbox.folder import Store
+from ..status.findings import Finding
+from .lacking import find_waiting
 from .loss import LossWatch
 from .port import MasterPort
 from .scan import find_repositories
@@ -20,21 +22,22 @@ logger = structlog.get_logger()
 ANNOUNCE_AFTER = 10.0
 
 
-def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> int:
-    """Start the jobs that are due in every repository below the roots; return the number of repositories."""
-    count = 0
+def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> list[Finding]:
+    """Start the jobs that are due in every repository below the roots; return what waits there for too long."""
+    found = []
     for root in roots:
         for problem in port.finish(root):
             logger.error("interrupted act not finished", reason=problem)
         for folder in find_repositories(root):
-            count += 1
-            _check_repository(folder, work, losses, now)
+            finding = _check_repository(folder, work, losses, now)
+            if finding is not None:
+                found.append(finding)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
             _check_deleted(folder, work)
-    return count
+    return found
 
 
-def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> None:
+def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> Finding | None:
     """Start the jobs that are due in one repository; a new one is left to the process that makes it for a while."""
     store = os.path.join(folder, ".hg", "store")
     try:
@@ -46,8 +49,10 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
                 work.announce(folder)
         elif not losses.is_confirmed(folder) or "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
             work.poke(folder)
+            return find_waiting(folder, Outbox(Store(store)), now, "see the relay's log lines")
     except OSError as error:
         logger.warning("repository not readable", folder=folder, reason=str(error))
+    return None
 
 
 def _list_deleted(folder: str) -> list[str]:
