@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's work on repositories, with outboxes written without Mercurial."""
 
+import contextlib
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, topics
+from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, next_event
 from hgext.vcsreplicator.outbox.file import Outbox
@@ -24,6 +25,7 @@ from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
@@ -91,6 +93,7 @@ class Master:
     work: Work
     locked: Locked
     clock: HandClock
+    losses: LossWatch
 
     def write(self, name: str, entries: Sequence[Entry]) -> Outbox:
         """Appends to the outbox of a repository."""
@@ -119,12 +122,12 @@ class Master:
     def sent(self) -> list[str]:
         """The identifiers of the events in the log."""
         reader = self.log.reader({(EVENTS, partition): 0 for partition in range(self.log.partitions(EVENTS))})
-        return [wire.decode(record.value).event.id for record in reader.poll(0.0) if record.value is not None]
+        return [wire.decode(record.value).event.id for record in reader.poll(0.0) if record.value]
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[Master]:
-    log, stop = MemoryLog(), threading.Event()
+def master(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
+    stop = threading.Event()
     log.create(topics())
     watch = StateWatch(log, stop)
     locked, clock = Locked(), HandClock()
@@ -133,7 +136,7 @@ def master(tmp_path: Path) -> Iterator[Master]:
     jobs = RepositoryJobs(sender, locked, watch, losses)
     work = Work(jobs.table(), workers=2, stop=stop, clock=clock)
     watch.start()
-    yield Master(tmp_path, log, work, locked, clock)
+    yield Master(tmp_path, log, work, locked, clock, losses)
     stop.set()
     work.drain(60.0)
     watch.close()
@@ -183,3 +186,60 @@ def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent
     master.until(lambda: relay_work.WAITING._value.get() == 0)
     assert not box.has_unsent()
     assert master.locked.asked["a"] == RECOVERY_RETRIES + 1
+
+
+class RestoredLog(MemoryLog):
+    """A log that is restored between the relay's check and its append: calls `restore_now` once, before the next append."""
+
+    restore_now: Callable[[], object] | None = None
+
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        act, self.restore_now = self.restore_now, None
+        if act is not None:
+            act()
+        return super().append(messages, timeout=timeout)
+
+
+@pytest.fixture
+def log() -> RestoredLog:
+    return RestoredLog()
+
+
+def sent_to(master: Master, box: Outbox, entries: Sequence[Entry]) -> None:
+    """Append these to the outbox and have them sent."""
+    box.append(Transaction(), entries)
+    master.poke("a")
+    master.until(lambda: not box.has_unsent())
+
+
+def test_a_batch_that_fills_more_than_a_restored_log_lost_shows_the_loss(master: Master, log: RestoredLog) -> None:
+    entries = following(before_first_event("a", 1), 9)
+    box = master.write("a", [])
+    sent_to(master, box, entries[:3])
+    [partition] = [number for number, end in log.ends(EVENTS).items() if end]
+    log.restore_now = lambda: log.lose(EVENTS, partition, 2)
+    sent_to(master, box, entries[3:])
+    assert {entry.event.id for entry in entries} == set(master.sent())
+
+
+@pytest.mark.parametrize("filled", [1, 4], ids=["less", "more"])
+def test_a_loss_that_another_repository_filled_is_found_once_it_is_known(
+    master: Master, log: RestoredLog, filled: int
+) -> None:
+    entries = following(before_first_event("a", 1), 4)
+    box = master.write("a", [])
+    sent_to(master, box, entries[:3])
+    [partition] = [number for number, end in log.ends(EVENTS).items() if end]
+
+    def restore() -> None:
+        """Another worker's record, whose offset it does not know yet, takes the place of the newest."""
+        log.lose(EVENTS, partition, 2)
+        log.append([NewRecord(topic=EVENTS, key="b", value=b"", partition=partition)] * filled)
+
+    log.restore_now = restore
+    sent_to(master, box, entries[3:])
+    known = master.losses.newest_places()[partition]
+    with contextlib.suppress(Unavailable):
+        master.losses.check_appended(partition, 1, {partition: replace(known, offset=2)})  # that worker's answer comes
+    master.poke("a")
+    master.until(lambda: {entry.event.id for entry in entries} == set(master.sent()))

@@ -107,7 +107,7 @@ class RepositoryJobs:
         The caller holds the sending lock.
         """
         self._losses.check(folder, box)
-        before, eras = self._losses.newest_places(), self._losses.eras()
+        before, eras, previous = self._losses.newest_places(), self._losses.eras(), box.sent()
 
         def on_sent(entry: Entry) -> None:
             self._watch.sent(entry.event)
@@ -117,9 +117,11 @@ class RepositoryJobs:
             self._losses.check_appended(partition, offset, before)
 
         def on_marked(sent: SentMark) -> None:
+            nonlocal before, eras, previous
             newest = box.newest()
             if newest is not None:
-                self._losses.confirm(folder, newest.repository, sent, eras)
+                self._losses.confirm(folder, newest.repository, sent, eras, previous)
+            before, eras, previous = self._losses.newest_places(), self._losses.eras(), sent
 
         sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
         return sender.send(folder, box)

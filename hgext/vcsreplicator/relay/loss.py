@@ -6,7 +6,8 @@ before it. So one check of each partition, every now and then and after each tro
 
 Rules of this file: an *era* of a partition ends when a loss is found in it. A repository is confirmed in the era in which its
 newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is not
-confirmed is checked before anything else of it is sent.
+confirmed is checked before anything else of it is sent. What was sent while a loss was not known yet may stand behind records that
+were lost: so the event that was sent before it is looked for, too.
 """
 
 import threading
@@ -56,6 +57,8 @@ class LossWatch:
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
         self._confirmed: dict[str, Confirmation] = {}
+        # What each repository had in the log when its newest event was sent.
+        self._previous: dict[str, SentMark] = {}
         self._doubts = self._answered = 0
 
     def is_confirmed(self, folder: str) -> bool:
@@ -103,8 +106,11 @@ class LossWatch:
         if self._confirmed.get(folder) == current:
             return
         state = self._state(newest.repository)
-        if not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state):
+        if self._has_lost_previous(folder) or (
+            not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state)
+        ):
             self._send_again(folder, box, newest, partition)
+            self._previous.pop(folder, None)
             return
         self._remember(sent, current.era)
         self._confirmed[folder] = current
@@ -120,22 +126,36 @@ class LossWatch:
             return Counter(self._eras)
 
     def check_appended(self, partition: int, offset: int, before: Mapping[int, KnownPlace]) -> None:
-        """Check the place of a new record against what the partition had `before`.
+        """Check the place of the first new record against what the partition had `before`.
 
         Raises Unavailable if the log lost records in between.
         """
         known = before.get(partition)
-        if known is not None and offset <= known.offset:
+        if known is not None and (offset <= known.offset or self._eras[partition] != known.era):
             self._end_era(partition, known)
             raise Unavailable("the log lost records while this was sent: it is sent again")
 
-    def confirm(self, folder: str, repository: str, sent: SentMark, before: Mapping[int, int]) -> None:
-        """Remember that the log took the event of this marker from the relay, in the eras `before` it was appended or later."""
+    def confirm(
+        self, folder: str, repository: str, sent: SentMark, before: Mapping[int, int], previous: SentMark | None = None
+    ) -> None:
+        """Remember that the log took the event of this marker from the relay, in the eras `before` it was appended or later.
+
+        `previous` is the marker before.
+        """
         if sent.partition is None:
             return
         era = before[sent.partition]
         self._remember(sent, era)
         self._confirmed[folder] = Confirmation(repository=repository, partition=sent.partition, era=era)
+        if previous is not None:
+            self._previous[folder] = previous
+
+    def _has_lost_previous(self, folder: str) -> bool:
+        """Whether the log lost what it had of a repository when its newest event was sent; raise Unavailable."""
+        previous = self._previous.get(folder)
+        if previous is None or previous.partition is None or previous.offset is None:
+            return False
+        return not find_standing(self._log, {previous.partition: EventPlace(id=previous.id, offset=previous.offset)})
 
     def _check_end(self, partition: int) -> None:
         known = self._newest.get(partition)

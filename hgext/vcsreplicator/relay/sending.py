@@ -29,8 +29,8 @@ class EventSender:
     """Everything that sending needs; `timeout` in seconds for one append.
 
     `make_bundle` makes the bundle of an entry of the repository in a folder and raises ChangesetsGone; `store_blob` stores a
-    bundle that a record cannot hold and raises Unavailable. `on_appended` gets the place of the newest record before the marker
-    moves: if it raises, the marker stays. `on_sent` gets each entry that the log has, `on_marked` the marker.
+    bundle that a record cannot hold and raises Unavailable. `on_appended` gets the place of a batch's first record before the
+    marker moves: if it raises, the marker stays. `on_sent` gets each entry that the log has, `on_marked` the marker.
     """
 
     log: Log
@@ -51,9 +51,9 @@ class EventSender:
         for batch in split_into_batches(box.unsent()):
             sent = batch[-1].sent()
             box.prepare_sent(sent)
-            partition, offset = self._append(folder, batch, box)
+            (partition, first), (_, offset) = self._append(folder, batch, box)
             if self.on_appended is not None:
-                self.on_appended(partition, offset)
+                self.on_appended(partition, first)
             sent = replace(sent, partition=partition, offset=offset)
             box.move_sent(sent)
             if self.on_marked is not None:
@@ -67,22 +67,23 @@ class EventSender:
                     self.on_sent(place.entry)
         return count
 
-    def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[int, int]:
-        """Append the batch and return the (partition, offset) of its last record.
+    def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Append the batch and return the (partition, offset) of its first and of its last record.
 
         An event whose record is too large for this log, which may take less than ours do, goes without its bundle.
         """
         try:
             taken = self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
-            return taken[-1]
+            return taken[0], taken[-1]
         except Rejected:
             pass
+        taken = []
         for place in batch:
             try:
-                taken = self.log.append([self.message(folder, place.entry, box)], timeout=self.timeout)
+                taken += self.log.append([self.message(folder, place.entry, box)], timeout=self.timeout)
             except Rejected:
-                taken = self.log.append([self.message(folder, place.entry, box, room=0)], timeout=self.timeout)
-        return taken[-1]
+                taken += self.log.append([self.message(folder, place.entry, box, room=0)], timeout=self.timeout)
+        return taken[0], taken[-1]
 
     def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> NewRecord:
         """Make the record of `events` for an entry, of up to `room` bytes with a bundle inside."""
