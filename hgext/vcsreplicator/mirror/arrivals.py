@@ -40,9 +40,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Where `events` ended a moment ago."""
+    """Where `events` ended, and which sequence of each repository was expected before the mirror asked: later ones may follow."""
 
     ends: Positions
+    expected: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

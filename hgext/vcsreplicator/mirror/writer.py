@@ -21,10 +21,10 @@ class _Outgoing:
     acks: dict[str, NewRecord] = field(default_factory=dict)
     others: list[NewRecord] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
-    wants_ends: bool = False
+    expected: Mapping[str, int] = field(default_factory=dict)
 
     def has_work(self) -> bool:
-        return bool(self.acks or self.others or self.positions or self.wants_ends)
+        return bool(self.acks or self.others or self.positions or self.expected)
 
 
 class AckWriter:
@@ -60,10 +60,10 @@ class AckWriter:
             self._waiting.positions.update(positions)
             self._condition.notify()
 
-    def ask_ends(self) -> None:
-        """Ask the log where `events` ends, and report the answer."""
+    def ask_ends(self, expected: Mapping[str, int]) -> None:
+        """Ask the log where `events` ends, and report the answer with what is expected now: sequences by repository."""
         with self._condition:
-            self._waiting.wants_ends = True
+            self._waiting.expected = expected
             self._condition.notify()
 
     def close(self, patience: float) -> None:
@@ -105,8 +105,8 @@ class AckWriter:
             self._log.append(records)
         if out.positions:
             self._log.acknowledge(self._group, EVENTS, out.positions)
-        if out.wants_ends:
-            self._report(Ends(ends=self._log.ends(EVENTS)))
+        if out.expected:
+            self._report(Ends(ends=self._log.ends(EVENTS), expected=out.expected))
 
     def _put_back(self, out: _Outgoing) -> None:
         """Keep what was not written; newer values of a key win."""

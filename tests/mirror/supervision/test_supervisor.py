@@ -78,7 +78,7 @@ class Writer:
         self.acks: dict[str, Ack] = {}
         self.others: list[NewRecord] = []
         self.stored: list[dict[int, int]] = []
-        self.asked = 0
+        self.asked: list[dict[str, int]] = []
 
     def ack(self, key: str, value: bytes | None) -> None:
         _mirror, _, repository = key.partition("/")
@@ -91,8 +91,8 @@ class Writer:
     def positions(self, positions: dict[int, int]) -> None:
         self.stored.append(positions)
 
-    def ask_ends(self) -> None:
-        self.asked += 1
+    def ask_ends(self, expected: dict[str, int]) -> None:
+        self.asked.append(expected)
 
 
 class Bench:
@@ -444,11 +444,11 @@ def test_rules_that_carry_more_make_the_mirror_look_for_what_it_lacks(bench: Ben
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(narrow,)))))
     bench.records(bench.record(STATE, chain.repository, to_json(state_of(event))))
     bench.passes(10)
-    assert bench.writer.asked == 0
+    assert bench.writer.asked == []
     wide = replace(narrow, rules=Rules())
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=2, mirrors=(wide,)))))
     bench.passes(10)
-    assert bench.writer.asked > 0
+    assert bench.writer.asked
 
 
 def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(bench: Bench) -> None:
@@ -618,7 +618,7 @@ def test_a_backup_lacks_nothing_of_a_repository_that_was_renamed_out_of_its_rule
     bench.applied(event)
     elsewhere = replace(state_of(event), path="other", seq=3)
     bench.records(bench.record(STATE, event.repository, to_json(elsewhere)))
-    bench.mirror.take(Ends(ends={0: bench.mirror.state.backlog.next(0)}))
+    bench.mirror.take(Ends(ends={0: bench.mirror.state.backlog.next(0)}, expected={event.repository: 3}))
     assert bench.notes.detached() == []
 
 
@@ -867,11 +867,27 @@ def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench
     bench.applied(first)
     bench.records(bench.record(STATE, last.repository, to_json(state_of(last))))
     bench.mirror.take(Skipped(positions={(EVENTS, 0): 40}))
-    bench.mirror.take(Ends(ends={0: 40}))
+    bench.mirror.take(Ends(ends={0: 40}, expected={last.repository: last.seq}))
     [note] = bench.notes.detached()
     assert note.reason is Reason.GAP
     bench.passes(1)
     assert bench.writer.stored[-1] == {0: 40}
+
+
+def test_an_event_that_came_while_the_mirror_asked_where_the_log_ends_is_not_missing(bench: Bench) -> None:
+    first, second, third = Chain("r").take(3)
+    bench.read(first)
+    bench.applied(first)
+    bench.records(bench.record(STATE, second.repository, to_json(state_of(second))))
+    bench.passes(10)
+    asked = bench.writer.asked[-1]
+    assert asked == {first.repository: 2}
+    ended = bench.mirror.state.backlog.next(0)
+    bench.read(second)
+    bench.applied(second)
+    bench.records(bench.record(STATE, third.repository, to_json(state_of(third))))  # before the event: another topic
+    bench.mirror.take(Ends(ends={0: ended}, expected=asked))
+    assert bench.notes.detached() == []
 
 
 class Failing:

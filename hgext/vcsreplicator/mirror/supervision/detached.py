@@ -141,11 +141,12 @@ class Detachments:
     def find_silent_gaps(self, ends: Ends) -> None:
         """Detach repositories that lack events though everything in the log is read."""
         for following in self._table:
-            if following.expected <= following.level or following.phase is not Phase.STREAM or following.is_running:
+            expected = min(following.expected, ends.expected.get(following.id, 0))
+            if expected <= following.level or following.phase is not Phase.STREAM or following.is_running:
                 continue
             partition = partition_of(following.id, self._backlog.partitions)
             if not self._backlog.has(following.id) and self._backlog.next(partition) >= ends.ends[partition]:
-                found = f"the log had events up to {following.expected}, this mirror has {following.level}"
+                found = f"the log had events up to {expected}, this mirror has {following.level}"
                 self.detach(following, Reason.GAP, found, offset=0)
 
     @staticmethod

@@ -210,5 +210,6 @@ class Supervisor:
         metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))
         metrics.BUFFERED.set(self.state.backlog.bytes)
         self.healing.answer_requests()
-        if any(following.expected > following.level for following in self.state.table):
-            self._writer.ask_ends()
+        lacking = {each.id: each.expected for each in self.state.table if each.expected > each.level}
+        if lacking:
+            self._writer.ask_ends(lacking)
