@@ -57,6 +57,7 @@ def test_a_relay_that_has_nothing_to_report_adds_nothing(master: Path) -> None:
     assert said(master)[1].count(";") == 0
 
 
-def test_a_machine_without_the_roots_has_no_relay_to_miss(master: Path) -> None:
-    (master / "repos").rename(master / "elsewhere")
+@pytest.mark.parametrize("gone", ["repos", "repos/one/.hg/store/outbox.0001.log"], ids=["roots", "outboxes"])
+def test_a_mirror_that_has_the_same_file_misses_no_relay(master: Path, gone: str) -> None:
+    (master / gone).rename(master / "elsewhere")
     assert "relay" not in said(master)[1]

@@ -88,10 +88,14 @@ def test_a_fork_is_named_as_the_cause_of_events_that_wait(master: Master, log: M
     assert found(master, log, after=SILENT + 60)["one"].endswith(": another history")
 
 
-def test_an_outbox_that_cannot_be_read_is_named(master: Master, log: MemoryLog) -> None:
+@pytest.mark.parametrize("damaged", ["outbox.0001.log", "outbox.sent"])
+def test_an_outbox_that_cannot_be_read_is_named(master: Master, log: MemoryLog, damaged: str) -> None:
     store = master.root / "one" / ".hg" / "store"
     (store / "outbox.sent").unlink()
-    (store / "outbox.0001.log").write_bytes(b"damaged")
+    if damaged == "outbox.sent":
+        (store / "outbox.sent").mkdir()
+    else:
+        (store / damaged).write_bytes(b"damaged")
     [finding] = find_lacking([str(master.root)], log, time.time())
     assert finding.level == 1
     assert "its outbox cannot be read" in finding.text

@@ -10,7 +10,7 @@ import click
 from ..config import Config
 from ..log import Log
 from ..relay.daemon import RelaySettings
-from ..relay.lacking import find_lacking, read_report
+from ..relay.lacking import find_lacking, has_outbox, read_report
 from ..status import Follower, look_at_destinations
 from ..status.findings import Finding, findings
 from .options import destinations, log_of, with_config
@@ -58,10 +58,12 @@ def command(config: Config, warn: int, critical: int) -> None:
 
 
 def _check_master(settings: RelaySettings, log: Log) -> list[Finding]:
-    """Return what the relay reports, or while it is silent what its outboxes say; nothing on a machine without its roots."""
+    """Return what the relay reports, or while it is silent what its outboxes say; nothing on a machine without outboxes."""
     roots = [root for root in settings.roots if os.path.isdir(root)]
     report = read_report(settings.socket, time.monotonic())
-    if report is not None or not roots:
-        return report.listed() if report is not None else []
+    if report is not None:
+        return report.listed()
+    if not has_outbox(roots):
+        return []
     silent = Finding(level=2, text="the relay gives no sign of life: pushes may wait in the outboxes")
     return [silent, *find_lacking(roots, log, time.time())]

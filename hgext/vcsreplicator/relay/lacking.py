@@ -74,6 +74,16 @@ def read_report(socket: str, now: float) -> RelayReport | None:
     return report if 0 <= now - report.at <= PATIENCE else None
 
 
+def has_outbox(roots: Iterable[str]) -> bool:
+    """Whether a repository below the roots has an outbox: only a master's have, and a mirror may use the same roots."""
+    for root in roots:
+        for folder in find_repositories(root):
+            with contextlib.suppress(OSError):
+                if Outbox(_store_of(folder)).segments():
+                    return True
+    return False
+
+
 def find_waiting(folder: str, box: Outbox, now: float, next_step: str) -> Finding | None:
     """Find events that wait in this outbox for SILENT seconds, or that it cannot be read."""
     try:
@@ -97,11 +107,13 @@ def find_lacking(roots: Iterable[str], log: Log, now: float) -> list[Finding]:
     newest: dict[int, tuple[EventPlace, str]] = {}
     for root in roots:
         for folder in find_repositories(root):
-            box = Outbox(Store(os.path.join(folder, ".hg", "store")))
+            box = Outbox(_store_of(folder))
             waiting = find_waiting(folder, box, now, "does the relay run?")
             if waiting is not None:
                 found.append(waiting)
-            sent = box.sent()
+            sent = None
+            with contextlib.suppress(OSError):
+                sent = box.sent()
             if sent is not None and sent.partition is not None and sent.offset is not None:
                 place = EventPlace(id=sent.id, offset=sent.offset)
                 if sent.partition not in newest or newest[sent.partition][0].offset < place.offset:
@@ -114,3 +126,7 @@ def find_lacking(roots: Iterable[str], log: Log, now: float) -> list[Finding]:
         )
         found.append(Finding(level=2, text=text))
     return found
+
+
+def _store_of(folder: str) -> Store:
+    return Store(os.path.join(folder, ".hg", "store"))
