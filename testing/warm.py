@@ -33,9 +33,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hgext.vcsreplicator.demo.supervisor import leashed
+from testing.warm_hg import read_umask
 
 PROGRAM = [sys.executable, "-P", "-m"]
 CLI, WORKER = "hgext.vcsreplicator.cli", "hgext.vcsreplicator.hg.replica.worker"
+# Modules that may be run warm.
+OURS = (
+    CLI,
+    WORKER,
+    "testing.builders.decoder_process",
+    "testing.builders.guarded_web",
+    "testing.builders.notifier_process",
+)
 # What each of our processes imports in the end. The modules that are run are not here: they are imported when they run.
 USED = (
     "hgext.vcsreplicator.config",
@@ -64,6 +73,8 @@ DEFAULTS = {
     "umask": -1,
     "process_group": -1,
 }
+# Counts the lines of a process, and kills at one, if its environment says so by this variable.
+STEPPING, STEPS = Path(__file__).parent / "faults" / "stepping" / "sitecustomize.py", "VCSREPLICATOR_TEST_STEPS"
 STEM = "stem"  # the name that the system shows for it
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 CLONE_PARENT = 0x00008000
@@ -103,7 +114,7 @@ class WarmPopen(_plain_popen):  # type: ignore[type-arg]
             "arguments": command[4:],
             "environment": environment,
             "folder": os.fspath(options["cwd"] or os.getcwd()),
-            "umask": _read_umask(),
+            "umask": read_umask(),
             "has_session": options["start_new_session"],
             "leash": leash,
             "descriptors": list(numbers),
@@ -127,17 +138,21 @@ def _is_ours(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether a cold start of the command would import what the stem has imported."""
     names = {name for name in {*environment, *os.environ} if name.startswith(("PYTHON", "LD_", "HGMODULEPOLICY"))}
     names -= {"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
+    names -= {"PYTHONPATH", "PYTHONHASHSEED"} if STEPS in environment else set()
     return (
         command[:3] == PROGRAM
-        and command[3] in (CLI, WORKER)
+        and command[3] in OURS
         and environment.get("HGENCODING", "").upper() == "UTF-8"
         and all(environment.get(name) == os.environ.get(name) for name in names)
     )
 
 
-def _read_umask() -> int:
-    os.umask(mask := os.umask(0))
-    return mask
+def is_stem(process: int) -> bool:
+    """Whether this process only starts others."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip() == STEM
+    except OSError:  # it ended
+        return False
 
 
 class Stem:
@@ -259,6 +274,8 @@ def become(request: Mapping[str, Any]) -> None:
         if os.getppid() != request["leash"]:
             sys.exit()
     sys.argv[:] = ["-m", *request["arguments"]]
+    sys.orig_argv[:] = [*PROGRAM, request["module"], *request["arguments"]]
+    runpy.run_path(str(STEPPING))
     sys.modules.pop(request["module"] if request["module"] == WORKER else f"{CLI}.__main__", None)
     if request["arguments"][:1] == ["mirror"]:
         start_workers_warm()

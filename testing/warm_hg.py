@@ -112,6 +112,8 @@ USED = (
     "mercurial.hgweb.hgweb_mod",
 )
 
+_starting = threading.Lock()
+
 
 @contextlib.contextmanager
 def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
@@ -121,7 +123,7 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     """
     address = str(folder / "socket")
     names = {name: environment.get(name) for name in IMPORTED}
-    os.umask(umask := os.umask(0))
+    umask = read_umask()
     for program, is_other in IS_OTHER.items():
         client = folder / ("hg" if program == HG else "python")
         client.write_text(
@@ -158,8 +160,13 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
 def shared_hg(environment: Mapping[str, str] | None = None) -> str:
     """A warm `hg` for all callers in this process with this umask and environment, to the end of the process."""
     environment = os.environ if environment is None else environment
-    os.umask(umask := os.umask(0))
-    return _start_once(umask, *(environment.get(name) for name in IMPORTED))
+    with _starting:
+        return _start_once(read_umask(), *(environment.get(name) for name in IMPORTED))
+
+
+def read_umask() -> int:
+    """The umask of this process, which other threads keep meanwhile."""
+    return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
 
 
 @functools.cache

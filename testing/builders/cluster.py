@@ -33,8 +33,8 @@ START_TIMEOUT = 60.0
 class Cluster:
     """A prepared cluster in `folder`, started when entered; `options` are those of `vcsreplicator demo`.
 
-    `warm` services and their workers are forks of a Python that has imported everything. A test that kills their children, and a
-    benchmark, want cold ones.
+    `warm` services and their workers are forks of a Python that has imported everything: a test that kills their children spares
+    those of which `is_stem` is true. A benchmark wants cold ones.
     """
 
     def __init__(self, folder: Path, *options: str, warm: bool = True) -> None:
@@ -42,12 +42,9 @@ class Cluster:
         self._start = warm_starts if warm else contextlib.nullcontext
         ready = folder / "ready.json"
         program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "demo", "--prepare"]
-        done = subprocess.run(
-            [*program, "--dir", str(folder), "--ready", str(ready), *options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [*program, "--dir", str(folder), "--ready", str(ready), *options]
+        with self._start():
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             raise AssertionError(f"demo --prepare failed:\n{done.stdout}{done.stderr}")
         self.about: dict[str, Any] = json.loads(ready.read_text())

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from hgext.vcsreplicator.demo.supervisor import leashed
+from testing.warm_hg import shared_hg
 
 
 class Killed(RuntimeError):
@@ -25,10 +26,13 @@ class Killed(RuntimeError):
 
 
 class Developer:
-    """One person's hg; used by one thread. It ends with the thread that used it first."""
+    """One person's hg; used by one thread. It ends with the thread that used it first.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._folder, self._environment = folder, dict(environment)
+    It starts warm, so what it starts is not below `pid`; a test that kills that wants a cold one.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], *, is_warm: bool = True) -> None:
+        self._folder, self._environment, self._is_warm = folder, dict(environment), is_warm
         self._server: subprocess.Popen[bytes] | None = None
         self._changing = threading.Lock()
 
@@ -77,8 +81,9 @@ class Developer:
                 server.wait()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        program = shared_hg(self._environment) if self._is_warm else "hg"
         server = subprocess.Popen(
-            leashed(["hg", "serve", "--cmdserver", "pipe"]),
+            leashed([program, "serve", "--cmdserver", "pipe"]),
             env=self._environment,
             cwd=self._folder,
             stdin=subprocess.PIPE,

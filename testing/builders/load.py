@@ -51,7 +51,7 @@ class Pusher(threading.Thread):
         self._random = random.Random(seed)
         self.working = threading.Lock()
         """Held while changesets are made: who kills this developer in the middle of a push, and not of an amend, holds it."""
-        self.developer = Developer(cluster.folder, developer_environment(cluster))
+        self.developer = Developer(cluster.folder, developer_environment(cluster), is_warm=False)
 
     def run(self) -> None:
         try:

@@ -36,7 +36,7 @@ from hgext.vcsreplicator.mirror.task import FoundRepository
 from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.author import Author
-from testing.warm import STEM, warm_starts
+from testing.warm import is_stem, warm_starts
 from testing.warm_hg import shared_hg
 
 PATIENCE = float(os.environ.get("VCSREPLICATOR_TEST_PATIENCE", "60"))
@@ -332,7 +332,7 @@ class MirrorProcess:
         """The ids of its worker processes."""
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return [int(child) for child in children if Path(f"/proc/{child}/comm").read_text().strip() != STEM]
+        return [int(child) for child in children if not is_stem(int(child))]
 
     def kill(self) -> None:
         """Kill the supervisor; its workers end by themselves."""

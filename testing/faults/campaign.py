@@ -39,6 +39,7 @@ from testing.builders.load import Load, Pusher, create
 from testing.checks import agreement, checker
 from testing.services.guard import descendants
 from testing.services.kafka import Kafka
+from testing.warm import is_stem
 
 PUSHERS = 3
 REPOSITORIES = 6
@@ -59,13 +60,14 @@ WEIGHTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do: `kills` spread over `seconds`, on this kind of log, by chance from `seed`."""
+    """What to do: `kills` spread over `seconds`, on this kind of log, by chance from `seed`; services may start warm."""
 
     log: Literal["sqlite", "kafka"]
     kills: int
     seconds: float
     seed: int
     settle: float = 180.0
+    is_warm: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def run(plan: Plan, folder: Path) -> Result:
         url = broker.url if broker else f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
         log = stack.enter_context(open_log(url))
         log.create(checker.remembering_topics())
-        cluster = stack.enter_context(Cluster(folder, "--log", url, warm=False))
+        cluster = stack.enter_context(Cluster(folder, "--log", url, warm=plan.is_warm))
         names = [f"repository-{number}" for number in range(REPOSITORIES)]
         create(cluster, names)
         load = Load()
@@ -161,7 +163,7 @@ class Strikes:
                 return True
             case "worker":
                 mirror = self._random.choice(["mirror-alpha", "mirror-beta"])
-                return self._kill_one(descendants(self._cluster.pid(mirror)))
+                return self._kill_one([each for each in descendants(self._cluster.pid(mirror)) if not is_stem(each)])
             case "serve":
                 mine = [pid for pusher in self._pushers if (pid := pusher.developer.pid)]
                 return self._kill_one([process for pid in mine for process in descendants(pid)])

@@ -98,16 +98,12 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
     assert done.stderr.strip() == "vcsreplicator: nowhere.toml: cannot be read: No such file or directory"
 
 
-def test_a_service_that_dies_is_started_again_and_the_file_says_so(tmp_path: Path) -> None:
-    with staying(tmp_path) as (_, ready):
+def test_a_service_that_dies_is_started_again_and_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
+    with staying(tmp_path) as (process, ready):
         before = about(ready)["services"]["aggregator"]["pid"]
         os.kill(before, signal.SIGKILL)
         eventually(lambda: about(ready)["services"]["aggregator"]["pid"] not in (before, None), what="a new process id")
-
-
-def test_ctrl_c_stops_everything_and_leaves_no_process_behind(tmp_path: Path) -> None:
-    with staying(tmp_path) as (process, _):
-        assert len(running_in(tmp_path)) >= len(ROLES)
+        eventually(lambda: len(running_in(tmp_path)) >= len(ROLES), what="all services run")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
         assert process.returncode == 0

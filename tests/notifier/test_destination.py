@@ -31,6 +31,7 @@ from testing.builders.receivers import (
 )
 from testing.faults import PythonSteps, first_visits
 from testing.waiting import eventually
+from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -239,7 +240,10 @@ def test_sigterm_drains_within_a_bound(log: Log, receiver: Receiver, tmp_path: P
 
 def kill_points(steps: PythonSteps, command: list[str], every: int) -> list[int]:
     """Step numbers of a whole run: the first visit of each line, or of every so-manieth."""
-    taken = steps.taken(lambda environment: subprocess.run(command, env=environment, check=True, capture_output=True))
+    with warm_starts():
+        taken = steps.taken(
+            lambda environment: subprocess.run(command, env=environment, check=True, capture_output=True)
+        )
     return first_visits(taken)[::every]
 
 
@@ -291,9 +295,9 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
             seq += 2
             command = argv(tables, folder, log.ends(NOTICES)[0])
             environment = {**os.environ, **steps.environment(kill_at=point)}
-            kills += (
-                subprocess.run(command, env=environment, capture_output=True, check=False).returncode == -signal.SIGKILL
-            )
+            with warm_starts():
+                ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+            kills += ended.returncode == -signal.SIGKILL
         subprocess.run(argv(tables, folder, log.ends(NOTICES)[0]), check=True, capture_output=True)
         with running(argv(tables, folder)):
             eventually(lambda: len(set(receiver.told())) >= 2 * seq - 2, "everything to arrive")

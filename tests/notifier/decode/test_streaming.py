@@ -7,7 +7,6 @@ import json
 import random
 import sqlite3
 import subprocess
-import sys
 import threading
 import uuid
 from collections import Counter
@@ -48,6 +47,7 @@ from testing.builders.notices import with_topics
 from testing.builders.submissions import ID, a_document, a_raw, uri_of
 from testing.services.redis import Redis
 from testing.waiting import PATIENCE, eventually
+from testing.warm import PROGRAM, warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -227,9 +227,10 @@ def kill_under_load(
 ) -> int:
     """Kill the decoder at random moments while messages come; then let it finish, and be stopped. Return how many came."""
     chance, number = random.Random(seed), 0
-    command = [sys.executable, "-m", "testing.builders.decoder_process", url, json.dumps(asdict(settings))]
+    command = [*PROGRAM, "testing.builders.decoder_process", url, json.dumps(asdict(settings))]
     for kill in range(kills + 1):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with warm_starts():
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -337,7 +338,7 @@ def test_no_address_and_no_user_agent_is_anywhere_but_in_the_input(
     with open_log(f"sqlite://{tmp_path}/log.db") as log:
         log.create([raw_topic("raw")])
         settings = settings_in(out, output=f"file:{out}/")
-        command = [sys.executable, "-m", "testing.builders.decoder_process", f"sqlite://{tmp_path}/log.db"]
+        command = [*PROGRAM, "testing.builders.decoder_process", f"sqlite://{tmp_path}/log.db"]
         process = subprocess.Popen([*command, json.dumps(asdict(settings))], stdout=subprocess.DEVNULL)
         submit(log, *lines)
         settled(log)

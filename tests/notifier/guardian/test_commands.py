@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from notifier.guardian.settings import GuardianSettings
 from testing.builders.mailbox import Mailbox
 from testing.services.process import free_port
 from testing.waiting import eventually
+from testing.warm import CLI, PROGRAM, warm_starts
 from tests.notifier.guardian.conftest import Guarded, some_settings
 
 pytestmark = pytest.mark.processes
@@ -40,13 +40,14 @@ def file(tmp_path: Path, settings: GuardianSettings) -> Path:
 
 
 def guardian(file: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "hgext.vcsreplicator.cli", "guardian", *words, "--config", str(file)]
+    return [*PROGRAM, CLI, "guardian", *words, "--config", str(file)]
 
 
 def said(file: Path, *words: str, code: int = 0, columns: int = 80) -> str:
     """What the verb prints, on the stream that fits its exit code."""
     environment = {**os.environ, "COLUMNS": str(columns)}
-    done = subprocess.run(guardian(file, *words), capture_output=True, text=True, env=environment, check=False)
+    with warm_starts():
+        done = subprocess.run(guardian(file, *words), capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout if code < 2 else done.stderr
 
@@ -189,7 +190,7 @@ def test_a_wrong_password_is_one_line_and_exit_code_78(
 
 def test_config_check_reads_the_section_and_knows_the_service(tmp_path: Path) -> None:
     file = written(tmp_path, some_settings(), '[listen]\nguardian = "127.0.0.1:9"\n')
-    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "config", "check", "--config", str(file)]
+    command = [*PROGRAM, CLI, "config", "check", "--config", str(file)]
     assert subprocess.check_output(command, text=True) == f"{file}: all sections are correct\n"
     file.write_text(file.read_text().replace("limit = 8", "limit = 3"))
     done = subprocess.run(command, capture_output=True, text=True, check=False)

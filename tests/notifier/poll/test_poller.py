@@ -8,7 +8,6 @@ import random
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +31,7 @@ from notifier.poll.state import PollDatabase
 from testing.builders.pushhost import HostReply, PushHost
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
+from testing.warm import CLI, PROGRAM, warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -367,7 +367,7 @@ def write_file(folder: Path, text: str) -> Path:
 
 
 def command(file: Path) -> list[str]:
-    return [sys.executable, "-m", "hgext.vcsreplicator.cli", "poll", "-c", str(file)]
+    return [*PROGRAM, CLI, "poll", "-c", str(file)]
 
 
 POLL = '[poll]\nurl = "amqp://guest:guest@127.0.0.1//"\n'
@@ -396,7 +396,8 @@ def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
     tmp_path: Path, text: str, complaint: str
 ) -> None:
     file = write_file(tmp_path, text)
-    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=60)
+    with warm_starts():
+        ended = subprocess.run(command(file), capture_output=True, text=True, timeout=60)
     assert ended.returncode == 78
     [line] = ended.stderr.splitlines()
     assert line.startswith(f"vcsreplicator: {file}: ")
@@ -429,7 +430,8 @@ def survive_kills(host: PushHost, queue: HgQueue, folder: Path, *, kills: int) -
         host.push(name)
     for _ in range(kills):
         before = sum(map(len, queue.pushes().values()))
-        process = subprocess.Popen(command(file), stderr=subprocess.DEVNULL)
+        with warm_starts():
+            process = subprocess.Popen(command(file), stderr=subprocess.DEVNULL)
         try:
             for name in names:
                 for _ in range(chance.randrange(1, 8)):

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from notifier.work.settings import Migrate, WorkSettings
 from testing.builders.working import HgHost, HgQueueSender, recorded
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
+from testing.warm import CLI, PROGRAM, warm_starts
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -424,7 +424,7 @@ def write_file(folder: Path, **keys: Any) -> Path:
 
 
 def command(file: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "hgext.vcsreplicator.cli", "work", "-c", str(file), *more]
+    return [*PROGRAM, CLI, "work", "-c", str(file), *more]
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,8 @@ def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
     tmp_path: Path, keys: dict[str, Any], complaint: str
 ) -> None:
     file = write_file(tmp_path, **keys)
-    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
+    with warm_starts():
+        ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
     assert ended.returncode == 78, ended.stderr
     [line] = ended.stderr.splitlines()
     said = json.loads(line)["reason"] if line.startswith("{") else line.removeprefix("vcsreplicator: ")
@@ -455,7 +456,8 @@ def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
 
 def test_credentials_that_the_broker_refuses_are_one_line_and_exit_78(rabbitmq: Any, tmp_path: Path) -> None:
     file = write_file(tmp_path, url=rabbitmq.vhost().replace("guest:guest", "guest:wrong"), migrate="at-start")
-    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
+    with warm_starts():
+        ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
     assert ended.returncode == 78, ended.stderr
     last = json.loads(ended.stderr.splitlines()[-1])["reason"]
     assert last.startswith(f"{file}: work.url: ")
@@ -465,7 +467,8 @@ def test_credentials_that_the_broker_refuses_are_one_line_and_exit_78(rabbitmq: 
 
 def test_credentials_that_postgresql_refuses_are_one_line_and_exit_78(postgresql: Any, tmp_path: Path) -> None:
     file = write_file(tmp_path, **{"database-url": postgresql.url.replace("test:test", "test:wrong")})
-    ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
+    with warm_starts():
+        ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
     assert ended.returncode == 78, ended.stderr
     last = json.loads(ended.stderr.splitlines()[-1])["reason"]
     assert last.startswith(f"{file}: work.database-url: ")
@@ -523,7 +526,8 @@ def survive_kills(host: HgHost, broker: HgQueueSender, database: str, folder: Pa
     share = len(unsent) // kills + 1
     for _ in range(kills):
         log = (folder / "worker.log").open("wb")
-        process = subprocess.Popen(command(file), stderr=log)
+        with warm_starts():
+            process = subprocess.Popen(command(file), stderr=log)
         for number, name, push in unsent[:share]:
             broker.send(number, host.url(name), {push: pushes[name][push]})
         del unsent[:share]
