@@ -65,7 +65,7 @@ class Master:
         ssh.write_text(f'#!/bin/sh\nshift\nHGRCPATH={self.folder}/master.hgrc\nexport HGRCPATH\neval "exec $*"\n')
         ssh.chmod(0o755)
         (self.folder / "client.hgrc").write_text(
-            f"[ui]\nssh = {ssh}\nremotecmd = {HG}\nusername = dana\n[experimental]\nevolution = all\n"
+            f"[ui]\nssh = {ssh}\nremotecmd = {shared_hg()}\nusername = dana\n[experimental]\nevolution = all\n"
         )
         return self
 

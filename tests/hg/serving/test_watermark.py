@@ -22,6 +22,7 @@ from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
 from testing.waiting import eventually
+from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -82,8 +83,9 @@ def by_clone(bench: Bench, url: str, *options: str) -> dict[str, str]:
     """What a clone has; with a clone bundle on offer it may come from there."""
     target = bench.folder / "clone"
     environment = {**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "UTF-8"}
-    subprocess.run([HG, "clone", "-q", "-U", *options, url, str(target)], env=environment, check=True)
-    command = [HG, "-R", str(target), "bookmarks", "-T", "{bookmark}\t{node}\n"]
+    hg = shared_hg(environment)
+    subprocess.run([hg, "clone", "-q", "-U", *options, url, str(target)], env=environment, check=True)
+    command = [hg, "-R", str(target), "bookmarks", "-T", "{bookmark}\t{node}\n"]
     told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     subprocess.run(["rm", "-r", str(target)], check=True)
     return {name: node for name, _, node in (line.partition("\t") for line in told.splitlines())}

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from testing.warm_hg import shared_hg
+
 pytestmark = pytest.mark.processes
 
-HG = str(Path(sys.executable).with_name("hg"))
 # hgweb's settings are for the whole process, so it has one of its own.
 PROGRAM = """
 import sys
@@ -36,7 +37,7 @@ Ask = Callable[[str], str]
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for path in ("root/known", "root/~vcsreplicator/staging/half-made"):
-        subprocess.run([HG, "init", str(tmp_path / path)], check=True)
+        subprocess.run([shared_hg(), "init", str(tmp_path / path)], check=True)
     return tmp_path / "root"
 
 
@@ -67,13 +68,13 @@ def test_what_is_being_made_is_not_found(ask: Ask) -> None:
 
 def test_a_repository_is_found_by_the_first_request_after_its_creation(ask: Ask, root: Path) -> None:
     assert ask("/folder/new").startswith("404 ")
-    subprocess.run([HG, "init", str(root / "folder" / "new")], check=True)
+    subprocess.run([shared_hg(), "init", str(root / "folder" / "new")], check=True)
     assert ask("/folder/new").startswith("200 ")
 
 
 def test_a_repository_below_a_known_one_is_found_by_the_first_request_after_its_creation(ask: Ask, root: Path) -> None:
     assert ask("/known/below").startswith("4")
-    subprocess.run([HG, "init", str(root / "known" / "below")], check=True)
+    subprocess.run([shared_hg(), "init", str(root / "known" / "below")], check=True)
     assert ask("/known/below").startswith("200 ")
     assert ask("/known/below/deeper").startswith("4")
 
