@@ -17,11 +17,12 @@ from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
+from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json
 from notifier import courier, orders
 from notifier import message as notifier_message
 from notifier.courier import Courier, _DeliveryLoop
-from notifier.feed import group
+from notifier.feed import NoticeMark, group
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery
@@ -40,7 +41,7 @@ class Log(MemoryLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self.errors_away = False
+        self.errors_away = self.away = False
         self.beginning = 0
         self.waits: list[float] = []
 
@@ -61,6 +62,8 @@ class Reader(MemoryReader):
         log = self._log
         assert isinstance(log, Log)
         log.waits.append(timeout)
+        if log.away:
+            raise Unavailable("away")
         if min(self.positions().values()) < log.beginning:
             raise Expired("gone")
         return super().poll(0, limit=limit)
@@ -325,6 +328,8 @@ def test_a_restart_on_a_log_that_lost_nothing_repeats_nothing_that_was_settled(t
     turns.destination.down = Unavailable("away")
     publish_pushes(turns.log, "y", 1, 3)
     turns.take(3)
+    note = turns.log.notes(group("it"), NOTICES).get(0)
+    assert (-1 if note is None else from_json(NoticeMark, note.encode()).offset) == settled - 1
     for _ in range(2):
         turns.loop.close()
         turns.loop = turns.begin()
@@ -356,6 +361,45 @@ def test_the_note_of_the_newest_settled_notice_is_kept_while_its_destination_can
     before = turns.log.notes(group("it"), NOTICES)
     turns.courier._report_trouble(Unavailable("away"))
     assert turns.log.notes(group("it"), NOTICES) == before != {}
+
+
+def test_a_reject_names_exactly_the_notices_that_expired_unread(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(8)
+    turns.log.beginning = 6
+    publish_pushes(turns.log, "x", 4, 8)
+    turns.take(8)
+    [error] = [from_json(ErrorRecord, record.value or b"") for record in turns.log.records(ERRORS)]
+    assert error.reason.startswith("notices 3 to 5 left the log")
+    assert turns.destination.told("x") == [1, 2, 3, 7, 8]
+
+
+def test_a_skipped_message_stays_skipped_when_the_log_goes_back(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+    publish_pushes(turns.log, "x", 1, 4)
+    turns.take(2)
+    number = turns.ask(Kind.SKIP)
+    turns.take(12)
+    assert turns.destination.told("x")[-3:] == [2, 3, 4]
+    assert "skipped" in (turns.state.request(number).result or "")
+    turns.destination.answer = lambda message: None
+    turns.destination.got.clear()
+    turns.log.lose(NOTICES, 0, 1)
+    turns.take(8)
+    assert turns.destination.told("x") == [2, 3]
+
+
+def test_a_log_that_answered_is_asked_again_as_soon_as_at_its_first_failure(turns: Turns) -> None:
+    for _ in range(2):
+        turns.log.away = True
+        turns.take(1)
+        assert turns.loop.feed.is_resting
+        turns.clock.advance(RECONNECT.delay(1, 0.5))
+        assert not turns.loop.feed.is_resting
+        turns.take(60)
+        turns.log.away = False
+        turns.take(120)
+        assert not turns.loop.feed.is_resting
 
 
 def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_grew_while_it_was_down(

@@ -254,7 +254,7 @@ def test_a_position_that_does_not_move_is_stored_again_before_kafka_forgets_it(
     monkeypatch.setattr("notifier.feed.RENEW_EVERY", 0.05)
     stored: list[object] = []
     acknowledge = log.acknowledge
-    monkeypatch.setattr(log, "acknowledge", lambda *args: (stored.append(args), acknowledge(*args)))
+    monkeypatch.setattr(log, "acknowledge", lambda *args, **more: (stored.append(args), acknowledge(*args, **more)))
     notifier.start(it=Scripted())
     eventually(lambda: len(stored) > 3)
     assert set(map(str, stored)) == {str(("notifier-it", NOTICES, {0: 0}))}
