@@ -374,3 +374,13 @@ def test_a_refused_password_ends_the_service_at_its_start_only() -> None:
     with pytest.raises(BadConfig):
         lines_of(Scripted(Unavailable("away"), BadConfig("401"), None))
     assert lines_of(Scripted(None, BadConfig("401"), None))[-1] == "rounds are complete again"
+
+
+def test_a_queue_whose_name_is_no_unicode_is_reported_like_others(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
+) -> None:
+    client = guarded.add()
+    guarded.queue(client, "\ud800", messages=4)  # three bytes that are no UTF-8
+    eventually(lambda: any(each.queue.messages == 4 for each in watch.round()), "the count")
+    [mail] = mailbox.to(f"{client}@owners.example")
+    assert mail["Subject"].startswith(f"Pulse: queue/{client}/")

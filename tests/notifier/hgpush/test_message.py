@@ -37,6 +37,7 @@ def test_what_is_written_is_read_again() -> None:
         (b'{"lastpushid": "1", "pushes": {}}', "h: lastpushid: expected a number"),
         (b'{"lastpushid": true, "pushes": {}}', "h: lastpushid: expected a number"),
         (b'{"lastpushid": -1, "pushes": {}}', "h: lastpushid: expected a number"),
+        (b'{"lastpushid": 4611686018427387904, "pushes": {}}', "h: lastpushid: expected a number"),
         (an_answer(p0=ENTRY), "h: pushes.0: expected a push and its id"),
         (an_answer(p1=[]), "h: pushes.1: expected a push"),
         (an_answer(p1={**ENTRY, "date": "1"}), "h: pushes.1.date: expected a whole number"),

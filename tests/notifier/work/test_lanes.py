@@ -71,6 +71,19 @@ def test_later_messages_wait_for_one_that_fails_and_go_on_once_it_is_kept_elsewh
     assert tags(lanes.begin(0.0)) == [2]
 
 
+def test_repositories_take_turns() -> None:
+    lanes = some_lanes(*map(a_message, range(1, MOST + 2)), a_message(500, number=2))
+    assert lanes.settle(lanes.begin(0.0))
+    assert tags(lanes.begin(0.0)) == [500]
+
+
+def test_long_wait_for_a_database_leaves_all_retries() -> None:
+    lanes = some_lanes(a_message(1), retries=1)
+    for now in range(5):
+        lanes.put_off(lanes.begin(now), now + 1.0)
+    assert not lanes.fail(lanes.begin(5.0), 5.0, 0.0)
+
+
 def test_wait_for_a_database_uses_no_retry() -> None:
     lanes = some_lanes(a_message(1), retries=0)
     for now in (0.0, 5.0, 10.0):
