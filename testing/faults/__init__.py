@@ -81,7 +81,9 @@ class PythonSteps:
         """`run` with the whole environment of a counted child; the steps it took as `path:line`, the last being where it died."""
         self.record.write_text("")
         run({**os.environ, **self.environment(kill_at=kill_at)})
-        return self.record.read_text().splitlines()
+        taken = self.record.read_text().splitlines()
+        assert taken, "no step was counted: was the process started by other words, or its environment changed?"
+        return taken
 
 
 def first_visits(places: Sequence[str]) -> list[int]:

@@ -56,7 +56,8 @@ def test_a_kill_at_each_step_comes_before_the_line_runs(argv: list[str], tmp_pat
 
 def test_a_process_without_the_argument_is_left_alone(argv: list[str], tmp_path: Path) -> None:
     steps = PythonSteps(files=("writer.py",), record=tmp_path / "steps", argument="serve")
-    assert not steps.taken(lambda environment: subprocess.run(argv, env=environment, check=True), kill_at=1)
+    with pytest.raises(AssertionError, match="no step was counted"):
+        steps.taken(lambda environment: subprocess.run(argv, env=environment, check=True), kill_at=1)
     assert steps.taken(lambda environment: subprocess.run([*argv, "serve"], env=environment), kill_at=1)
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 from hgext.vcsreplicator.demo.supervisor import leashed
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY
+from testing.faults import PythonSteps
 from testing.waiting import PATIENCE, eventually
 from testing.warm import CLI, PROGRAM, STEM, WORKER, warm_starts
+from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -85,6 +88,33 @@ def test_a_leash_is_kept_and_one_of_another_is_the_end() -> None:
         others = [*leashed([])[:-1], "1", *PROGRAM, CLI, "--version"]
         assert subprocess.run(others, stdout=subprocess.PIPE, check=True).stdout == b""
     assert b"version" in mine.stdout
+
+
+def test_it_is_killed_at_a_line(tmp_path: Path) -> None:
+    files = ("vcsreplicator/cli/", "vcsreplicator/words/errors.py")
+    steps = PythonSteps(files=files, record=tmp_path / "steps", argument="--version")
+
+    def run(environment: Mapping[str, str]) -> int:
+        with start("--version", env=environment) as process:
+            process.communicate()
+        return process.returncode
+
+    taken = steps.taken(run)
+    assert not [place for place in taken if "errors.py" in place], "a warm process has imported it before"
+    assert run({**os.environ, **steps.environment(kill_at=len(taken) // 2)}) == -signal.SIGKILL
+    assert run(os.environ) == 0
+
+
+def test_a_warm_hg_is_killed_at_a_line(tmp_path: Path) -> None:
+    steps = PythonSteps(files=("mercurial/dispatch.py",), record=tmp_path / "steps", argument="version")
+
+    def run(environment: Mapping[str, str]) -> int:
+        command = [shared_hg(environment), "version", "--quiet"]
+        return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
+
+    taken = steps.taken(run)
+    assert run({**os.environ, **steps.environment(kill_at=len(taken) // 2)}) == -signal.SIGKILL
+    assert run({**os.environ, **steps.environment(kill_at=len(taken) + 1000)}) == 0
 
 
 @pytest.mark.parametrize("variable", ["PYTHONPATH", "LD_PRELOAD", "HGMODULEPOLICY"])

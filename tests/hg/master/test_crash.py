@@ -296,7 +296,6 @@ def kills(site, scenario, count):
     steps = PythonSteps(files=FILES, argument=argument, record=site.template / "steps")
     taken = steps.taken(lambda environment: site.run(command, environment))
     lines = [number for number in first_visits(taken) if is_in_function(taken[number - 1])]
-    assert len(lines) > 100, "the steps were not counted"
     site.restart()
     after = looks(site)
     assert_told(site, after)
