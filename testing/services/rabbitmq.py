@@ -84,6 +84,14 @@ class RabbitMQ(Service):
         opener.open(urllib.request.Request(address, b"{}", headers, method="PUT"), timeout=60).close()
         return self.url.removesuffix("/") + name
 
+    def block_publishers(self) -> None:
+        """Raise its memory alarm: from now on it reads nothing more from a connection that publishes."""
+        self.control("set_vm_memory_high_watermark", "0.0001")
+
+    def unblock_publishers(self) -> None:
+        """End the alarm."""
+        self.control("set_vm_memory_high_watermark", "0.4")
+
     def control(self, *arguments: str) -> str:
         """What `rabbitmqctl` prints for these arguments."""
         control = [needed("rabbitmqctl", "rabbitmq-server"), "--quiet", *arguments]

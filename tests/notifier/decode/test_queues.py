@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import kombu
-import prometheus_client
 import pytest
 import structlog
 
 from hgext.vcsreplicator.log import Log
+from notifier.amqp.channel import BLOCKED
 from notifier.decode.queues import open_input
 from notifier.decode.sources import GROUP
 from notifier.raw import to_line
@@ -73,42 +73,29 @@ def test_an_output_queue_that_is_deleted_is_declared_again_and_gets_everything(
     assert take_ids(url, "out", 2).keys() == {2, 3}
 
 
-def is_blocked() -> bool:
-    value = prometheus_client.REGISTRY.get_sample_value
-    return value("vcsreplicator_notifier_blocked_flag", {"destination": "decode"}) == 1
-
-
-def block(broker: RabbitMQ) -> None:
-    broker.control("set_vm_memory_high_watermark", "0.0001")
-
-
-def unblock(broker: RabbitMQ) -> None:
-    broker.control("set_vm_memory_high_watermark", "0.4")
-
-
 def test_a_broker_that_blocks_publishers_is_waited_for_without_repeats_and_holds_up_no_stop(
     log: Log, tmp_path: Path, own_service: OwnService
 ) -> None:
     broker = own_service(RabbitMQ)
     settings = settings_in(tmp_path, broker=broker.url, output="queue:out", repeats="none")
     with structlog.testing.capture_logs() as said, decoding(log, settings):
-        block(broker)
+        broker.block_publishers()
         submit(log, *numbered(range(600)))
-        eventually(is_blocked, "the metric to say so")
-        unblock(broker)
+        eventually(lambda: BLOCKED.labels("decode")._value.get() == 1, "the metric to say so")
+        broker.unblock_publishers()
         settled(log)
-        assert not is_blocked()
+        assert BLOCKED.labels("decode")._value.get() == 0
     warnings = [line["event"] for line in said if line["log_level"] == "warning"]
     assert warnings == ["broker blocks publishers"]
     assert take_ids(broker.url, "out", 600) == dict.fromkeys(range(600), 1)
 
     with decoding(log, settings) as stop:
-        block(broker)
+        broker.block_publishers()
         submit(log, *numbered(range(600, 1200)))
-        eventually(is_blocked, "the metric to say so")
+        eventually(lambda: BLOCKED.labels("decode")._value.get() == 1, "the metric to say so")
         stop.set()
     assert log.stored(GROUP, "raw") != log.ends("raw")
-    unblock(broker)
+    broker.unblock_publishers()
     with decoding(log, settings):
         settled(log)
     assert take_ids(broker.url, "out", 600).keys() == set(range(600, 1200))

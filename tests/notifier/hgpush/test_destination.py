@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import kombu
-import prometheus_client
 import pytest
 import structlog
 
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
+from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.destination import HgPushSettings
 from notifier.settings import read
 from testing.builders.endpoint import Reply
@@ -125,16 +125,14 @@ def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_e
         notifier.start(it=replace(receiver.settings(), confirm_timeout=0.5))
         publish_pushes(log, "x", 1, 1)
         notifier.settled("it")
-        broker.control("set_vm_memory_high_watermark", "0.0001")
+        broker.block_publishers()
         for path in "xyz":
             publish_pushes(log, path, 2, 5)
-        blocked = {"destination": "it"}
-        value = prometheus_client.REGISTRY.get_sample_value
-        eventually(lambda: value("vcsreplicator_notifier_blocked_flag", blocked) == 1, "the metric to say so")
+        eventually(lambda: BLOCKED.labels("it")._value.get() == 1, "the metric to say so")
         notifier.stop()
         assert notifier.position("it") != log.ends(NOTICES)[0]
         notifier.start(it=receiver.settings())
-        broker.control("set_vm_memory_high_watermark", "0.4")
+        broker.unblock_publishers()
         notifier.settled("it")
     assert [line["event"] for line in said].count("broker blocks publishers") in (1, 2)  # of each start
     assert not [line for line in said if "no confirmation" in str(line)]

@@ -20,6 +20,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import QueuedPush, read_answer
 from notifier.poll import hosts, poller
 from notifier.poll.asking import AnswerTooLarge, Asked
@@ -320,6 +321,34 @@ def test_broker_that_is_away_costs_no_push_and_no_questions(
     broker.restart()
     queue.listen()
     eventually(lambda: list(dict.fromkeys(queue.pushes()["x"])) == [1, 2], "the push")  # the first may be unconfirmed
+    polling.stop()
+    queue.close()
+
+
+def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_every_push(
+    host: PushHost, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
+) -> None:
+    broker = own_service(RabbitMQ)
+    queue, polling = HgQueue(broker.url), Polling(broker.url, host, tmp_path)
+    host.push("x")
+    polling.start("x", "y", confirm_timeout=0.5)
+    eventually(lambda: queue.pushes() == {"x": [1]})
+    broker.block_publishers()
+    with structlog.testing.capture_logs() as said:
+        host.push("x")
+        eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so")
+        host.push("y")
+        eventually(lambda: "/y/" in host.targets[-1])
+        broker.unblock_publishers()
+        eventually(lambda: queue.pushes() == {"x": [1, 2], "y": [1]}, "each push once")
+        assert [line["event"] for line in said if line["log_level"] == "warning"] == ["broker blocks publishers"]
+        broker.block_publishers()
+        host.push("x")
+        eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so again")
+        polling.stop()
+    broker.unblock_publishers()
+    polling.start("x", "y")
+    eventually(lambda: set(queue.pushes()["x"]) == {1, 2, 3}, "the last push")
     polling.stop()
     queue.close()
 

@@ -305,7 +305,7 @@ def test_broker_in_trouble_costs_no_message_and_no_other_destination(
         "stopped": (broker.stop, broker.start),
         "killed": (broker.kill, broker.start),
         "hung": (broker.pause, broker.resume),
-        "alarm": (lambda: memory(broker, "absolute", "1"), lambda: memory(broker, "0.4")),
+        "alarm": (broker.block_publishers, broker.unblock_publishers),
     }[fault]
     begin()
     for path in "abcde":
@@ -319,10 +319,6 @@ def test_broker_in_trouble_costs_no_message_and_no_other_destination(
     for path in "abcde":
         assert list(dict.fromkeys(seq for name, seq in receiver.told() if name == path)) == list(range(1, 41))
         assert other.told(path) == list(range(1, 41))
-
-
-def memory(broker: RabbitMQ, *limit: str) -> None:
-    broker.control("set_vm_memory_high_watermark", *limit)
 
 
 def test_newrepo_goes_to_v2_only(log: Log, notifier: Notifier, rabbitmq: Any) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
+from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import QueuedPush
 from notifier.work import clones, worker
 from notifier.work.database import RepositoryKey, WorkDatabase
@@ -404,6 +405,34 @@ def test_broker_that_restarts_costs_nothing(
     broker.send(1, host.url(name), {2: nodes[1:]})
     eventually(lambda: is_recorded(database, {host.url(name): {1: nodes[:1], 2: nodes[1:]}}), timeout=PATIENCE)
     working.stop()
+    broker.close()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_broker_that_blocks_publishers_holds_up_dead_letters_only(
+    host: HgHost,
+    own_service: Callable[[type[RabbitMQ]], RabbitMQ],
+    database: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    rabbitmq, name = own_service(RabbitMQ), a_name(request)
+    nodes = host.add(name, 1)
+    working, broker = Working(rabbitmq.url, host, database, tmp_path), HgQueueSender(rabbitmq.url)
+    broker.send_raw("nonsense", {})
+    broker.send(1, host.url(name), {1: nodes})
+    rabbitmq.block_publishers()
+    working.start()
+    eventually(lambda: BLOCKED.labels("work")._value.get() == 1, "the metric to say so")
+    eventually(lambda: is_recorded(database, {host.url(name): {1: nodes}}), "the push", timeout=PATIENCE)
+    working.stop()
+    assert broker.waiting() == 1
+    working.start()
+    rabbitmq.unblock_publishers()
+    assert eventually(lambda: broker.take("hg.dead"), "the dead letter").headers["error"]
+    eventually(lambda: broker.waiting() == 0)
+    working.stop()
+    assert broker.waiting() == 0
     broker.close()
 
 
