@@ -36,10 +36,12 @@ def named(*numbers: int) -> list[str]:
     return [str(uuid.UUID(int=number)) for number in numbers]
 
 
-def test_ids_are_known_when_they_are_fresh_and_when_they_have_moved(store: SqliteIds) -> None:
+def test_ids_are_known_when_they_are_fresh_and_when_they_have_moved(store: SqliteIds, tmp_path: Path) -> None:
     for number in range(25):
         store.remember(named(number))
     assert store.known(named(*range(30))) == set(named(*range(25)))
+    with closing(sqlite3.connect(tmp_path / "repeats.db")) as other:
+        assert other.execute("SELECT count(*) FROM fresh").fetchone() == (5,)
 
 
 def test_more_ids_than_one_statement_names_are_found(store: SqliteIds) -> None:
