@@ -8,6 +8,8 @@ exit code 2, a mistake in the configuration 78, a condition that may pass (a ful
 import importlib
 import importlib.util
 import sys
+from types import ModuleType
+from typing import cast
 
 import click
 
@@ -46,6 +48,10 @@ VERBS = {
 }
 
 
+# Verbs that run for long, which are services.
+SERVICES = frozenset({"relay", "mirror", "aggregator", "notifier", "web"})
+
+
 class _Verbs(click.Group):
     """A group that lists its verbs without importing them."""
 
@@ -56,12 +62,25 @@ class _Verbs(click.Group):
         where = _module_of(name) if name in VERBS else None
         if where is None:
             return None
+        if name in SERVICES:
+            _import_structlog()
         command: click.Command = importlib.import_module(where).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
+
+
+def _import_structlog() -> None:
+    """Import structlog as if rich were absent: it would load that for tracebacks on a terminal, 6 MB in each service."""
+    if "rich" in sys.modules or "structlog" in sys.modules:
+        return
+    sys.modules["rich"] = cast(ModuleType, None)
+    try:
+        importlib.import_module("structlog")
+    finally:
+        del sys.modules["rich"]
 
 
 def _module_of(verb: str) -> str | None:

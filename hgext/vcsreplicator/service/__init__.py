@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-import prometheus_client
 import structlog
 
 from ..words.errors import BadConfig, Fenced, ReplicationError
@@ -149,6 +148,9 @@ def application(pages: Pages) -> Callable[..., Iterable[bytes]]:
     """Make the WSGI application with /metrics and the pages.
 
     Pages are JSON, with status 503 for `"ready": false`."""
+    # Only here: a service without this page, such as `web`, needs nothing of it.
+    import prometheus_client
+
     metrics: Any = prometheus_client.make_wsgi_app()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
