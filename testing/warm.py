@@ -37,10 +37,12 @@ from testing.warm_hg import read_umask
 
 PROGRAM = [sys.executable, "-P", "-m"]
 CLI, WORKER = "hgext.vcsreplicator.cli", "hgext.vcsreplicator.hg.replica.worker"
+NURSERY = "hgext.vcsreplicator.hg.replica.nursery"
 # Modules that may be run warm.
 OURS = (
     CLI,
     WORKER,
+    NURSERY,
     "testing.builders.decoder_process",
     "testing.builders.guarded_web",
     "testing.builders.notifier_process",
@@ -276,7 +278,7 @@ def become(request: Mapping[str, Any]) -> None:
     sys.argv[:] = ["-m", *request["arguments"]]
     sys.orig_argv[:] = [*PROGRAM, request["module"], *request["arguments"]]
     runpy.run_path(str(STEPPING))
-    sys.modules.pop(request["module"] if request["module"] == WORKER else f"{CLI}.__main__", None)
+    sys.modules.pop(request["module"] if request["module"] in (WORKER, NURSERY) else f"{CLI}.__main__", None)
     if request["arguments"][:1] == ["mirror"]:
         start_workers_warm()
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
@@ -306,7 +308,7 @@ def import_ours() -> None:
     source = Path(importlib.import_module(CLI).__file__ or "").parent
     for verb in ("mirror", "relay", "aggregator", "notifier", "web"):
         importlib.import_module(f"{CLI}.{verb}") if (source / f"{verb}.py").exists() else None
-    importlib.import_module(WORKER)
+    importlib.import_module(NURSERY)  # which imports the worker
     gc.collect()
     gc.freeze()
 

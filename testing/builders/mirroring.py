@@ -332,7 +332,8 @@ class MirrorProcess:
         """The ids of its worker processes."""
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return [int(child) for child in children if not is_stem(int(child))]
+        found = [int(child) for child in children if not is_stem(int(child))]
+        return [child for child in found if Path(f"/proc/{child}/comm").read_text().strip() != "nursery"]
 
     def kill(self) -> None:
         """Kill the supervisor; its workers end by themselves."""

@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.mirror import pool as pools
+from hgext.vcsreplicator.mirror.nursery import Nursery
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.task import READY
+from hgext.vcsreplicator.mirror.task import READY, Sweep
 
 pytestmark = pytest.mark.processes
 
@@ -123,3 +125,53 @@ def test_a_worker_that_waits_makes_no_progress(bench: Bench) -> None:
     os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED)
     assert bench.pool.progress(worker) == bench.pool.progress(worker) > 0.0
     worker.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def nursery(bench: Bench) -> Nursery:
+    """The nursery of the pool; what it forks are a mirror's workers, and what is started without it are tiny programs."""
+    assert bench.pool.prepare(threading.Event())
+    assert bench.pool._nursery is not None
+    return bench.pool._nursery
+
+
+def test_a_worker_that_the_nursery_forked_is_a_child_of_this_process_and_ends_as_any(
+    bench: Bench, nursery: Nursery
+) -> None:
+    worker = bench.pool.start(Lane.HEAVY)
+    assert bench.arrived() == READY
+    assert Path(f"/proc/{worker.process.pid}/comm").read_text() == "worker\n"
+    bench.pool.give(worker, Sweep(before=0.0))
+    assert bench.arrived() == Sweep(before=0.0)
+    bench.pool.close(10)
+    assert (worker.process.wait(), nursery.process.poll()) == (0, -signal.SIGKILL)
+
+
+def test_workers_outlive_their_nursery_and_the_next_start_without_it(bench: Bench, nursery: Nursery) -> None:
+    first = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    nursery.process.kill()
+    nursery.process.wait()
+    second = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    assert Path(f"/proc/{second.process.pid}/comm").read_text() != "worker\n"
+    bench.pool.give(first, Sweep(before=0.0))
+    assert bench.arrived() == Sweep(before=0.0)
+
+
+def test_a_forked_worker_that_is_killed_is_told_as_died(bench: Bench, nursery: Nursery) -> None:
+    worker = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    bench.pool.give(worker, Sweep(before=0.0))
+    bench.arrived()
+    worker.process.kill()
+    assert worker.process.wait() == -signal.SIGKILL
+    bench.pool.give(worker, Sweep(before=0.0))
+    assert bench.arrived() is None
+    assert bench.pool.workers == []
+
+
+def test_a_stop_ends_the_wait_for_the_nursery(bench: Bench) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert bench.pool.prepare(stop)

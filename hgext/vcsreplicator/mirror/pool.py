@@ -20,6 +20,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+from .nursery import SYS_CLONE, ForkedProcess, Nursery
 from .settings import MirrorSettings
 from .task import READY
 
@@ -73,7 +74,9 @@ class Worker:
     when the supervisor last saw a change, at the time `moved`.
     """
 
-    def __init__(self, settings: MirrorSettings, environment: Mapping[str, str], lane: Lane) -> None:
+    def __init__(
+        self, settings: MirrorSettings, environment: Mapping[str, str], lane: Lane, nursery: Nursery | None = None
+    ) -> None:
         self.lane = lane
         self.tasks = 0
         self.busy: object | None = None
@@ -83,11 +86,9 @@ class Worker:
         self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.requests.put(settings)
         self.pipe, theirs = Pipe()
-        command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]
         with theirs:
-            self.process = subprocess.Popen(
-                command, env=dict(environment), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
+            forked = None if nursery is None else nursery.fork(theirs.fileno())
+            self.process = forked or _start(theirs.fileno(), environment)
         if lane is not Lane.LIGHT:
             with contextlib.suppress(OSError):  # it has ended already, and its pipe says so too
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
@@ -107,10 +108,21 @@ class WorkerPool:
             Lane.CHECK: 1,
         }
         self.workers: list[Worker] = []
+        self._nursery: Nursery | None = None
+
+    def prepare(self, stop: threading.Event) -> bool:
+        """Start a nursery, so that workers need not start one by one; return whether it did not end by itself."""
+        if os.uname().machine not in SYS_CLONE:
+            return True
+        self._nursery = Nursery(self._environment)
+        while not stop.is_set():
+            if self._nursery.wait(0.1):
+                return self._nursery.is_ready or self._nursery.process.wait() < 0
+        return True
 
     def start(self, lane: Lane) -> Worker:
         """Start one more worker."""
-        worker = Worker(self._settings, self._environment, lane)
+        worker = Worker(self._settings, self._environment, lane, self._nursery)
         self.workers.append(worker)
         threading.Thread(target=_converse, args=(worker, self._report), name="worker", daemon=True).start()
         return worker
@@ -176,6 +188,8 @@ class WorkerPool:
                 with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a disk dies when that answers
                     worker.process.wait(1.0)
         self.workers.clear()
+        if self._nursery is not None:
+            self._nursery.close()
 
     def _end(self, worker: Worker) -> None:
         if worker not in self.workers:  # it was dismissed before
@@ -183,6 +197,11 @@ class WorkerPool:
         self.workers.remove(worker)
         _dismiss(worker)
         threading.Thread(target=worker.process.wait, name="reap", daemon=True).start()
+
+
+def _start(descriptor: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | ForkedProcess":
+    command = [sys.executable, "-P", "-m", WORKER, str(descriptor)]
+    return subprocess.Popen(command, env=dict(environment), pass_fds=[descriptor], stdin=subprocess.DEVNULL)
 
 
 def _dismiss(worker: Worker) -> None:

@@ -78,6 +78,8 @@ def _follow(
     control = [(ROSTER, 0), (STATE, 0)]
     control_reader = Source(log, {place: table.positions[place] for place in control}, inbox.put)
     try:
+        if not pool.prepare(stop):
+            raise BadConfig("mirror: its workers cannot start; their output says why")
         found = _scan(pool, inbox, stop)
         if found is None:
             return

@@ -4,7 +4,7 @@
     python -m hgext.vcsreplicator.hg.replica.worker DESCRIPTOR
 
 The first message holds the mirror's settings, answered when the worker is ready. A supervisor that is killed closes the pipe: the
-worker finishes the task it has, so no transaction is left in the middle, and ends.
+worker finishes the task it has, so no transaction is left in the middle, and ends. One that a nursery forked begins at `serve`.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 from mercurial import error
 from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from ...mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
 from ...words.clock import SystemClock
@@ -55,12 +56,17 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     pipe: Connection = Connection(int(sys.argv[1]))
     os.set_inheritable(pipe.fileno(), False)
+    serve(pipe, None)
+
+
+def serve(pipe: Connection, ui: Ui | None) -> None:
+    """Serve the pipe until it ends, with what was prepared before or else is prepared now."""
     try:
         settings = pipe.recv()
     except (EOFError, OSError):
         return
     memory.bound(settings.worker_memory_bytes)
-    ui = prepare()
+    ui = ui or prepare()
     if settings.master_auth is not None:
         ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
     ui.setconfig(*requirement.MIRROR_LOCK, b"yes" if settings.lock else b"no", b"mirror")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A process that forks the workers of a mirror: they share what all of them import, and start within milliseconds.
+
+    python -m hgext.vcsreplicator.hg.replica.nursery DESCRIPTOR
+
+Through the socket come descriptors of pipes, one for each worker; its process id goes back. A worker is a child of the supervisor,
+as one that was started by itself: the supervisor waits for it, and it does not need this process, which has one thread and does
+nothing else. It ends when the supervisor closes the socket.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from mercurial.ui import ui as Ui
+
+from ...mirror.nursery import SYS_CLONE
+from .repository import prepare
+from .worker import serve
+
+CLONE_PARENT = 0x00008000
+PR_SET_NAME = 15
+
+
+def main() -> None:
+    """Fork a worker for each descriptor."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    conversation = socket.socket(fileno=int(sys.argv[1]))
+    libc = ctypes.PyDLL(None)
+    libc.prctl(PR_SET_NAME, b"nursery")
+    ui = prepare()
+    gc.collect()
+    gc.freeze()
+    conversation.send(b"r")
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(conversation, 1, 1)
+        if not message:
+            return
+        child = fork_sibling(libc)
+        if not child:
+            conversation.close()
+            libc.prctl(PR_SET_NAME, b"worker")
+            _run(descriptors[0], ui)
+        os.close(descriptors[0])
+        conversation.send(b"%d" % child)
+
+
+def fork_sibling(libc: ctypes.PyDLL) -> int:
+    """Do what `os.fork` does, but the new process is a child of this one's parent; this process has one thread."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    child = int(libc.syscall(SYS_CLONE[os.uname().machine], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if child:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    return child
+
+
+def _run(descriptor: int, ui: Ui) -> NoReturn:
+    """Be a worker, and end without taking apart what was imported before the fork."""
+    os.set_inheritable(descriptor, False)
+    code = 1
+    try:
+        serve(Connection(descriptor), ui)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

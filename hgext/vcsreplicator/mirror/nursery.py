@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The supervisor's end of the nursery, a process that forks workers (`hg.replica.nursery`)."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+import structlog
+
+NURSERY = "hgext.vcsreplicator.hg.replica.nursery"
+
+# The number of the system call by machine; on others workers are started one by one.
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+
+# Seconds that a fork may take before the nursery is given up.
+PATIENCE = 5.0
+
+logger = structlog.get_logger()
+
+
+class ForkedProcess:
+    """A child of this process that it did not start itself: what is needed of `Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        with self._lock:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended; raises TimeoutExpired."""
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() >= end:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        with self._lock:
+            if self.returncode is None:
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The process that forks, from its start to its end; used by one thread."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", NURSERY, str(theirs.fileno())],
+                env=dict(environment),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self.is_ready = False
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether it has imported everything, or has ended, within so many seconds."""
+        self._socket.settimeout(timeout)
+        try:
+            self.is_ready = self._socket.recv(1) == b"r"
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def fork(self, descriptor: int) -> ForkedProcess | None:
+        """Fork a worker for this end of a pipe; None if the nursery has ended or hangs, so that it must be started otherwise."""
+        if not self.is_ready:
+            return None
+        try:
+            self._socket.settimeout(PATIENCE)
+            socket.send_fds(self._socket, [b"w"], [descriptor])
+            return ForkedProcess(int(self._socket.recv(20)))
+        except (OSError, ValueError) as error:
+            logger.warning("nursery lost: workers start one by one", reason=str(error))
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """End it; workers stay."""
+        self.is_ready = False
+        self._socket.close()
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
