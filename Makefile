@@ -21,7 +21,7 @@ TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 unexport PYTHONDONTWRITEBYTECODE
 
 .SILENT:
-.PHONY: demo venv test test-all check format bench lock clean
+.PHONY: demo venv test test-all test-versions check format bench lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -51,6 +51,10 @@ test: $(VENV)/installed-for-tests
 test-all: $(VENV)/installed-for-tests
 	$(INSTALL) services
 	$(PYTEST) $(AT_ONCE) $(TESTS)
+
+# The older versions of Mercurial too, each in an environment of its own (testing/versions); prints a table.
+test-versions: $(VENV)/installed-for-tests
+	$(BIN)/python -m testing.versions $(VERSIONS)
 
 # Types and tests side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests

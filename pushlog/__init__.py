@@ -29,16 +29,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from mercurial import exchange, localrepo, registrar, repair, wireprotov1server
+from mercurial import registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from . import api, checking, fetching, pushed, recording, revsets, seams, streams, stripping, wire
+from . import api, checking, fetching, pushed, recording, revsets, seams, streams, stripping, versions, wire
 from .store import journal
 from .web import seam
 
-testedwith = b"7.2"
-seams.check_version()
+testedwith = b"6.9 7.0 7.1 7.2"
+seams.check_version(versions.OLDEST)
 
 configtable: dict[Any, Any] = {}
 configitem = registrar.configitem(configtable)
@@ -67,10 +67,10 @@ def extsetup(ui: Ui) -> None:
 def _wrap() -> None:
     journal.install()
     wire.register()
-    seams.wrap(wireprotov1server, "_capabilities", wire.capabilities)
-    seams.wrap(exchange, "_pullobsolete", fetching.pull)
-    seams.wrap(repair, "strip", stripping.strip)
-    seams.wrap(localrepo, "localrepository.rollback", stripping.rollback)
+    seams.wrap("mercurial.wireprotov1server", "_capabilities", wire.capabilities)
+    seams.wrap("mercurial.exchange", "_pullobsolete", fetching.pull)
+    seams.wrap("mercurial.repair", "strip", stripping.strip)
+    seams.wrap("mercurial.localrepo", "localrepository.rollback", stripping.rollback)
     seam.register()
     streams.refuse_pushed()
 

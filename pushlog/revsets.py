@@ -12,12 +12,13 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mercurial import error, registrar, revset, revset_predicates, revsetlang, smartset
+from mercurial import error, registrar, revset, revsetlang, smartset
 from mercurial.i18n import _
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.utils import dateutil
 
+from . import versions
 from .pushed import local
 from .store import database
 from .store.entry import Push
@@ -72,7 +73,7 @@ def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     """Changesets pushed by users whose name contains the string, in any case; ``re:`` and ``literal:`` work."""
     (string,) = revsetlang.getargs(x, 1, 1, _(b"pushuser requires one argument"))
     pattern = revsetlang.getstring(string, _(b"pushuser requires a string argument"))
-    _kind, _pattern, matches = revset_predicates._substringmatcher(pattern, casesensitive=False)
+    matches = versions.substring_matcher(pattern)
     log = Pushlog(repo)
     return _select_matching(
         log,
@@ -115,7 +116,7 @@ def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) ->
 
 def _select_nodes(log: Pushlog, subset: abstractsmartset, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> Any:
     """Return the revisions of ``nodes`` that are in ``subset``, in its order."""
-    return subset & smartset.baseset(_find_revisions(log, nodes))
+    return subset & smartset.baseset(versions.drop_hidden(subset, _find_revisions(log, nodes)))
 
 
 def _find_revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int]:

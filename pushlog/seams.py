@@ -11,15 +11,17 @@ Rule of this file: only `wrap` calls `extensions.wrapfunction` (`tests/house/tes
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from mercurial import error, extensions, util
 from mercurial.localrepo import localrepository
 
-MINIMUM = (7, 2)
+from . import versions
 
-# Module → function → its parameters in order; "..." ends a list that may go on.
+# Module of Mercurial 7.2 → function → its parameters in order; "..." ends a list that may go on. `versions` says where an older
+# Mercurial has it.
 SEAMS = {
     "mercurial.bookmarks": {"_getbkfile": "repo"},
     "mercurial.bundle2": {
@@ -119,27 +121,35 @@ class MissingSeam(ImportError):
     """This Mercurial has no such function, or one with other parameters."""
 
 
-def wrap(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
+def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
     """Wrap a function of the table; raises MissingSeam if it is another."""
-    check(module, name)
-    owner, last = _find_owner(module, name)
-    extensions.wrapfunction(owner, last, wrapper)
+    for place in _check_places(module, name):
+        owner, last = _find_owner(importlib.import_module(place.module), place.name)
+        extensions.wrapfunction(owner, last, place.adapt(wrapper))
 
 
-def check(module: Any, *names: str) -> None:
+def check(module: str, *names: str) -> None:
     """Raise MissingSeam for the first function that is not as in the table."""
     for name in names:
-        expected, where = SEAMS[module.__name__][name].split(), f"{module.__name__}.{name}"
+        _check_places(module, name)
+
+
+def _check_places(module: str, name: str) -> tuple[versions.SeamPlace, ...]:
+    """Return where an entry of the table is here, all as expected, or raise MissingSeam."""
+    places = versions.find_places(module, name, SEAMS[module][name])
+    for place in places:
+        expected, where = place.parameters.split(), f"{place.module}.{place.name}"
         try:
-            owner, last = _find_owner(module, name)
+            owner, last = _find_owner(importlib.import_module(place.module), place.name)
             found = parameters(getattr(owner, last))
-        except (AttributeError, KeyError):
+        except (ImportError, AttributeError, KeyError):
             raise MissingSeam(f"{where} is missing") from None
         if expected[-1] == "...":
             expected.pop()
             found = found[: len(expected)]
         if found != expected:
             raise MissingSeam(f"{where} takes ({', '.join(found)}), expected ({', '.join(expected)})")
+    return places
 
 
 def _find_owner(module: Any, name: str) -> tuple[Any, str]:
@@ -162,14 +172,13 @@ def parameters(function: Any) -> list[str]:
     return list(code.co_varnames[:count])
 
 
-def check_version() -> None:
+def check_version(oldest: tuple[int, int]) -> None:
     """Raise MissingSeam with a Mercurial that is too old.
 
     Not by `minimumhgversion`: for that Mercurial leaves an extension out even where `:required = yes`.
     """
-    version = util.versiontuple(n=2)
-    if version[0] is None or (version[0], version[1] or 0) < MINIMUM:
-        needed = ".".join(map(str, MINIMUM))
+    if versions.is_older_than(oldest):
+        needed = ".".join(map(str, oldest))
         raise MissingSeam(f"it needs Mercurial {needed} or newer, this is {util.version().decode()}")
 
 

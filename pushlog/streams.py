@@ -7,9 +7,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mercurial import bundle2, error, initialization
+from mercurial import bundle2, error
 
-from . import seams
+from . import seams, versions
 
 if TYPE_CHECKING:
     from mercurial.bundle2 import bundleoperation, unbundlepart
@@ -25,7 +25,7 @@ def refuse_pushed() -> None:
     global _installed
     if _installed:
         return
-    initialization.init()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
+    versions.initialize()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
     streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}
     if not streams:
         raise seams.MissingSeam("mercurial.bundle2.parthandlermapping has no part that is a stream")

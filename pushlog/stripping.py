@@ -10,10 +10,10 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from mercurial import transaction
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
+from . import versions
 from .store.session import session_of
 from .store.storage import Pushlog
 
@@ -69,4 +69,4 @@ def settle(ui: Ui, log: Pushlog) -> None:
     if session.renumbered:
         ui.log(b"pushlog", b"reordered %d changesets in pushlog\n", len(session.renumbered))
     # Rolling back that transaction would bring the rows back.
-    transaction.cleanup_undo_files(ui.warn, repo.vfs_map)
+    versions.remove_undo_files(repo)

@@ -2,7 +2,8 @@
 """Every `.t` transcript below this folder, run by Mercurial's own runner; a difference is shown as the failure.
 
 The runner is not in Mercurial's wheels: it is taken from the source archive of the version and hash that requirements/install.txt
-pins, and kept in the cache. Its tools are beside it: `$RUNTESTDIR/dummyssh` is an ssh that runs here.
+pins, and kept in the cache; it tests older versions too. Its tools are beside it: `$RUNTESTDIR/dummyssh` is an ssh that
+runs here.
 """
 
 import os
@@ -13,7 +14,6 @@ import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,8 @@ LOCK = CHECKOUT / "requirements" / "install.txt"
 
 def pinned_mercurial() -> str:
     """The lines of the lock that name Mercurial's version and hashes."""
-    start, lines = f"mercurial=={version('mercurial')} ", LOCK.read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith(start))
+    lines = LOCK.read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("mercurial=="))
     last = next(number for number in range(first, len(lines)) if not lines[number].endswith("\\"))
     return "\n".join(lines[first : last + 1]) + "\n"
 
@@ -61,7 +61,8 @@ def extract_runner(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def runner() -> Path:
-    return cached(f"run-tests-{version('mercurial')}", extract_runner) / "run-tests.py"
+    version = pinned_mercurial().split()[0].removeprefix("mercurial==")
+    return cached(f"run-tests-{version}", extract_runner) / "run-tests.py"
 
 
 def stage(transcript: Path, folder: Path) -> Path:

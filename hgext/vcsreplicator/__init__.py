@@ -37,7 +37,7 @@ Repositories outside the roots are not replicated, and pushes to them are refuse
 and what each message means. Configuration of a mirror: ``role = mirror``, see ``docs/serving.md``.
 """
 
-testedwith = b"7.2"
+testedwith = b"6.9 7.0 7.1 7.2"
 
 # What Mercurial asks an extension for. Loaded on demand, so that a daemon, which imports modules of this package, imports no
 # Mercurial with it.

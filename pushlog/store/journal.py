@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from mercurial import error, transaction
+from mercurial import error
 from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
 
-from .. import seams
+from .. import seams, versions
 from .disk import replace, sync_folder
 
 JOURNAL, UNDO = b"journal", b"undo"
+# The list of backups of either.
+BACKUPS = b"%s.backupfiles"
 _installed = False
 
 
@@ -27,14 +29,14 @@ def install() -> None:
     """Wrap both functions once per process, for every repository in it."""
     global _installed
     if not _installed:
-        seams.wrap(transaction, "transaction.endgroup", endgroup)
-        seams.wrap(transaction, "rollback", rollback)
+        seams.wrap("mercurial.transaction", "transaction.endgroup", endgroup)
+        seams.wrap("mercurial.transaction", "rollback", rollback)
         _installed = True
 
 
 def endgroup(orig: Any, tr: Transaction) -> None:
     """Journal a group of files whole, or raise OSError with none journalled."""
-    known = {*tr._offsetmap, *tr._newfiles, *tr._backupmap, *tr._tmp_files}
+    known = {*tr._offsetmap, *tr._newfiles, *tr._backupmap, *versions.temporary_files(tr)}
     sizes: dict[bytes, int] = {}
     for file, size in tr._queue[-1]:
         if file not in known:
@@ -64,13 +66,13 @@ def rollback(
         _journal_backups(opener, skip_journal_pattern)
         opener.rename(UNDO, JOURNAL)
         sync_folder(opener)
-        opener.tryunlink(transaction.UNDO_BACKUP % UNDO)
+        opener.tryunlink(BACKUPS % UNDO)
         file, skip_journal_pattern = JOURNAL, None
     orig(opener, vfsmap, file, *arguments, skip_journal_pattern=skip_journal_pattern, **options)
 
 
 def _journal_backups(opener: abstractvfs, skipped: Any) -> None:
     """Write the list of backups to restore, without those that this rollback skips."""
-    lines = opener.tryread(transaction.UNDO_BACKUP % UNDO).splitlines(keepends=True)
+    lines = opener.tryread(BACKUPS % UNDO).splitlines(keepends=True)
     kept = [line for line in lines if not (skipped and b"\0" in line and skipped.match(line.split(b"\0")[1]))]
-    replace(opener, transaction.UNDO_BACKUP % JOURNAL, b"".join(kept)).close()
+    replace(opener, BACKUPS % JOURNAL, b"".join(kept)).close()

@@ -71,7 +71,7 @@ class Pushlog:
     def open_for_writing(self, path: str) -> sqlite3.Connection:
         """Connect for writing, a new file with the mode of Mercurial's own."""
         timeout = self.repo.ui.configint(b"pushlog", b"timeoutrw")
-        return connections.open_for_writing(path, timeout_ms=timeout, mode=self.repo.svfs.createmode)
+        return connections.open_for_writing(path, timeout_ms=timeout, mode=self.repo.store.createmode)
 
     def create(self) -> None:
         """Create the database, if there is none yet and it can be written."""

@@ -9,8 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mercurial import templater as templates_of_mercurial
-from mercurial.hgweb import hgweb_mod_inner, hgwebdir_mod_inner, webcommands, webutil
+from mercurial.hgweb import webcommands
 
 from .. import pushed, seams
 from . import children, escaping, feed, page, policy
@@ -31,14 +30,14 @@ def register() -> None:
     for command in (pushes, pushlog, pushloghtml, pushlogstyle):
         setattr(webcommands, command.__name__, command)
         webcommands.__all__.append(command.__name__)
-    seams.check(templates_of_mercurial, "loader._parse")
+    seams.check("mercurial.templater", "loader._parse")
     escaping.register()
-    seams.wrap(hgweb_mod_inner, "cspvalues", policy.values)
-    seams.wrap(hgwebdir_mod_inner, "cspvalues", policy.values)
-    seams.wrap(hgweb_mod_inner, "requestcontext.templater", templater)
-    seams.wrap(hgwebdir_mod_inner, "hgwebdir.templater", index_templater)
-    seams.wrap(webutil, "commonentry", pushed.entry)
-    seams.wrap(webutil, "children", children.children)
+    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "cspvalues", policy.values)
+    seams.wrap("mercurial.hgweb.hgwebdir_mod_inner", "cspvalues", policy.values)
+    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "requestcontext.templater", templater)
+    seams.wrap("mercurial.hgweb.hgwebdir_mod_inner", "hgwebdir.templater", index_templater)
+    seams.wrap("mercurial.hgweb.webutil", "commonentry", pushed.entry)
+    seams.wrap("mercurial.hgweb.webutil", "children", children.children)
 
 
 _JSON_MEMBERS = b""",

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import threading
 from typing import Any
 
-from mercurial import hg, util
+from mercurial import hg
 
-from .. import seams
+from .. import seams, versions
 from ..limit import REPLICATED_DATA
 from ..store.journal import JOURNAL
 from ..store.storage import DATABASE, FILE, NOTE
@@ -25,8 +24,8 @@ _is_loaded = False
 
 def register() -> None:
     """Wrap what every web application calls; once per process."""
-    seams.wrap(hg, "cachedlocalrepo._repostate", repository_state)
-    seams.wrap(util, "urlreq.parseqsl", parse_query)
+    seams.wrap("mercurial.hg", "cachedlocalrepo._repostate", repository_state)
+    seams.wrap("mercurial.util", "urlreq.parseqsl", parse_query)
 
 
 def load_web() -> None:
@@ -45,7 +44,7 @@ def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> lis
 
     It fails where Python decodes strictly. A list of repositories may be asked for before any repository is.
     """
-    if "mercurial.hgweb.hgwebdir_mod_inner" in sys.modules:
+    if versions.is_loaded("mercurial.hgweb.hgwebdir_mod_inner"):
         load_web()
     try:
         parsed: list[tuple[bytes, bytes]] = orig(query, *arguments, **options)
@@ -66,7 +65,7 @@ def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
     load_web()
     state, _mtime = orig(cached)
     repo = cached._repo
-    places = [os.path.join(getattr(repo, folder), name) for folder, name in hg.foi]
+    places = [os.path.join(getattr(repo, os.fsdecode(folder)), name) for folder, name in hg.foi]
     places += [
         os.path.join(repo.sharedpath, DATABASE),
         repo.sjoin(FILE),

@@ -13,14 +13,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from mercurial import initialization, metadata
+from mercurial import metadata
 from mercurial import ui as ui_module
-from mercurial.repo import factory
 
 from pushlog.store import connections, database, entry, statements
 from pushlog.store.storage import Pushlog
+from pushlog.versions import factory, initialize
 
-initialization.init()
+initialize()
 
 FIRST_DATE = 1400000000
 USERS = 500

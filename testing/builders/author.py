@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mercurial import context, extensions, initialization, phases, repair
+from mercurial import context, extensions, phases, repair
 from mercurial import ui as uimod
 from mercurial.node import nullid
-from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg import bundles, observe
 from hgext.vcsreplicator.log import EVENTS, Log, NewRecord
@@ -26,6 +25,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.digest import START, advance, node_set
 from hgext.vcsreplicator.words.event import Changes, Event, MasterSettings, PhaseMove, PushEntry, Type
 from pushlog import api
+from pushlog.versions import factory, initialize
 
 NOTHING = Changes(added=None)
 
@@ -34,7 +34,7 @@ class Author:
     """One repository of a master, and the events that its changes made; `send` puts them into the log."""
 
     def __init__(self, root: Path, path: str, *, generation: int = 1, blobs: BlobStore | None = None) -> None:
-        initialization.init()
+        initialize()
         self._ui = ui = uimod.ui.load()
         for section, name, value in (
             ("ui", "quiet", "yes"),

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from mercurial import demandimport, extensions, initialization
+from mercurial import demandimport, extensions
 from mercurial import ui as uimod
-from mercurial.hgweb import hgweb_mod_inner
-from mercurial.repo import factory
+
+from pushlog.versions import factory, hgweb_mod_inner, initialize
 
 RELEASED = ("tip", "-1", "0")
 FILES = ("both", "late", ".hgtags", "folder/inner", "")
@@ -215,7 +215,7 @@ def difference(one: bytes, other: bytes) -> str:
 
 
 def main(one: str, other: str, unreleased: list[str]) -> None:
-    initialization.init()
+    initialize()
     demandimport.disable()
     time.time = lambda: 2_000_000_000.0
     sites = Site(one), Site(other)

@@ -7,11 +7,12 @@ The first of two changesets names the file and does not have it, the second has 
 import os
 import sys
 
-from mercurial import initialization, metadata
+from mercurial import metadata
 from mercurial import ui as uimod
-from mercurial.repo import factory
 
-initialization.init()
+from pushlog.versions import factory, initialize
+
+initialize()
 repo = factory.repository(uimod.ui.load(), os.fsencode(sys.argv[1])).unfiltered()
 path, content = os.fsencode(sys.argv[2]), b"x" * int(sys.argv[3])
 null = repo.nodeconstants.nullid

@@ -4,16 +4,15 @@
 import os
 import sys
 
-from mercurial import initialization
 from mercurial import ui as uimod
 from mercurial.node import hex
-from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg.serving import watermark
+from pushlog.versions import factory, initialize
 
 
 def main(path: str, length: int, seq: int = 1, push: int | None = None) -> None:
-    initialization.init()
+    initialize()
     repo = factory.repository(uimod.ui.load(), os.fsencode(path)).unfiltered()
     tip = hex(repo.changelog.node(length - 1)).decode()
     watermark.write_watermark(repo, seq=seq, length=length, tip=tip, push_id=push)

@@ -3,11 +3,11 @@
 
 import sys
 
-from mercurial import initialization
 from mercurial import ui as uimod
-from mercurial.repo import factory
 
-initialization.init()
+from pushlog.versions import factory, initialize
+
+initialize()
 ui, url = uimod.ui.load(), sys.argv[1].encode()
 peer = factory.peer(ui, {}, url)
 with open(sys.argv[2], "rb") as bundle:

@@ -20,4 +20,4 @@ The manual is where Mercurial's users look for it.
 Mercurial's own extensions stay where they were, beside ours.
 
   $ hg --config extensions.strip= help strip | head -1
-  hg strip [-k] [-f] [-B bookmark] [-r] REV...
+  hg *strip [-k] [-f] [-B bookmark] [-r] REV... (glob)

@@ -6,16 +6,16 @@ import os
 import random
 
 import pytest
-from mercurial import context, initialization, phases
+from mercurial import context, phases
 from mercurial import ui as ui_module
 from mercurial.node import hex, nullid
-from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg import bundles, observe
 from hgext.vcsreplicator.words.digest import START, advance
 from hgext.vcsreplicator.words.event import Type
+from pushlog.versions import factory, initialize
 
-initialization.init()
+initialize()
 
 
 @pytest.fixture

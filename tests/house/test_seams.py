@@ -4,12 +4,12 @@
 import ast
 import importlib
 import re
+import sys
 import types
 
 import pytest
-from mercurial import initialization
 
-from pushlog import seams
+from pushlog import seams, versions
 from testing.services.cache import CHECKOUT
 
 SOURCES = [file for folder in ("hgext/vcsreplicator", "pushlog", "hooks") for file in (CHECKOUT / folder).rglob("*.py")]
@@ -27,8 +27,56 @@ def test_nothing_is_wrapped_past_the_table() -> None:
     assert not past
 
 
+def names_of_mercurial(text: str) -> set[str]:
+    """All modules and names that a source imports from Mercurial when it runs, not for its types alone."""
+    tree = ast.parse(text)
+    for_types = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    return {
+        f"{node.module}.{name.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.level and node not in for_types
+        if node.module is not None and node.module.split(".")[0] == "mercurial"
+        for name in node.names
+    }
+
+
+def is_known(name: str) -> bool:
+    """Whether this Mercurial has a module, or a name in a module."""
+    module, _, last = name.rpartition(".")
+    try:
+        return hasattr(importlib.import_module(module), last) or bool(importlib.import_module(name))
+    except ImportError:
+        return False
+
+
+def test_every_version_has_what_is_imported() -> None:
+    """In `make test-versions` this runs on each of them; `versions` alone loads what only some have."""
+    imported = {name for file in SOURCES for name in names_of_mercurial(file.read_text())}
+    assert len(imported) > 50
+    assert sorted(name for name in imported if not is_known(name)) == []
+
+
+def test_no_other_file_compares_versions() -> None:
+    knowing = ("versiontuple", "util.version()", "__version__")
+    found = {file.name for file in SOURCES if any(word in file.read_text() for word in knowing)}
+    assert found <= {"versions.py", "seams.py"}  # `seams` names the version in a refusal
+
+
+def test_what_an_older_mercurial_has_elsewhere_is_in_the_table() -> None:
+    """A misspelt name would leave the guard of 7.2 without its stand-in."""
+    names = {f"{module}.{name}" for module, functions in seams.SEAMS.items() for name in functions}
+    assert {name for older in versions._OLDER.values() for name in older} <= names
+    assert list(versions._OLDER) == sorted(versions._OLDER)
+    assert set(versions._MOVED) >= set(versions._OFFERED.values())
+
+
 def test_every_entry_of_the_table_is_used() -> None:
-    text = "".join(file.read_text() for file in SOURCES if file.name != "seams.py")
+    text = "".join(file.read_text() for file in SOURCES if file.name not in ("seams.py", "versions.py"))
     unused = [
         f"{module}.{name}"
         for module, names in seams.SEAMS.items()
@@ -40,8 +88,8 @@ def test_every_entry_of_the_table_is_used() -> None:
 
 @pytest.mark.parametrize("module", seams.SEAMS)
 def test_the_table_fits_this_mercurial(module: str) -> None:
-    initialization.init()
-    seams.check(importlib.import_module(module), *seams.SEAMS[module])
+    versions.initialize()
+    seams.check(module, *seams.SEAMS[module])
 
 
 def test_parameters_are_those_below_the_wrappers_of_others() -> None:
@@ -61,12 +109,15 @@ def test_parameters_are_those_below_the_wrappers_of_others() -> None:
         (None, "mercurial.phases.listphases is missing"),
     ],
 )
-def test_another_function_is_named_and_not_wrapped(function: object, problem: str) -> None:
+def test_another_function_is_named_and_not_wrapped(
+    function: object, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = types.ModuleType("mercurial.phases")
     if function is not None:
         module.listphases = function  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mercurial.phases", module)
     with pytest.raises(seams.MissingSeam, match=problem):
-        seams.wrap(module, "listphases", print)
+        seams.wrap("mercurial.phases", "listphases", print)
     assert getattr(module, "listphases", None) is function
 
 

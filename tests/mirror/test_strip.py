@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from mercurial.node import hex
-from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg import observe
 from hgext.vcsreplicator.hg.replica import acts, replicated
@@ -15,6 +14,7 @@ from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint
 from hgext.vcsreplicator.mirror.task import ReadEvent
 from hgext.vcsreplicator.words.wire import decode
+from pushlog.versions import factory
 from testing.builders.author import Author
 
 

@@ -14,17 +14,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from mercurial import exchange, extensions, initialization, merge, repair
+from mercurial import exchange, extensions, merge, repair
 from mercurial import ui as ui_module
-from mercurial.hgweb import hgweb_mod_inner
-from mercurial.repo import factory
 
 from pushlog import checking, wire
 from pushlog.store import database
 from pushlog.store.storage import Pushlog
+from pushlog.versions import factory, hgweb_mod_inner, initialize
 from testing.services.cache import cached
 
-initialization.init()
+initialize()
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MAKER = GOLDEN / "make_repository.py"

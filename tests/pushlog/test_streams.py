@@ -16,8 +16,9 @@ from types import SimpleNamespace
 from mercurial import extensions, ui as uimod
 ui = uimod.ui.load()
 extensions.loadall(ui)
-from mercurial import bundle2, error, initialization
-initialization.init()
+from mercurial import bundle2, error
+from pushlog.versions import initialize
+initialize()
 streams = [handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")]
 assert len(streams) == 2, streams
 for handler in streams:

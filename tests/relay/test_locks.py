@@ -4,16 +4,15 @@
 import os
 from pathlib import Path
 
-from mercurial import initialization
 from mercurial import ui as uimod
-from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox
+from pushlog.versions import factory, initialize
 
 
 def test_a_repository_whose_lock_is_held_is_announced_later(tmp_path: Path) -> None:
-    initialization.init()
+    initialize()
     folder = str(tmp_path / "a")
     repo = factory.repository(uimod.ui.load(), os.fsencode(folder), create=True).unfiltered()
     relay = MasterRepositories({str(tmp_path): ""}, "hg://master")

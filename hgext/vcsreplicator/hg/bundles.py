@@ -12,11 +12,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from mercurial import bundle2, changegroup, encoding, error, initialization, obsolete
+from mercurial import bundle2, changegroup, encoding, error, obsolete
 from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
-from mercurial.repo import factory
 from mercurial.transaction import transaction as Transaction
+
+from pushlog import versions
 
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry
@@ -61,7 +62,7 @@ class RepositoryOpener:
     def __init__(self, *, skip_hgrc: bool) -> None:
         if skip_hgrc:
             encoding.environ[b"HGRCSKIPREPO"] = b"1"
-        initialization.init()
+        versions.initialize()
         requirement.understand()
         self._ui = uimod.ui.load()
         self._ui.setconfig(b"ui", b"quiet", True)
@@ -75,7 +76,7 @@ class RepositoryOpener:
 
     def open(self, folder: str) -> localrepository:
         """Open the repository, unfiltered, as it is on disk now."""
-        return factory.repository(self._ui.copy(), os.fsencode(folder)).unfiltered()
+        return versions.factory.repository(self._ui.copy(), os.fsencode(folder)).unfiltered()
 
 
 def make_entry_bundle(repo: localrepository, entry: Entry) -> Bundle:

@@ -7,18 +7,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from mercurial import extensions, hg, localrepo, registrar, repair, revlog, transaction
+from mercurial import extensions, registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from pushlog import seams, streams
+from pushlog import seams, streams, versions
 
 from . import settings
 from .commands import cmdtable
 
 __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 
-seams.check_version()
+seams.check_version(versions.OLDEST)
 
 configtable: dict[Any, Any] = {}
 
@@ -60,7 +60,7 @@ def _collect_rarely() -> None:
         gc.set_threshold(*before)
         original(*arguments)
 
-    seams.wrap(hg, "cachedlocalrepo.__init__", restore_threshold)
+    seams.wrap("mercurial.hg", "cachedlocalrepo.__init__", restore_threshold)
 
 
 def extsetup(ui: Ui) -> None:
@@ -69,8 +69,6 @@ def extsetup(ui: Ui) -> None:
 
 
 def _wrap_seams(*, locking: bool) -> None:
-    from mercurial.cmd_impls import clone
-
     from pushlog.store import journal
 
     from . import requirement
@@ -80,13 +78,13 @@ def _wrap_seams(*, locking: bool) -> None:
     offer.register()
     streams.refuse_pushed()
     requirement.register(locking=locking)
-    seams.check(localrepo, "localrepository.transaction", "localrepository.rollback")
-    seams.check(transaction, "transaction.add", "transaction.addbackup")
-    seams.wrap(repair, "strip", _load_stripping("strip"))
-    seams.wrap(repair, "deleteobsmarkers", _load_stripping("delete_markers"))
-    seams.wrap(revlog, "revlog.censorrevision", _load_stripping("censor"))
-    seams.wrap(clone, "clone", transactions.after_clone)
-    seams.wrap(localrepo, "createrepository", creation.note_creation)
+    seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")
+    seams.check("mercurial.transaction", "transaction.add", "transaction.addbackup")
+    seams.wrap("mercurial.repair", "strip", _load_stripping("strip"))
+    seams.wrap("mercurial.repair", "deleteobsmarkers", _load_stripping("delete_markers"))
+    seams.wrap("mercurial.revlog", "revlog.censorrevision", _load_stripping("censor"))
+    seams.wrap("mercurial.cmd_impls.clone", "clone", transactions.after_clone)
+    seams.wrap("mercurial.localrepo", "createrepository", creation.note_creation)
 
 
 def _load_stripping(name: str) -> Callable[..., Any]:

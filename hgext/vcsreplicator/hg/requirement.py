@@ -14,9 +14,8 @@ from collections.abc import Callable
 from mercurial import error, scmutil
 from mercurial import requirements as formats
 from mercurial.localrepo import localrepository
-from mercurial.repo import requirements
 
-from pushlog import seams
+from pushlog import seams, versions
 
 LOCK = b"exp-vcsreplicator"
 # Section and key by which a worker gets its mirror's setting; without them entries stay as they are.
@@ -28,15 +27,14 @@ def register(*, locking: bool) -> None:
     understand()
     if locking:
         # A push need not load it.
-        from mercurial.upgrade_utils import actions
 
-        seams.wrap(actions, "preservedrequirements", _preserved)
-        seams.wrap(actions, "supporteddestrequirements", _supported)
+        seams.wrap("mercurial.upgrade_utils.actions", "preservedrequirements", _preserved)
+        seams.wrap("mercurial.upgrade_utils.actions", "supporteddestrequirements", _supported)
 
 
 def understand() -> None:
     """Let this process open locked repositories, and serve them to other clients."""
-    requirements.BASE_SUPPORTED.add(LOCK)
+    versions.supported_requirements().add(LOCK)
     formats.STREAM_IGNORABLE_REQUIREMENTS.add(LOCK)
 
 

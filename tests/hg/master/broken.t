@@ -28,9 +28,9 @@ missing or has other parameters. The message names it.
   > from mercurial import exchange, repair, util, wireprotov1server
   > how = os.environ["HOW"]
   > if how == "old":
-  >     util.versiontuple = lambda v=None, n=4: (7, 1)
+  >     util.versiontuple = lambda v=None, n=4: (6, 2)
   > elif how == "module":
-  >     sys.modules["mercurial.cmd_impls.clone"] = None
+  >     sys.modules["mercurial.streamclone"] = None
   > elif how == "guards":
   >     sys.modules["hgext.vcsreplicator.hg.serving.copies"] = None
   > elif how == "gone":
@@ -46,10 +46,10 @@ missing or has other parameters. The message names it.
   >   echo "- $how"; HOW=$how pushed
   > done
   - old
-  remote: abort: the extension vcsreplicator cannot be loaded: it needs Mercurial 7.2 or newer, this is * (glob)
+  remote: abort: the extension vcsreplicator cannot be loaded: it needs Mercurial 6.9 or newer, this is * (glob)
   remote: (until that is mended no repository is opened)
   - module
-  remote: abort: the extension * cannot do its work with Mercurial *: *mercurial.cmd_impls.clone* (glob)
+  remote: abort: the extension * cannot do its work with Mercurial *: *mercurial.streamclone* (glob)
   remote: (until that is mended no repository is opened)
   - guards
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)

@@ -139,9 +139,9 @@ def test_a_push_that_saw_what_is_rolled_back_now_is_told_to_begin_again(master, 
     )
     code = f"""
 import os, subprocess
-from mercurial import error, extensions, initialization, ui
-from mercurial.repo import factory
-initialization.init()
+from mercurial import error, extensions, ui
+from pushlog.versions import factory, initialize
+initialize()
 ui = ui.ui.load()
 extensions.loadall(ui)
 extensions.populateui(ui)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from mercurial import error
 from mercurial import ui as uimod
-from mercurial.repo import factory
 
 from hgext.vcsreplicator.hg.fingerprint import fingerprint
 from hgext.vcsreplicator.hg.frames import StreamAnswer
@@ -23,6 +22,7 @@ from hgext.vcsreplicator.mirror.comparison import differences
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Diverged, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import Type
+from pushlog.versions import factory
 from testing.builders.author import Author
 
 pytestmark = pytest.mark.processes

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mercurial import initialization
 from mercurial import ui as uimod
 
 from hgext.vcsreplicator.hg.master import offer
 from hgext.vcsreplicator.words.errors import Unavailable
+from pushlog.versions import initialize
 
-initialization.init()
+initialize()
 
 
 def asked(allowed: bytes, environment: dict[bytes, bytes], headers: dict[bytes, bytes] | None = None) -> None:

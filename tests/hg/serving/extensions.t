@@ -55,10 +55,11 @@ A mirror refuses the commands with which Mercurial's extensions read files of th
 An upload that has the name of a push in its query is one still. Mercurial itself refuses it first, so the hook is asked directly.
 
   $ cat > hook.py << EOF
-  > from mercurial import hg, initialization, ui
+  > from mercurial import hg, ui
   > from mercurial.hgweb import common, hgweb_mod
   > from mercurial.hgweb.request import parserequestfromenv
-  > initialization.init()
+  > from pushlog.versions import initialize
+  > initialize()
   > web = hgweb_mod.hgweb(b"repo", baseui=ui.ui.load())
   > for path in "", "/.hg/lfs/objects/$lfs":
   >     for command in "unbundle", "pushkey", "heads":
@@ -82,9 +83,9 @@ An upload that has the name of a push in its query is one still. Mercurial itsel
   /.hg heads this is a read-only mirror; push to the master instead
 
   $ cat > wire.py << EOF
-  > from mercurial import initialization, ui
-  > from mercurial.repo import factory
-  > initialization.init()
+  > from mercurial import ui
+  > from pushlog.versions import factory, initialize
+  > initialize()
   > ui = ui.ui.load()
   > ui.setconfig(b"ui", b"ssh", b'"$PYTHON" "$RUNTESTDIR/dummyssh"')
   > peer = factory.peer(ui, {}, b"ssh://user@dummy/repo")

@@ -31,10 +31,10 @@ Ways into a mirror that go past a view: commands of old clients, and bundles tha
   > EOF
   $ cat > ask.py << EOF
   > import sys, zlib
-  > from mercurial import initialization, error, ui
-  > from mercurial.repo import factory
+  > from mercurial import error, ui
+  > from pushlog.versions import factory, initialize
   > from mercurial.node import bin
-  > initialization.init()
+  > initialize()
   > ui = ui.ui.load()
   > ui.setconfig(b"ui", b"ssh", b'"$PYTHON" "$RUNTESTDIR/dummyssh"')
   > peer = factory.peer(ui, {}, sys.argv[1].encode())

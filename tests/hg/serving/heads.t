@@ -20,9 +20,9 @@ All heads of what is shown are looked up once for many requests. A running serve
   $ release() { "$PYTHON" "$TESTDIR/release.py" "$@"; }
   $ cat > commit.py << EOF
   > import sys
-  > from mercurial import context, initialization, ui
-  > from mercurial.repo import factory
-  > initialization.init()
+  > from mercurial import context, ui
+  > from pushlog.versions import factory, initialize
+  > initialize()
   > repo = factory.repository(ui.ui.load(), sys.argv[1].encode())
   > for text in sys.argv[2:]:
   >     parents = (repo[0].node() if len(repo) else repo.nullid, repo.nullid)
@@ -37,9 +37,9 @@ All heads of what is shown are looked up once for many requests. A running serve
 The command `heads` gives the same answer twice, and `branchmap` the same heads in its order.
 
   $ cat > heads.py << EOF
-  > from mercurial import initialization, ui
-  > from mercurial.repo import factory
-  > initialization.init()
+  > from mercurial import ui
+  > from pushlog.versions import factory, initialize
+  > initialize()
   > peer = factory.peer(ui.ui.load(), {}, b'http://localhost:$HGPORT/')
   > repo = factory.repository(peer.ui, b'repo').unfiltered()
   > for _ in range(2):
@@ -124,12 +124,12 @@ While releases come, each answer is that of one release, and none goes back.
 
   $ cat > race.py << EOF
   > import threading
-  > from mercurial import extensions, initialization, ui
+  > from mercurial import extensions, ui
   > from mercurial.hgweb import hgweb_mod
   > from mercurial.node import hex
-  > from mercurial.repo import factory
+  > from pushlog.versions import factory, initialize
   > from hgext.vcsreplicator.hg.serving import watermark
-  > initialization.init()
+  > initialize()
   > interface = ui.ui.load()
   > repo = factory.repository(interface, b'many').unfiltered()
   > nodes = [hex(repo.changelog.node(number)) for number in range(len(repo.changelog))]

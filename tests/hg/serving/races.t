@@ -68,9 +68,9 @@ Old clients read that the repository cannot be locked.
   $ release repo 4
   $ hg -R master commit --quiet --config ui.allowemptycommit=yes -m 'even more' -d '4 0'; hg -R master phase --public tip
   $ cat > asked.py << EOF
-  > from mercurial import initialization, ui
-  > from mercurial.repo import factory
-  > initialization.init()
+  > from mercurial import ui
+  > from pushlog.versions import factory, initialize
+  > initialize()
   > peer = factory.peer(ui.ui.load(), {}, b'http://localhost:$HGPORT/')
   > open('apply.now', 'w').close()
   > print(peer.stream_out().read(2))
@@ -82,10 +82,10 @@ Old clients read that the repository cannot be locked.
 A mirror's worker keeps the caches of the view warm, with any configuration of its own; what is not released is not in them.
 
   $ cat > warm.py << EOF
-  > from mercurial import initialization, ui
-  > from mercurial.repo import factory
+  > from mercurial import ui
+  > from pushlog.versions import factory, initialize
   > from hgext.vcsreplicator.hg.serving import views
-  > initialization.init()
+  > initialize()
   > repo = factory.repository(ui.ui.load(), b'repo')
   > views.warm(repo)
   > print(repo.filtered(views.VIEW).branchmap().branchtip(b'default').hex()[:12])

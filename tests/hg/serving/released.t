@@ -193,7 +193,7 @@ The fourth is released, then the fifth. The bookmark moves with the fifth.
   200 Script output follows
   
   https://hg.example/full.hg BUNDLESPEC=zstd-v2
-  
+   (?)
   $ rm repo/.hg/clonebundles.manifest
   $ hg clone --stream --quiet http://localhost:$HGPORT/ by-stream-2; revisions by-stream-2 | head -1
   4 change 4

@@ -115,7 +115,7 @@ With a Mercurial in which a way in cannot be guarded nothing is read and nothing
   $ cat > other.py << EOF
   > import os
   > from mercurial import bookmarks, repoview
-  > from mercurial.hgweb import hgweb_mod_inner
+  > from pushlog.versions import hgweb_mod_inner
   > how = os.environ.get("HOW")
   > if how == "bookmarks":
   >     del bookmarks._getbkfile

@@ -66,10 +66,11 @@ Over SSH the user counts.
 
   $ cat > ask.py << EOF
   > import sys
-  > from mercurial import initialization, ui
+  > from mercurial import ui
+  > from pushlog.versions import initialize
   > from hgext.vcsreplicator.words.errors import Unavailable
   > from hgext.vcsreplicator.hg.replica import snapshot
-  > initialization.init()
+  > initialize()
   > try:
   >     print(snapshot.master_level(ui.ui.load(), sys.argv[1]).path)
   > except Unavailable as error:

@@ -74,11 +74,11 @@ Nor does what does not fit the store: a tip that is elsewhere, more changesets t
 A release of what the store does not have is refused, and the former one stays.
 
   $ cat > wrong.py << EOF
-  > from mercurial import initialization, ui
-  > from mercurial.repo import factory
+  > from mercurial import ui
+  > from pushlog.versions import factory, initialize
   > from hgext.vcsreplicator.words.errors import Diverged
   > from hgext.vcsreplicator.hg.serving import watermark
-  > initialization.init()
+  > initialize()
   > repo = factory.repository(ui.ui.load(), b'repo')
   > for length, tip in ((2, '0' * 40), (9, '1' * 40)):
   >     try:

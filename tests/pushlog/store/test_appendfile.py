@@ -6,17 +6,16 @@ import subprocess
 import sys
 
 import pytest
-from mercurial import initialization
 from mercurial import ui as ui_module
-from mercurial.repo import factory
 
 from pushlog.store import disk
 from pushlog.store.appendfile import AppendFile, TornRecord
 from pushlog.store.frames import FRAME_BYTES
+from pushlog.versions import factory, initialize
 
 pytestmark = pytest.mark.processes
 
-initialization.init()
+initialize()
 
 NAME, MAGIC = b"facts.log", b"FCT1"
 
@@ -108,10 +107,10 @@ def test_an_abort_removes_the_file_it_created(repository):
 
 KILLED = """
 import os, signal, sys
-from mercurial import initialization, ui
-from mercurial.repo import factory
+from mercurial import ui
+from pushlog.versions import factory, initialize
 from pushlog.store.appendfile import AppendFile
-initialization.init()
+initialize()
 repository = factory.repository(ui.ui.load(), os.fsencode(sys.argv[1]))
 lock = repository.lock()
 tr = repository.transaction(b"test")

@@ -18,18 +18,18 @@ import traceback
 from pathlib import Path
 
 import pytest
-from mercurial import error, exchange, extensions, hg, initialization, merge, repair
+from mercurial import error, exchange, extensions, hg, merge, repair
 from mercurial import ui as ui_module
-from mercurial.repo import factory
 
 from pushlog import checking, stripping, wire
 from pushlog.store import appendfile, database, storage
 from pushlog.store.session import session_of
+from pushlog.versions import factory, initialize
 from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
-initialization.init()
+initialize()
 
 HG = Path(sys.executable).with_name("hg")
 STEPS = {"write", "flush", "close", "rename", "unlink", "truncate", "execute", "executemany", "link", "symlink"}

@@ -8,12 +8,12 @@ import time
 
 import pytest
 from mercurial import error, exchange, repair
-from mercurial.repo import factory
 
 from pushlog import api, checking, stripping
 from pushlog.store import database, entry
 from pushlog.store.session import PushlogTransaction, session_of
 from pushlog.store.storage import Pushlog
+from pushlog.versions import factory
 
 pytestmark = pytest.mark.processes
 

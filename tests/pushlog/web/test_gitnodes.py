@@ -5,17 +5,17 @@ import os
 import random
 
 import pytest
-from mercurial import context, initialization, metadata, revlog
+from mercurial import context, metadata, revlog
 from mercurial import ui as ui_module
-from mercurial.repo import factory
 from mercurial.revlogutils import constants
 
+from pushlog.versions import factory, initialize
 from pushlog.web import gitnodes
 from pushlog.web.gitnodes import GitNodes, texts
 
 pytestmark = pytest.mark.processes
 
-initialization.init()
+initialize()
 
 COMMIT = "c0ffee" * 6 + "c0fe"
 NOISE = random.Random(1).randbytes(300_000).hex().encode()

@@ -81,8 +81,8 @@ def test_a_list_of_repositories_shows_their_names_as_text_and_has_a_policy_befor
 
 LIST = r"""
 import sys
-from mercurial import initialization
-initialization.init()
+from pushlog.versions import initialize
+initialize()
 from mercurial.hgweb import hgweb
 application = hgweb(sys.argv[1].encode())
 environment = {

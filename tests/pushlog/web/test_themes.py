@@ -216,8 +216,8 @@ def test_a_style_that_mercurial_does_not_ship_has_no_policy(root, style, has_pol
 
 HIGHLIGHTED = r"""
 import os, sys
-from mercurial import initialization
-initialization.init()
+from pushlog.versions import initialize
+initialize()
 from mercurial.hgweb import hgweb
 application = hgweb(os.fsencode(sys.argv[1]))
 for path in ("/file/tip/code.py", "/annotate/tip/code.py"):

@@ -5,7 +5,8 @@ import os
 
 from mercurial import error
 from mercurial import ui as uimod
-from mercurial.repo import factory
+
+from pushlog import versions
 
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import Look, Looked
@@ -34,7 +35,7 @@ def look(task: Look, settings: MirrorSettings) -> Looked:
     if folder is None:
         return Looked(here=None, there=there)
     try:
-        repo = factory.repository(ui, os.fsencode(folder)).unfiltered()
+        repo = versions.factory.repository(ui, os.fsencode(folder)).unfiltered()
         try:
             return Looked(here=fingerprint(repo, lambda: replicated.read(repo)), there=there)
         finally:

@@ -17,12 +17,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from mercurial import error, extensions, initialization
+from mercurial import error, extensions
 from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
-from mercurial.repo import factory
 from mercurial.ui import ui as Ui
 
+from pushlog import versions
 from pushlog.store import journal
 
 from ...words.errors import BadConfig
@@ -41,7 +41,7 @@ def prepare() -> Ui:
     """Make the ui of this process; raises BadConfig unless it is shielded."""
     if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
-    initialization.init()
+    versions.initialize()
     journal.install()
     ui = uimod.ui.load()
     ui.fout = ui.ferr = _DiscardedOutput()
@@ -73,7 +73,7 @@ class OpenRepositories:
             self._open.move_to_end(folder)
             return known[1]
         self.close(folder)
-        repository = factory.repository(self.ui, os.fsencode(folder)).unfiltered()
+        repository = versions.factory.repository(self.ui, os.fsencode(folder)).unfiltered()
         self._open[folder] = (identity, repository)
         while len(self._open) > self._size:
             self._open.popitem(last=False)[1][1].close()
@@ -82,7 +82,7 @@ class OpenRepositories:
 
     def create(self, folder: str) -> localrepository:
         """Make an empty repository in `folder`, which must not exist."""
-        factory.repository(self.ui, os.fsencode(folder), create=True).close()
+        versions.factory.repository(self.ui, os.fsencode(folder), create=True).close()
         return self.open(folder)
 
     def close(self, folder: str) -> None:

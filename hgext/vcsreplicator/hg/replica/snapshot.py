@@ -7,6 +7,8 @@ the changelog still lacks of N is fetched, and all the rest, with the checkpoint
 to N are repeats, and N + 1 follows. Nothing is shown before N is released (`releasing`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -15,16 +17,17 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from http.client import HTTPException
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 
 from mercurial import error, phases
-from mercurial.interfaces.repository import IPeer
 from mercurial.localrepo import localrepository
 from mercurial.node import bin
-from mercurial.repo import factory
 from mercurial.transaction import transaction
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
+
+from pushlog import versions
 
 from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import Fingerprint
@@ -39,6 +42,9 @@ from ..master import offer
 from ..text import local, text
 from . import replicated
 from .apply import unbundle
+
+if TYPE_CHECKING:
+    from mercurial.interfaces.repository import IPeer
 
 # Section and key of a file's name. The worker sets it; it belongs into no hgrc.
 MASTER_AUTH = (b"vcsreplicator-mirror", b"master-auth")
@@ -144,7 +150,7 @@ def _open_peer(ui: Ui, url: str) -> IPeer:
     except (OSError, error.Abort) as problem:
         raise Unavailable(f"master-auth: {_describe(problem)}") from problem
     try:
-        return factory.peer(ui, {}, url.encode())
+        return versions.factory.peer(ui, {}, url.encode())
     except error.Abort as problem:
         # No password, a wrong one, a certificate that is not trusted.
         raise Unavailable(f"{url}: {_describe(problem)}") from problem

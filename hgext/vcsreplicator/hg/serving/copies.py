@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mercurial import bundle2, error, streamclone, wireprotov1server
-from mercurial.exchanges import bundle_cache
+from mercurial import bundle2, error
 from mercurial.localrepo import localrepository
 from mercurial.wireprototypes import baseprotocolhandler
 
@@ -27,14 +26,14 @@ _STREAMING = "_vcsreplicator_streaming"
 
 def install() -> None:
     """Wrap every function that gives files away, or raise MissingSeam."""
-    seams.wrap(streamclone, "allowservergeneration", _offer_stream)
-    seams.wrap(bundle2, "addpartbundlestream2", _answer_stream)
-    seams.wrap(streamclone, "generatev1", _generate_legacy_stream)
+    seams.wrap("mercurial.streamclone", "allowservergeneration", _offer_stream)
+    seams.wrap("mercurial.bundle2", "addpartbundlestream2", _answer_stream)
+    seams.wrap("mercurial.streamclone", "generatev1", _generate_legacy_stream)
     for name in ("generatev2", "generatev3"):
-        seams.wrap(streamclone, name, _generate_stream)
-    seams.wrap(bundle_cache, "get_manifest_lines", _read_manifest)
-    seams.wrap(wireprotov1server, "find_pullbundle", _find_pull_bundle)
-    seams.wrap(wireprotov1server, "commands.get_cached_bundle_inline", _send_inline_bundle)
+        seams.wrap("mercurial.streamclone", name, _generate_stream)
+    seams.wrap("mercurial.exchanges.bundle_cache", "get_manifest_lines", _read_manifest)
+    seams.wrap("mercurial.wireprotov1server", "find_pullbundle", _find_pull_bundle)
+    seams.wrap("mercurial.wireprotov1server", "commands.get_cached_bundle_inline", _send_inline_bundle)
 
 
 def _offer_stream(orig: Callable[..., bool], repo: localrepository) -> bool:

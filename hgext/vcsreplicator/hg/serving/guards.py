@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from mercurial import bookmarks, error, hg, localrepo, phases, scmutil, wireprototypes, wireprotov1server
-from mercurial.exchanges import peer
+from mercurial import error, hg, localrepo, scmutil, wireprototypes
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.ui import ui as Ui
@@ -38,14 +37,14 @@ _SERVING = "_vcsreplicator_serving"
 
 def install() -> None:
     """Wrap every way in but web pages, once per process, or raise MissingSeam."""
-    seams.wrap(peer, "server_filtername", _choose_wire_view)
-    seams.wrap(localrepo, "localpeer.local", _open_behind_path)
-    seams.wrap(bookmarks, "_getbkfile", _open_bookmarks)
-    seams.wrap(phases, "listphases", _list_phases)
-    seams.wrap(scmutil, "_filterederror", _name_as_unknown)
-    seams.wrap(scmutil, "resolvehexnodeidprefix", _resolve_prefix)
-    seams.wrap(wireprotov1server, "commands.changegroup", _require_known_nodes)
-    seams.wrap(wireprotov1server, "commands.changegroupsubset", _require_known_nodes)
+    seams.wrap("mercurial.exchanges.peer", "server_filtername", _choose_wire_view)
+    seams.wrap("mercurial.localrepo", "localpeer.local", _open_behind_path)
+    seams.wrap("mercurial.bookmarks", "_getbkfile", _open_bookmarks)
+    seams.wrap("mercurial.phases", "listphases", _list_phases)
+    seams.wrap("mercurial.scmutil", "_filterederror", _name_as_unknown)
+    seams.wrap("mercurial.scmutil", "resolvehexnodeidprefix", _resolve_prefix)
+    seams.wrap("mercurial.wireprotov1server", "commands.changegroup", _require_known_nodes)
+    seams.wrap("mercurial.wireprotov1server", "commands.changegroupsubset", _require_known_nodes)
     copies.install()
     refusals.install()
 
@@ -55,13 +54,12 @@ def install_views() -> None:
     register_views()
     if ("path", watermark.WATERMARK) in hg.foi:
         return
-    from mercurial.hgweb import hgweb_mod_inner
 
     from .repository import OVERRIDDEN
 
-    seams.check(localrepo, *(f"localrepository.{name}" for name in OVERRIDDEN))
-    seams.wrap(hgweb_mod_inner, "getwebview", _choose_web_view)
-    seams.wrap(hgweb_mod_inner, "hgweb._runwsgi", _answer_web_request)
+    seams.check("mercurial.localrepo", *(f"localrepository.{name}" for name in OVERRIDDEN))
+    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "getwebview", _choose_web_view)
+    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb._runwsgi", _answer_web_request)
     refusals.install_web()
     hg.foi.append(("path", watermark.WATERMARK))
 

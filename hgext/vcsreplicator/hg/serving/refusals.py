@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mercurial import error, exchange, wireprototypes, wireprotov1server
+from mercurial import error, wireprototypes, wireprotov1server
 from mercurial.localrepo import localrepository
 from mercurial.wireprototypes import baseprotocolhandler
 
@@ -26,10 +26,10 @@ _UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getf
 
 def install() -> None:
     """Wrap pushes and every command of the wire protocol, or raise MissingSeam."""
-    seams.wrap(exchange, "unbundle", _refuse_push)
-    seams.wrap(wireprotov1server, "commands.pushkey", _refuse_pushkey)
-    seams.wrap(wireprotov1server, "dispatch", _dispatch)
-    seams.wrap(wireprotov1server, "commands.batch", _dispatch_batch)
+    seams.wrap("mercurial.exchange", "unbundle", _refuse_push)
+    seams.wrap("mercurial.wireprotov1server", "commands.pushkey", _refuse_pushkey)
+    seams.wrap("mercurial.wireprotov1server", "dispatch", _dispatch)
+    seams.wrap("mercurial.wireprotov1server", "commands.batch", _dispatch_batch)
 
 
 def install_web() -> None:

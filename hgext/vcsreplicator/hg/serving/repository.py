@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror's repository object: read-only, and ending with the release."""
 
-from typing import Any, NoReturn, cast
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from mercurial import error, localrepo
 from mercurial.filelog import filelog
-from mercurial.interfaces.repository import IBranchMap
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
@@ -22,6 +23,9 @@ from .views import (
     unlimited,
     widest_view,
 )
+
+if TYPE_CHECKING:
+    from mercurial.interfaces.repository import IBranchMap
 
 OVERRIDDEN = ("__len__", "branchmap", "cancopy", "file", "heads", "pushkey", "rollback", "transaction")
 

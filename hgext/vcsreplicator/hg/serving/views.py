@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Set
 from typing import Any
 
-from mercurial import changelog, error, repoview, scmutil
+from mercurial import error, repoview
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 from mercurial.utils import repoviewutil
@@ -144,11 +144,11 @@ def register_views() -> None:
     """Make our views known to Mercurial, once per process."""
     if VIEW in repoview.filtertable:
         return
-    seams.check(repoview, "filterrevs")
-    seams.check(changelog, *(f"changelog.{name}" for name in ("_head_node_ids", "headrevs", "node", "rev")))
-    seams.wrap(repoview, "repoview.filtered", _limit_other_view)
-    seams.wrap(repoview, "wrapchangelog", end_changelog)
-    seams.wrap(scmutil, "_filtered_and_obs_revs", _hide_up_to)
+    seams.check("mercurial.repoview", "filterrevs")
+    seams.check("mercurial.changelog", *(f"changelog.{name}" for name in ("_head_node_ids", "headrevs", "node", "rev")))
+    seams.wrap("mercurial.repoview", "repoview.filtered", _limit_other_view)
+    seams.wrap("mercurial.repoview", "wrapchangelog", end_changelog)
+    seams.wrap("mercurial.scmutil", "_filtered_and_obs_revs", _hide_up_to)
     for name, limited, smaller in _VIEWS:
         repoview.filtertable[name] = _limited_filter(limited)
         if smaller is not None:

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which Mercurial this is, and where an older one has what these extensions use of 7.2.
+
+The code is written for 7.2. Modules that an older Mercurial has elsewhere are attributes of this module, loaded when used;
+functions that it has elsewhere, or with other parameters, are in `_OLDER`, for `seams`.
+
+Rule of this file: no other compares versions, or imports what only some of them have (`tests/house/test_seams.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mercurial import util
+
+if TYPE_CHECKING:
+    from mercurial.hgweb import hgweb_mod_inner as hgweb_mod_inner
+    from mercurial.hgweb import hgwebdir_mod_inner as hgwebdir_mod_inner
+    from mercurial.localrepo import localrepository
+    from mercurial.repo import factory as factory
+    from mercurial.smartset import abstractsmartset
+    from mercurial.transaction import transaction as Transaction
+
+Wrapper = Callable[..., Any]
+
+RUNNING = util.versiontuple(n=2)
+# The oldest Mercurial with which all was proven; with 6.3 a push that fails leaves an empty pushlog behind.
+OLDEST = (6, 9)
+# The one for which the code is written.
+_NEWEST = (7, 2)
+
+# Module of 7.2 → where an older Mercurial has its functions.
+_MOVED = {
+    "mercurial.cmd_impls.clone": "mercurial.hg",
+    "mercurial.hgweb.hgweb_mod_inner": "mercurial.hgweb.hgweb_mod",
+    "mercurial.hgweb.hgwebdir_mod_inner": "mercurial.hgweb.hgwebdir_mod",
+    "mercurial.repo.factory": "mercurial.hg",
+    "mercurial.revset_predicates": "mercurial.revset",
+}
+# Name in this module → module of 7.2.
+_OFFERED = {
+    "factory": "mercurial.repo.factory",
+    "hgweb_mod_inner": "mercurial.hgweb.hgweb_mod_inner",
+    "hgwebdir_mod_inner": "mercurial.hgweb.hgwebdir_mod_inner",
+}
+
+
+def is_older_than(version: tuple[int, int]) -> bool:
+    """Whether this Mercurial is older; one without a version is."""
+    return RUNNING[0] is None or (RUNNING[0], RUNNING[1] or 0) < version
+
+
+_IS_OLD = is_older_than(_NEWEST)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _load(_OFFERED[name])
+
+
+def _name_here(module: str) -> str:
+    return _MOVED.get(module, module) if _IS_OLD else module
+
+
+def _load(module: str) -> Any:
+    return importlib.import_module(_name_here(module))
+
+
+def is_loaded(module: str) -> bool:
+    """Whether something in this process has imported a module of 7.2, or where it is here."""
+    return _name_here(module) in sys.modules
+
+
+def substring_matcher(pattern: bytes) -> Callable[[bytes], bool]:
+    """Give what finds a pattern of revsets in a text, in any case."""
+    _kind, _pattern, matches = _load("mercurial.revset_predicates")._substringmatcher(pattern, casesensitive=False)
+    found: Callable[[bytes], bool] = matches
+    return found
+
+
+def drop_hidden(subset: abstractsmartset, revisions: set[int]) -> set[int]:
+    """Leave out what an intersection with all revisions leaves out itself, but not in 6.3 (`tests/pushlog/places.t`)."""
+    return revisions - getattr(subset, "_hiddenrevs", frozenset()) if _IS_OLD else revisions
+
+
+def initialize() -> None:
+    """Have Mercurial register its commands and parts of bundles.
+
+    A program that only loads extensions has none of them before. An older Mercurial registers them as it is imported.
+    """
+    if not _IS_OLD:
+        importlib.import_module("mercurial.initialization").init()
+
+
+def supported_requirements() -> set[bytes]:
+    """Give the set of requirements with which this process opens repositories."""
+    if _IS_OLD:
+        known = importlib.import_module("mercurial.localrepo").localrepository._basesupported
+    else:
+        known = importlib.import_module("mercurial.repo.requirements").BASE_SUPPORTED
+    supported: set[bytes] = known
+    return supported
+
+
+def temporary_files(tr: Transaction) -> Iterable[bytes]:
+    """Give the files that a transaction removes at its end; 6.3 keeps them elsewhere."""
+    files: Iterable[bytes] = getattr(tr, "_tmp_files", ())
+    return files
+
+
+def remove_undo_files(repo: localrepository) -> None:
+    """Leave nothing that could roll back the last transaction."""
+    if is_older_than((6, 4)):
+        old: Any = repo
+        for vfs, name in old.undofiles():
+            vfs.tryunlink(name)
+    else:
+        importlib.import_module("mercurial.transaction").cleanup_undo_files(repo.ui.warn, repo.vfs_map)
+
+
+class SeamPlace:
+    """Where a function is, its parameters, and how its wrapper fits what wraps that of 7.2."""
+
+    __slots__ = ("adapt", "module", "name", "parameters")
+
+    def __init__(
+        self, module: str, name: str, parameters: str, adapt: Callable[[Wrapper], Wrapper] = lambda wrapper: wrapper
+    ) -> None:
+        self.module, self.name, self.parameters, self.adapt = module, name, parameters, adapt
+
+
+def find_places(module: str, name: str, parameters: str) -> tuple[SeamPlace, ...]:
+    """Find what has to be wrapped here for a function of 7.2: it, or what does its work."""
+    if _IS_OLD:
+        key = f"{module}.{name}"
+        for version, older in _OLDER.items():
+            if key in older and is_older_than(version):
+                return older[key]
+    return (SeamPlace(_name_here(module), name, parameters),)
+
+
+def _choose_dispatched(wrapper: Wrapper) -> Wrapper:
+    """Choose the view for commands from another process, as `server_filtername` does."""
+
+    def choose(orig: Wrapper, repo: localrepository, proto: Any, command: bytes, accesshidden: bool = False) -> Any:
+        def name_view(asked: localrepository, hidden: bool) -> bytes | None:
+            # Not of a view of `asked`: an extension may limit the views of a view.
+            view: bytes | None = orig(asked.unfiltered(), proto, command, hidden).filtername
+            return view
+
+        return repo.filtered(wrapper(name_view, repo, accesshidden))
+
+    return choose
+
+
+def _choose_local(wrapper: Wrapper) -> Wrapper:
+    """Choose the view of a peer in this process, if another than the configured one is wanted.
+
+    A peer of 7.2 serves the configured one, an older one always `served`.
+    """
+
+    def choose(orig: Wrapper, self: Any, repo: localrepository, *arguments: Any, **options: Any) -> None:
+        orig(self, repo, *arguments, **options)
+        configured = repo.ui.config(b"server", b"view")
+        wants_hidden = self._repo.filtername == b"served.hidden" and configured == b"served"
+        configured = b"served.hidden" if wants_hidden else configured
+        view = wrapper(lambda *_: configured, repo, wants_hidden)
+        if view != configured:
+            self._repo = repo.filtered(view)
+
+    return choose
+
+
+def _join_lines(wrapper: Wrapper) -> Wrapper:
+    """Fit a wrapper that gives lines to a function that gives them as one text."""
+
+    def join(orig: Wrapper, repo: localrepository) -> bytes:
+        return b"".join(wrapper(lambda asked: orig(asked).splitlines(keepends=True), repo))
+
+    return join
+
+
+def _drop_pattern(wrapper: Wrapper) -> Wrapper:
+    """Fit a wrapper to a rollback that restores every file."""
+
+    def drop(orig: Wrapper, *arguments: Any, **options: Any) -> Any:
+        def restore_all(*given: Any, skip_journal_pattern: None = None, **more: Any) -> Any:
+            return orig(*given, **more)
+
+        return wrapper(restore_all, *arguments, **options)
+
+    return drop
+
+
+_STREAM = "repo includes excludes includeobsmarkers"
+# Before this version → function of 7.2 → what does its work; the oldest version first.
+_OLDER: Mapping[tuple[int, int], Mapping[str, tuple[SeamPlace, ...]]] = {
+    (6, 9): {
+        "mercurial.transaction.rollback": (
+            SeamPlace("mercurial.transaction", "rollback", "opener vfsmap file report checkambigfiles", _drop_pattern),
+        ),
+    },
+    _NEWEST: {
+        "mercurial.bundle2.addpartbundlestream2": (
+            SeamPlace("mercurial.bundle2", "addpartbundlestream2", "bundler repo kwargs"),
+        ),
+        "mercurial.exchanges.bundle_cache.get_manifest_lines": (
+            SeamPlace("mercurial.bundlecaches", "get_manifest", "repo", _join_lines),
+        ),
+        "mercurial.exchanges.peer.server_filtername": (
+            SeamPlace(
+                "mercurial.wireprotov1server", "getdispatchrepo", "repo proto command accesshidden", _choose_dispatched
+            ),
+            SeamPlace("mercurial.localrepo", "localpeer.__init__", "self repo caps path remotehidden", _choose_local),
+        ),
+        "mercurial.localrepo.localrepository.file": (
+            SeamPlace("mercurial.localrepo", "revlogfilestorage.file", "self path ..."),
+        ),
+        "mercurial.streamclone.generatev2": (SeamPlace("mercurial.streamclone", "generatev2", _STREAM),),
+        "mercurial.streamclone.generatev3": (SeamPlace("mercurial.streamclone", "generatev3", _STREAM),),
+    },
+}
