@@ -139,7 +139,8 @@ def test_a_stop_answers_what_is_under_way(tmp_path: Path, log: Log) -> None:
             idle.sendall(HEARTBEAT.replace(b"1.0", b"1.1\r\nHost: a"))
             answer = b""
             while not answer.endswith(b"running\n"):  # it may come in pieces
-                assert (piece := idle.recv(1000))
+                piece = idle.recv(1000)
+                assert piece
                 answer += piece
             stopping = threading.Thread(target=edge.stop)
             stopping.start()
