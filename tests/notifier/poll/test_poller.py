@@ -192,6 +192,17 @@ def test_link_to_another_page_is_not_followed(host: PushHost, queue: HgQueue, po
     assert not any("admin" in target for target in host.targets)
 
 
+def test_host_that_asks_for_a_very_long_rest_gets_an_hour() -> None:
+    async def ask_after_trouble() -> float:
+        host = hosts.Host(1, lambda: 0.5)
+        with pytest.raises(HostUnavailable):
+            async with host.slot():
+                raise HostUnavailable("busy", 1e9)
+        return host._rests_until - asyncio.get_running_loop().time()
+
+    assert hosts.LONGEST - 60 < asyncio.run(ask_after_trouble()) <= hosts.LONGEST
+
+
 @pytest.mark.parametrize(
     "headers",
     [
