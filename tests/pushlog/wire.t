@@ -44,7 +44,7 @@ A clone and a pull bring the pushlog along, in their own transaction.
   $ hg clone -U --stream http://localhost:$HGPORT/ streamed
   streaming all changes
   * files to transfer, * (glob)
-  stream-cloned * (glob)
+  (stream-cloned|transferred) .* (re)
   added 2 pushes
   $ hg -R streamed verifypushlog
   pushlog contains all 3 changesets across 2 pushes
