@@ -105,10 +105,10 @@ async def _poll(
             await asyncio.sleep(0.1)
     finally:
         following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        [failure] = await asyncio.gather(following, return_exceptions=True)
         await asker.close()
     if not stop.is_set():
-        raise RuntimeError("a part of the poller ended")
+        raise RuntimeError("a part of the poller ended") from failure
 
 
 class Poller:

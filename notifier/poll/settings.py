@@ -56,6 +56,8 @@ class PollSettings(QueueSettings):
         check_number("per_host", self.per_host, 1, 1000)
         check_number("timeout", self.timeout, 0.1, 3600)
         check_number("page", self.page, 1, 100_000)
+        if not self.repositories:
+            raise ValueError("repositories: expected one URL at least")
         for url in self.repositories:
             if not _is_repository(url):
                 raise ValueError(

@@ -370,10 +370,11 @@ def test_a_long_replacement_of_a_history_delays_no_sign_of_life(monkeypatch: pyt
         send(log, [new.next(Type.SYNC, detail={"reason": "adopted"})])
         before, commit = clock.now(), transactor.commit
 
-        def slowly(*arguments: Any, **named: Any) -> None:
+        def slowly(*arguments: Any, **named: Any) -> list[tuple[int, int]]:
             clock.advance(3.0)
-            commit(*arguments, **named)
+            places = commit(*arguments, **named)
             signs.update({record.time for record in log.records(STATE) if record.key == "aggregator"})
+            return places
 
         signs: set[float] = set()
         monkeypatch.setattr(transactor, "commit", slowly)

@@ -365,9 +365,9 @@ def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_e
 
 
 def test_second_poller_with_one_state_is_refused(polling: Polling) -> None:
-    polling.start()
+    polling.start("x")
     with pytest.raises(BadConfig, match=r"poll\.state: another poller works with .*poll\.db already"):
-        poller.run(polling.settings(), stop=threading.Event(), ready=lambda: None)
+        poller.run(polling.settings("x"), stop=threading.Event(), ready=lambda: None)
 
 
 def test_removed_and_new_repositories_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
@@ -417,6 +417,7 @@ POLL = '[poll]\nurl = "amqp://guest:guest@127.0.0.1//"\n'
     ("text", "complaint"),
     [
         (POLL, "key 'repositories' is missing"),
+        (POLL + "repositories = []", "poll.repositories: expected one URL at least"),
         (POLL + 'repositories = ["ftp://h/x"]', "poll.repositories: expected http or https URLs"),
         (POLL + 'repositories = ["http://127.0.0.1/x", "http://127.0.0.1/x"]', "http://127.0.0.1/x stands there twice"),
         (
@@ -565,7 +566,7 @@ def simulate(
     known = [Followed(number=number, url=f"http://h{number % 10}/r{number}") for number in range(repositories)]
     for followed in known:
         world.pushes[followed.url] = list(range(1, world.chance.randrange(1, 40)))
-    settings = PollSettings(url="amqp://h", repositories=(), per_host=20, page=10, interval=interval)
+    settings = PollSettings(url="amqp://h", repositories=("http://h/x",), per_host=20, page=10, interval=interval)
 
     async def day() -> None:
         following = asyncio.create_task(Poller(settings, world, world, world.chance.random).follow(known))
