@@ -197,6 +197,55 @@ def test_events_that_stand_where_the_log_was_filled_anew_are_found_by_the_levels
         assert log.records(ERRORS) == []
 
 
+def test_events_of_a_forked_repository_that_stand_where_the_log_was_filled_anew_are_found() -> None:
+    clock, log = installation()
+    chain = Chain("x")
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        [first] = chain.take(1)
+        send(log, [first, replace(first, id="f" * 32), *chain.take(2)])
+        session.step(0.0)
+        log.lose(EVENTS, 0, 4)
+        send(log, [*chain.events, *chain.take(2)])  # the last but one stands before the position
+        ack(log, chain)
+        for _ in range(4):
+            session.step(0.0)
+        assert noticed(log, chain) == [1, 2, 3, 4, 5]
+        [error] = log.records(ERRORS)
+        assert "event 1 (" in from_json(ErrorRecord, error.value or b"").reason
+
+
+def test_a_fork_of_what_the_log_lost_unread_is_taken_first_and_named_with_the_next_event() -> None:
+    clock, log = installation()
+    chain, adopted = Chain("x"), Chain("x", incarnation=2)
+    adopted.repository = chain.repository
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        other = other_history(log, session)
+        send(log, [*chain.take(1), *other.events[2:]])  # before the position
+        fork = replace(chain.events[0], id="f" * 32)
+        send(log, [fork, *chain.take(1)])
+        session.step(0.0)
+        [error] = log.records(ERRORS)
+        assert f"event 2 ({chain.events[1].id}) is a fork: the log continued from 1 ({fork.id})" in str(error.value)
+        send(log, [adopted.next(Type.SYNC, detail={"reason": "adopted"})])
+        ack(log, adopted)
+        for _ in range(4):
+            session.step(0.0)
+        assert noticed(log, adopted) == [1]
+        assert session.core.repositories[chain.repository].state.fork is None  # type: ignore[union-attr]
+
+
+def test_a_gap_behind_a_fork_stays_a_fork_when_the_whole_log_lacks_what_is_before_it() -> None:
+    clock, log = installation()
+    chain = Chain("x")
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        [first] = chain.take(1)
+        send(log, [first, replace(first, id="f" * 32)])
+        session.step(0.0)
+        gap(log, session, chain)
+        assert session.core.repositories[chain.repository].last == 1
+        assert chain.events[-1].id in from_json(ErrorRecord, log.records(ERRORS)[-1].value or b"").reason
+
+
 def test_a_history_that_was_never_adopted_makes_the_log_read_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = installation()
     chain, foreign, read_again = Chain("x"), Chain("x", incarnation=2), []

@@ -174,12 +174,17 @@ class EventIntake:
             self._membership.survey_joining()
 
     def _may_lack(self, repository: Repository, event: Event, arrival: Arrival) -> bool:
-        """Whether the log may have events before this one that were never taken: those of a gap, or the adoption of its history."""
+        """Whether the log may have events before this one that were never taken: those of a gap, or the adoption of its history.
+
+        Behind a fork a gap is judged a fork too, but the log may have what fills it all the same.
+        """
         if arrival is not Arrival.FORK:
             return arrival is Arrival.GAP
-        assert repository.state is not None
-        is_foreign = event.incarnation != repository.state.incarnation
-        return is_foreign and (event.repository, event.incarnation) not in self._foreign
+        state = repository.state
+        assert state is not None
+        if event.incarnation == state.incarnation:
+            return event.seq > state.seq + 1
+        return (event.repository, event.incarnation) not in self._foreign
 
     def _record_gap(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         text = f"{event.path}: events before {event.seq} are missing in the log, the last was {repository.last}"
