@@ -162,8 +162,11 @@ class NoticeFeed:
         return mark
 
     def _prove(self, records: list[Record], mark: NoticeMark) -> list[Record]:
-        """Return the records that were not read; raise Rewound if another one stands at the place of the mark."""
-        if records[0].offset == mark.offset and NoticeMark.of(records[0]) != mark:
+        """Return the records that were not read; raise Rewound if the first, read from the mark's place on, is not the marked one.
+
+        A transaction's end takes an offset on Kafka, and may stand there now.
+        """
+        if NoticeMark.of(records[0]) != mark:
             raise Rewound("the log lost notices and has new ones in their place")
         self._unproven = None
         return [record for record in records if record.offset >= self._read_to]

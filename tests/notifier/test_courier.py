@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.retry import RECONNECT
-from hgext.vcsreplicator.words.shape import from_json
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier import courier, orders
 from notifier import message as notifier_message
 from notifier.courier import Courier, _DeliveryLoop
@@ -27,7 +27,7 @@ from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery
 from testing.builders.memorylog import MemoryLog, MemoryReader
-from testing.builders.notices import publish_pushes, with_topics
+from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
 from testing.builders.notifying import PUBLIC, Scripted
 from testing.clock import HandClock
 from testing.services.kafka import Kafka
@@ -424,7 +424,13 @@ def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_
             assert log.ends(NOTICES) == {0: 2}
             assert log.stored(group("it"), NOTICES) == {0: 5}
             with open_log(f"{kafka.url}?topic-prefix=p-") as other:
-                publish_pushes(other, "y", 1, 4)
+                aggregator = other.transactor("aggregator")
+                # The marker of the first transaction stands where the newest settled notice did.
+                for first, place in ((1, 2), (3, 5)):
+                    notices = [a_notice(an_event("y", seq)) for seq in (first, first + 1)]
+                    places = aggregator.commit([NewRecord(topic=NOTICES, key="y", value=to_json(n)) for n in notices])
+                    assert places == [(0, place), (0, place + 1)]
+                aggregator.close()
             turns.loop = turns.begin()
             eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
             turns.loop.close()
