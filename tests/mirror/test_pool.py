@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.mirror import nursery as nurseries
 from hgext.vcsreplicator.mirror import pool as pools
-from hgext.vcsreplicator.mirror.nursery import Nursery
+from hgext.vcsreplicator.mirror.nursery import ForkedProcess, Nursery
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY, Sweep
@@ -157,6 +158,31 @@ def test_workers_outlive_their_nursery_and_the_next_start_without_it(bench: Benc
     assert Path(f"/proc/{second.process.pid}/comm").read_text() != "worker\n"
     bench.pool.give(first, Sweep(before=0.0))
     assert bench.arrived() == Sweep(before=0.0)
+
+
+def test_a_worker_that_a_hung_nursery_forks_late_ends_and_takes_nothing_from_the_one_started_instead(
+    bench: Bench, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[int] = []
+    give_up = nursery.close
+
+    def wake_and_give_up() -> None:
+        monkeypatch.setattr(nursery, "close", give_up)
+        nursery.process.send_signal(signal.SIGCONT)
+        nursery._socket.settimeout(60)
+        late.append(int(nursery._socket.recv(20)))
+        give_up()
+
+    monkeypatch.setattr(nurseries, "PATIENCE", 0.05)
+    monkeypatch.setattr(nursery, "close", wake_and_give_up)
+    nursery.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, nursery.process.pid, os.WSTOPPED)
+    worker = bench.pool.start(Lane.LIGHT)
+    assert ForkedProcess(late[0]).wait(60) == 0
+    assert bench.arrived() == READY
+    assert worker.process.pid != late[0]
+    bench.pool.give(worker, "echo")
+    assert bench.arrived() == "echo"
 
 
 def test_a_forked_worker_that_is_killed_is_told_as_died(bench: Bench, nursery: Nursery) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,7 @@ class Worker:
         self.is_ready = self.is_slow = self.is_killed = False
         self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.requests.put(settings)
-        self.pipe, theirs = Pipe()
-        with theirs:
-            forked = None if nursery is None else nursery.fork(theirs.fileno())
-            self.process = forked or _start(theirs.fileno(), environment)
+        self.pipe, self.process = _begin(environment, nursery)
         if lane is not Lane.LIGHT:
             with contextlib.suppress(OSError):  # it has ended already, and its pipe says so too
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
@@ -199,7 +197,23 @@ class WorkerPool:
         threading.Thread(target=worker.process.wait, name="reap", daemon=True).start()
 
 
-def _start(descriptor: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | ForkedProcess":
+def _begin(
+    environment: Mapping[str, str], nursery: Nursery | None
+) -> "tuple[Connection, subprocess.Popen[bytes] | ForkedProcess]":
+    """Start a process at the other end of a pipe; a nursery that hangs may fork one late, so the pipe it got is given up."""
+    if nursery is not None:
+        ours, theirs = Pipe()
+        with theirs:
+            forked = nursery.fork(theirs.fileno())
+        if forked is not None:
+            return ours, forked
+        ours.close()
+    ours, theirs = Pipe()
+    with theirs:
+        return ours, _start(theirs.fileno(), environment)
+
+
+def _start(descriptor: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-P", "-m", WORKER, str(descriptor)]
     return subprocess.Popen(command, env=dict(environment), pass_fds=[descriptor], stdin=subprocess.DEVNULL)
 
