@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ..log import Positions, Record
 
+# The incarnation and the sequence of an event.
+ExpectedEvent = tuple[str | None, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
@@ -40,10 +43,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Where `events` ended, and which sequence of each repository was expected before the mirror asked: later ones may follow."""
+    """Where `events` ended, and which event of each repository was expected before the mirror asked: later ones may follow."""
 
     ends: Positions
-    expected: Mapping[str, int]
+    expected: Mapping[str, ExpectedEvent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

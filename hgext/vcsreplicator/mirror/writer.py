@@ -11,7 +11,7 @@ import structlog
 from ..log import ACKS, EVENTS, Log, NewRecord
 from ..words.errors import Unavailable
 from ..words.retry import RECONNECT
-from .arrivals import Broken, Ends
+from .arrivals import Broken, Ends, ExpectedEvent
 
 logger = structlog.get_logger()
 
@@ -21,7 +21,7 @@ class _Outgoing:
     acks: dict[str, NewRecord] = field(default_factory=dict)
     others: list[NewRecord] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
-    expected: Mapping[str, int] = field(default_factory=dict)
+    expected: Mapping[str, ExpectedEvent] = field(default_factory=dict)
 
     def has_work(self) -> bool:
         return bool(self.acks or self.others or self.positions or self.expected)
@@ -60,8 +60,8 @@ class AckWriter:
             self._waiting.positions.update(positions)
             self._condition.notify()
 
-    def ask_ends(self, expected: Mapping[str, int]) -> None:
-        """Ask the log where `events` ends, and report the answer with what is expected now: sequences by repository."""
+    def ask_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
+        """Ask the log where `events` ends, and report the answer with what is expected now, by repository."""
         with self._condition:
             self._waiting.expected = expected
             self._condition.notify()

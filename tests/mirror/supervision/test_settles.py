@@ -179,7 +179,7 @@ class Writer:
     def append(self, message: object) -> None:
         pass
 
-    def ask_ends(self, expected: dict[str, int]) -> None:
+    def ask_ends(self, expected: dict[str, tuple[str | None, int]]) -> None:
         pass
 
 

@@ -78,7 +78,7 @@ class Writer:
         self.acks: dict[str, Ack] = {}
         self.others: list[NewRecord] = []
         self.stored: list[dict[int, int]] = []
-        self.asked: list[dict[str, int]] = []
+        self.asked: list[dict[str, tuple[str | None, int]]] = []
 
     def ack(self, key: str, value: bytes | None) -> None:
         _mirror, _, repository = key.partition("/")
@@ -91,7 +91,7 @@ class Writer:
     def positions(self, positions: dict[int, int]) -> None:
         self.stored.append(positions)
 
-    def ask_ends(self, expected: dict[str, int]) -> None:
+    def ask_ends(self, expected: dict[str, tuple[str | None, int]]) -> None:
         self.asked.append(expected)
 
 
@@ -618,7 +618,9 @@ def test_a_backup_lacks_nothing_of_a_repository_that_was_renamed_out_of_its_rule
     bench.applied(event)
     elsewhere = replace(state_of(event), path="other", seq=3)
     bench.records(bench.record(STATE, event.repository, to_json(elsewhere)))
-    bench.mirror.take(Ends(ends={0: bench.mirror.state.backlog.next(0)}, expected={event.repository: 3}))
+    bench.mirror.take(
+        Ends(ends={0: bench.mirror.state.backlog.next(0)}, expected={event.repository: (event.incarnation, 3)})
+    )
     assert bench.notes.detached() == []
 
 
@@ -867,7 +869,7 @@ def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench
     bench.applied(first)
     bench.records(bench.record(STATE, last.repository, to_json(state_of(last))))
     bench.mirror.take(Skipped(positions={(EVENTS, 0): 40}))
-    bench.mirror.take(Ends(ends={0: 40}, expected={last.repository: last.seq}))
+    bench.mirror.take(Ends(ends={0: 40}, expected={last.repository: (last.incarnation, last.seq)}))
     [note] = bench.notes.detached()
     assert note.reason is Reason.GAP
     bench.passes(1)
@@ -881,13 +883,55 @@ def test_an_event_that_came_while_the_mirror_asked_where_the_log_ends_is_not_mis
     bench.records(bench.record(STATE, second.repository, to_json(state_of(second))))
     bench.passes(10)
     asked = bench.writer.asked[-1]
-    assert asked == {first.repository: 2}
+    assert asked == {first.repository: (first.incarnation, 2)}
     ended = bench.mirror.state.backlog.next(0)
     bench.read(second)
     bench.applied(second)
     bench.records(bench.record(STATE, third.repository, to_json(state_of(third))))  # before the event: another topic
     bench.mirror.take(Ends(ends={0: ended}, expected=asked))
     assert bench.notes.detached() == []
+
+
+def adopted(chain: Chain) -> Chain:
+    """Another history of the repository, of one event."""
+    other = Chain(chain.path, incarnation=2)
+    other.repository = chain.repository
+    other.next(Type.SYNC, detail={"reason": "adopted"})
+    return other
+
+
+def test_a_mirror_that_adopted_a_history_before_the_aggregator_lacks_nothing(bench: Bench) -> None:
+    chain = Chain("r")
+    *_, last = chain.take(3)
+    [first] = adopted(chain).events
+    bench.read(first)
+    bench.applied(first)
+    bench.records(bench.record(STATE, last.repository, to_json(state_of(last))))
+    bench.passes(10)
+    assert bench.writer.asked == []
+    ends = {0: bench.mirror.state.backlog.next(0)}
+    bench.mirror.take(Ends(ends=ends, expected={last.repository: (last.incarnation, 3)}))
+    assert bench.notes.detached() == []
+
+
+@pytest.mark.parametrize("is_told_later", [False, True])
+def test_a_mirror_that_was_never_shown_an_adoption_takes_the_repository_from_the_master(
+    bench: Bench, *, is_told_later: bool
+) -> None:
+    chain = Chain("r")
+    *_, last = chain.take(3)
+    [first] = adopted(chain).events
+    bench.read(*chain.events)
+    bench.answer(bench.pool.given[-1], done=3, checkpoint=checkpoint(last), folder="/x", serving=3)
+    state = replace(state_of(first), retired=(last.incarnation,))
+    expected = (last.incarnation, 4) if is_told_later else (first.incarnation, 1)
+    bench.records(bench.record(STATE, last.repository, to_json(state)))
+    bench.passes(10)
+    assert bench.writer.asked[-1] == {last.repository: (first.incarnation, 1)}
+    ends = {0: bench.mirror.state.backlog.next(0)}
+    bench.mirror.take(Ends(ends=ends, expected={last.repository: expected}))
+    reasons = [note.reason for note in bench.notes.detached()]
+    assert reasons == ([] if is_told_later else [Reason.DIVERGED])  # what was asked before says nothing of the adoption
 
 
 class Failing:

@@ -116,7 +116,7 @@ class Control:
             following.master_path = state.path
         else:
             following.master_path = checkpoint.path
-        following.released, following.incarnation = state.released, state.incarnation
+        following.released, following.incarnation, following.retired = state.released, state.incarnation, state.retired
         following.told = state.seq, state.event, state.digest
         following.is_release_stuck = False
         following.expected = state.seq if self._membership.carries(state.path) else 0

@@ -141,13 +141,20 @@ class Detachments:
     def find_silent_gaps(self, ends: Ends) -> None:
         """Detach repositories that lack events though everything in the log is read."""
         for following in self._table:
-            expected = min(following.expected, ends.expected.get(following.id, 0))
-            if expected <= following.level or following.phase is not Phase.STREAM or following.is_running:
+            incarnation, expected = ends.expected.get(following.id, (None, 0))
+            if incarnation != following.incarnation or not following.lacks(min(following.expected, expected)):
                 continue
             partition = partition_of(following.id, self._backlog.partitions)
-            if not self._backlog.has(following.id) and self._backlog.next(partition) >= ends.ends[partition]:
+            is_behind = self._backlog.has(following.id) or self._backlog.next(partition) < ends.ends[partition]
+            if is_behind or following.phase is not Phase.STREAM or following.is_running:
+                continue
+            checkpoint = following.checkpoint
+            if checkpoint is None or checkpoint.incarnation == incarnation:
                 found = f"the log had events up to {expected}, this mirror has {following.level}"
                 self.detach(following, Reason.GAP, found, offset=0)
+            else:
+                found = f"the master went on as incarnation {incarnation}, this mirror has {checkpoint.incarnation}"
+                self.detach(following, Reason.DIVERGED, found)
 
     @staticmethod
     def _may_try_singly(following: Following, task: Task, done: int) -> bool:

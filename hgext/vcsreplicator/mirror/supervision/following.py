@@ -63,9 +63,10 @@ class Following:
     is_release_stuck: bool = False
 
     # What the aggregator says: the newest event that it saw (sequence, id, digest), its sequence if this mirror carries the
-    # repository, and the checkpoint after that event if it is the repository's deletion.
+    # repository, the incarnations before that event's, and the checkpoint after that event if it is the repository's deletion.
     released: int = 0
     incarnation: str | None = None
+    retired: tuple[str, ...] = ()
     told: tuple[int, str, str] | None = None
     expected: int = 0
     deletion: Checkpoint | None = None
@@ -113,6 +114,12 @@ class Following:
             and not self.is_release_stuck
             and min(self.released, self.checkpoint.seq) >= max(self.floor, self.serving + 1)
         )
+
+    def lacks(self, expected: int) -> bool:
+        """Whether the mirror has not reached this sequence of the aggregator's history, which may be older than its own."""
+        if self.checkpoint is None or self.checkpoint.incarnation == self.incarnation:
+            return expected > self.level
+        return expected > 0 and self.checkpoint.incarnation in self.retired
 
     def is_at(self, event: Event) -> bool:
         """Whether the event is the last one that was applied."""

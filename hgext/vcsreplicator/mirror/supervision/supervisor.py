@@ -210,6 +210,7 @@ class Supervisor:
         metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))
         metrics.BUFFERED.set(self.state.backlog.bytes)
         self.healing.answer_requests()
-        lacking = {each.id: each.expected for each in self.state.table if each.expected > each.level}
+        table = self.state.table
+        lacking = {each.id: (each.incarnation, each.expected) for each in table if each.lacks(each.expected)}
         if lacking:
             self._writer.ask_ends(lacking)
