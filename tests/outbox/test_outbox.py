@@ -10,7 +10,7 @@ import pytest
 from hgext.vcsreplicator.hg.master import refusals
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, new_id, next_event
-from hgext.vcsreplicator.outbox.file import Outbox, SentMark
+from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
@@ -108,7 +108,7 @@ def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
     known = SimpleNamespace(incarnation=adopted.incarnation, seq=1, event=after[0].event.id)
     assert fork_between(known, box) is None
     known.event = before[0].event.id
-    assert "another event 1" in fork_between(known, box)
+    assert "another event 1" in fork_between(known, box).reason
 
 
 @pytest.mark.parametrize("since", [0, 1, 5])
@@ -122,7 +122,7 @@ def test_a_marker_of_what_the_outbox_does_not_have_is_a_fork(box, tmp_path, sinc
     assert fork_behind(box) is None
     (tmp_path / "outbox.0001.log").write_bytes(restored)
     box.append(Transaction(), entries(since, NewestEvent.of(made[1].event)))
-    assert "the log has its event 4" in fork_behind(box)
+    assert "the log has its event 4" in fork_behind(box).reason
 
 
 @pytest.mark.parametrize("marked", [1, 3, 4])
@@ -134,14 +134,14 @@ def test_a_fork_is_seen_from_wherever_the_marker_and_the_log_stand(box, marked, 
     event = made[known - 1].event
     assert fork_between(SimpleNamespace(incarnation=event.incarnation, seq=known, event=event.id), box) is None
     other = SimpleNamespace(incarnation=event.incarnation, seq=known, event="e" * 32)
-    assert f"another event {known}" in fork_between(other, box)
+    assert f"another event {known}" in fork_between(other, box).reason
 
 
 def test_a_fork_is_seen_without_a_marker(box):
     made = entries(3)
     box.append(Transaction(), made)
     known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
-    assert "another event 2" in fork_between(known, box)
+    assert "another event 2" in fork_between(known, box).reason
 
 
 def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
@@ -149,7 +149,7 @@ def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
     box.append(Transaction(), made)
     box.mark_sent(replace(list(box.unsent())[-1].sent(), end=10**6))
     known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
-    assert "another event 2" in fork_between(known, box)
+    assert "another event 2" in fork_between(known, box).reason
 
 
 def break_one(box, place):
@@ -183,6 +183,36 @@ def test_what_waits_is_not_read_to_see_an_adoption(box):
     for marked in (0, 3, 4, 5):
         box.mark_sent(places[marked].sent())
         assert fork_between(known, box) is None
+
+
+def test_a_fork_names_the_history_that_the_log_has_instead(box):
+    made = entries(2)
+    box.append(Transaction(), made)
+    known = SimpleNamespace(incarnation="a" * 32, seq=1, event="e" * 32)
+    assert fork_between(known, box).incarnation == known.incarnation
+    known.incarnation = made[0].event.incarnation
+    assert fork_between(known, box).incarnation is None
+
+
+def test_a_mark_of_a_fork_is_read_as_it_was_written(box):
+    assert box.fork() is None
+    for fork in (Fork(reason="restored \N{EM DASH} from a copy?"), Fork(reason="other", incarnation="a" * 32)):
+        box.set_fork(fork)
+        assert box.fork() == fork
+    box.set_fork(None)
+    assert box.fork() is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "incarnation"),
+    [
+        ("the log has its event 4, which is not in the outbox (restored from a backup?)", None),
+        (f"the log has incarnation {'a' * 32} of it, the repository is {'b' * 32}", "a" * 32),
+    ],
+)
+def test_a_mark_of_a_fork_by_an_older_release_is_its_reason(box, tmp_path, reason, incarnation):
+    (tmp_path / "outbox.fork").write_text(reason)
+    assert box.fork() == Fork(reason=reason, incarnation=incarnation)
 
 
 def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypatch, tmp_path):

@@ -22,6 +22,7 @@ from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox.bundles import ChangesetsGone
+from hgext.vcsreplicator.outbox.file import Fork
 from hgext.vcsreplicator.relay import daemon, work
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words import wire
@@ -274,7 +275,7 @@ def test_files_beside_the_outbox_are_for_everybody_who_may_write_to_the_store(ma
     try:
         with running_relay(master.settings(), log):
             eventually(lambda: not master.outbox("one").has_unsent())
-            master.outbox("one").set_fork("to see its mode")
+            master.outbox("one").set_fork(Fork(reason="to see its mode"))
     finally:
         os.umask(before)
     modes = {

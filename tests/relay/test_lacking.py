@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, topics
+from hgext.vcsreplicator.outbox.file import Fork
 from hgext.vcsreplicator.relay import lacking
 from hgext.vcsreplicator.relay.lacking import REPORT, find_lacking, read_report, write_report
 from hgext.vcsreplicator.status import SILENT
@@ -84,7 +85,7 @@ def test_events_that_wait_in_an_outbox_are_named_after_a_while(master: Master, l
 
 def test_a_fork_is_named_as_the_cause_of_events_that_wait(master: Master, log: MemoryLog) -> None:
     master.outbox("one").send_again()
-    master.outbox("one").set_fork("another history")
+    master.outbox("one").set_fork(Fork(reason="another history"))
     assert found(master, log, after=SILENT + 60)["one"].endswith(": another history")
 
 

@@ -231,7 +231,7 @@ def test_a_loss_sends_nothing_again_that_an_adoption_set_aside(master: Master, l
     hgrc.write_text(hgrc.read_text().replace("acknowledge-timeout = 60", "acknowledge-timeout = 0.1"))
     master.develop("-R", str(master.folder / "clone-other"), "push", where)  # kept, and another event 3
     aside = [place.entry.event.id for place in box.kept()][-1]
-    box.set_fork("the log has another event 3 of it")
+    box.set_fork(outbox_file.Fork(reason="the log has another event 3 of it"))
     file.copy()
     master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
     with running_relay(master.settings(), log):

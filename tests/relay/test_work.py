@@ -154,7 +154,7 @@ def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_
     box = master.write("a", first + following(NewestEvent.of(first[0].event), pushed_since))
     master.poke("a")
     eventually(lambda: box.fork() is not None or not box.has_unsent())
-    assert "restored from a backup" in (box.fork() or "")
+    assert "restored from a backup" in box.fork().reason
     assert master.sent() == [entry.event.id for entry in first + newest]
 
 

@@ -6,7 +6,7 @@
                               that the log gave it: if another record stands there, the log has lost records (`losses`)
 `.hg/store/outbox.lock`       held (flock) by the process that sends; one sender at a time, so the log sees events in order
 `.hg/store/outbox-ID.log`     the bundle of an unsent event (`bundles`)
-`.hg/store/outbox.fork`       why this repository refuses pushes: the history in the log is not that of the outbox
+`.hg/store/outbox.fork`       JSON `Fork`: why this repository refuses pushes: the history in the log is not that of the outbox
 
 The newest record is the repository's identity and its newest event: nothing else says which repository this is. Segments are
 written under the store lock and within a transaction; the marker is only a memory: without it, everything that is still there is
@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -59,6 +60,13 @@ class SentMark(Value):
     end: int
     partition: int | None = None
     offset: int | None = None
+
+
+class Fork(Value):
+    """Why the outbox cannot continue what the log has; `incarnation` is that history's, if it is not the outbox's own."""
+
+    reason: str
+    incarnation: str | None = None
 
 
 class Place(Value):
@@ -254,17 +262,25 @@ class Outbox:
         finally:
             os.close(descriptor)
 
-    def fork(self) -> str | None:
+    def fork(self) -> Fork | None:
         """Read why this repository refuses pushes; None if it takes them."""
-        return read_file(self._folder.join(FORK)).decode("utf-8", "replace") or None
+        content = read_file(self._folder.join(FORK))
+        if not content:
+            return None
+        try:
+            return from_json(Fork, content)
+        except MalformedEvent:  # of an older release, which wrote the reason alone
+            reason = content.decode("utf-8", "replace")
+            found = re.match(r"the log has incarnation (\w+) of it", reason)
+            return Fork(reason=reason, incarnation=found[1] if found else None)
 
-    def set_fork(self, reason: str | None) -> None:
+    def set_fork(self, fork: Fork | None) -> None:
         """Have this repository refuse pushes for that reason, or with None take them."""
-        if reason is None:
+        if fork is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._folder.join(FORK))
         else:
-            replace_file(self._folder, FORK, reason.encode())
+            replace_file(self._folder, FORK, to_json(fork))
 
     def _last_segment(self, tr: Any) -> AppendFile:
         """Return the segment to append to, a new one if the newest is full."""

@@ -6,18 +6,13 @@ sequence, id and incarnation that it saw of every repository (topic `state`), an
 compares the outbox with both. Standard library only, because a push that sends its own events imports it.
 """
 
-import re
-
 from ..log import STATE, Log
 from ..log.table import read_table
 from ..words.event import replaced_incarnations
 from ..words.levels import RepositoryState
 from ..words.shape import from_json
 from ..words.value import Value
-from .file import Outbox
-
-# The reason of a fork whose history in the log is another one; adopting the outbox replaces that too.
-_OTHER_HISTORY = "the log has incarnation {} of it, the repository is {}"
+from .file import Fork, Outbox
 
 
 class SentEvent(Value):
@@ -34,7 +29,7 @@ def known_state(log: Log, repository: str) -> RepositoryState | None:
     return None if found is None else from_json(RepositoryState, found)
 
 
-def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> str | None:
+def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> Fork | None:
     """Say why the events in the outbox cannot follow the newest one that the log is known to have; None if they can.
 
     Reads around the marker, where outbox and log should meet: unsent events are not read, however many there are.
@@ -45,26 +40,25 @@ def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> str | None:
     if known.incarnation != newest.incarnation:
         if _is_adopted(known.incarnation, newest.incarnation, box):
             return None
-        return _OTHER_HISTORY.format(known.incarnation, newest.incarnation)
+        reason = f"the log has incarnation {known.incarnation} of it, the repository is {newest.incarnation}"
+        return Fork(reason=reason, incarnation=known.incarnation)
     if known.seq > newest.seq:
-        return f"the log has its event {known.seq}, the repository is at {newest.seq} (restored from a backup?)"
+        return Fork(
+            reason=f"the log has its event {known.seq}, the repository is at {newest.seq} (restored from a backup?)"
+        )
     if _find_event_id(known.incarnation, known.seq, box) in (known.event, None):
         return None
-    return f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"
+    return Fork(
+        reason=f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"
+    )
 
 
-def incarnation_in_log(reason: str | None) -> str | None:
-    """Return the incarnation that the log has instead of the outbox's, by the reason of a fork."""
-    found = re.match(_OTHER_HISTORY.format(r"(\w+)", r"\w+"), reason or "")
-    return found[1] if found else None
-
-
-def fork_behind(box: Outbox) -> str | None:
+def fork_behind(box: Outbox) -> Fork | None:
     """Say that the log has more than the outbox, if the outbox's own marker shows it."""
     sent = box.sent()
     if sent is None or box.newest() is None or box.fits(sent):
         return None
-    return f"the log has its event {sent.seq}, which is not in the outbox (restored from a backup?)"
+    return Fork(reason=f"the log has its event {sent.seq}, which is not in the outbox (restored from a backup?)")
 
 
 def _is_adopted(old: str, new: str, box: Outbox) -> bool:

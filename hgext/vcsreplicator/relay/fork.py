@@ -11,7 +11,7 @@ import structlog
 
 from ..log import STATE, Log, Reader, Record
 from ..log.table import ReadStopped, find_beginnings, read_on
-from ..outbox.file import Outbox
+from ..outbox.file import Fork, Outbox
 from ..outbox.forks import SentEvent, fork_between
 from ..words.errors import MalformedEvent, ReplicationError, Unavailable
 from ..words.event import Event
@@ -50,7 +50,7 @@ class StateWatch:
         if self._thread.ident is not None:
             self._thread.join(2.0)
 
-    def fork(self, box: Outbox) -> str | None:
+    def fork(self, box: Outbox) -> Fork | None:
         """Say, for an operator, why this outbox is forked; None if it is not.
 
         Raises Unavailable until everything that stood in the topic at the start was read: a relay that does not know the log's
@@ -62,8 +62,8 @@ class StateWatch:
         if newest is None:
             return None
         for known in (self._states.get(newest.repository), self._sent.get(newest.repository)):
-            if known is not None and (reason := fork_between(known, box)) is not None:
-                return reason
+            if known is not None and (fork := fork_between(known, box)) is not None:
+                return fork
         return None
 
     def state(self, repository: str) -> RepositoryState | None:

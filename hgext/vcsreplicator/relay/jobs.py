@@ -91,14 +91,14 @@ class RepositoryJobs:
 
     def _is_forked(self, folder: str, box: Outbox) -> bool:
         """Whether nothing of this outbox may be sent; a new fork is marked, so that pushes are refused."""
-        reason = self._watch.fork(box) or fork_behind(box)
+        fork = self._watch.fork(box) or fork_behind(box)
         if box.fork() is not None:
             return True
-        if reason is None:
+        if fork is None:
             return False
         FORKS.inc()
-        logger.error("fork: nothing is sent, pushes are refused", folder=folder, reason=reason)
-        box.set_fork(reason)
+        logger.error("fork: nothing is sent, pushes are refused", folder=folder, reason=fork.reason)
+        box.set_fork(fork)
         return True
 
     def _send_events(self, folder: str, box: Outbox) -> int:

@@ -90,7 +90,8 @@ def find_waiting(folder: str, box: Outbox, now: float, next_step: str) -> Findin
         first = next(box.unsent(), None)
         if first is None or now - first.entry.event.time <= SILENT:
             return None
-        cause = box.fork() or next_step
+        fork = box.fork()
+        cause = fork.reason if fork else next_step
     except (OSError, ReplicationError, TornRecord) as error:
         return Finding(level=1, text=f"{folder}: its outbox cannot be read: {error}")
     waits = f"{folder}: events wait in its outbox for {now - first.entry.event.time:.0f} s: {cause}"

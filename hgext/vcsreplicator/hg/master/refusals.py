@@ -79,10 +79,10 @@ def refuse_odd_bookmarks(changes: Changes) -> None:
 
 def refuse_fork(box: Outbox) -> None:
     """Raise Abort while the log has another history than this outbox."""
-    reason = box.fork()
-    if reason:
+    fork = box.fork()
+    if fork is not None:
         raise error.Abort(
-            f"this repository refuses changes: {reason}".encode(),
+            f"this repository refuses changes: {fork.reason}".encode(),
             hint=b"see 'hg help replicateadopt'",
         )
 

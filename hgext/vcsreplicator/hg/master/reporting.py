@@ -57,7 +57,7 @@ def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
     if is_sent:
         _report_sent(captured, time.monotonic() - captured.committed)
     elif fork is not None:
-        ui.warn(b"the push is kept and is not sent: %s\n" % fork.encode())
+        ui.warn(b"the push is kept and is not sent: %s\n" % fork.reason.encode())
     else:
         ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
 

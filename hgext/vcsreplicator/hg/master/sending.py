@@ -70,10 +70,10 @@ def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
     newest = box.newest()
     assert newest is not None
     state = known_state(log, newest.repository)
-    reason = fork_between(state, box) if state is not None else None
-    reason = reason or fork_behind(box)
-    if reason is not None:
-        box.set_fork(reason)
+    fork = fork_between(state, box) if state is not None else None
+    fork = fork or fork_behind(box)
+    if fork is not None:
+        box.set_fork(fork)
     if box.fork() is not None:
         return True
     if has_lost(log, box, state) and (missing := send_again(box, state)) is not None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....outbox.entry import Needs, NewestEvent, new_id
-from ....outbox.file import Outbox
+from ....outbox.file import Fork, Outbox
 from ....words.digest import START
 from ....words.event import Type
 from ... import observe
@@ -59,13 +59,13 @@ def adopt(repo: MasterRepository) -> NewestEvent:
             if is_copy:
                 twins.refuse(repo.replication_path, repository.folder_of(repo), repo.replication_roots)
             with box.sending(wait=True):
-                reason = box.fork()
-                if is_copy or reason is not None:
+                fork = box.fork()
+                if is_copy or fork is not None:
                     # These events are the original's, or cannot follow what the log has: the new event covers their changes.
                     *_, newest = box.kept()
                     box.mark_sent(newest.sent())
                     box.set_fork(None)
-                writing.announce(repo, _announce_copy(repo) if is_copy else _announce_adopted(repo, reason))
+                writing.announce(repo, _announce_copy(repo) if is_copy else _announce_adopted(repo, fork))
     return writing.read_newest(repo)
 
 
@@ -75,14 +75,12 @@ def _announce_copy(repo: MasterRepository) -> Announcement:
     return announcing.announce_created(observe.tip(repo), path, generation, "adopted", hgrc=capture.read_hgrc(repo))
 
 
-def _announce_adopted(repo: MasterRepository, fork: str | None) -> Announcement:
-    from ....outbox.forks import incarnation_in_log
-
+def _announce_adopted(repo: MasterRepository, fork: Fork | None) -> Announcement:
     detail: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
 
     def identify(before: NewestEvent | None) -> NewestEvent:
         assert before is not None
-        detail["replaces"] = " ".join(filter(None, (before.incarnation, incarnation_in_log(fork))))
+        detail["replaces"] = " ".join(filter(None, (before.incarnation, fork.incarnation if fork else None)))
         return replace(before, incarnation=new_id(), seq=0, id="", digest=START)
 
     return Announcement(
