@@ -23,11 +23,12 @@ from ..destination import DeliveryOutcome, Destination, take_all
 from ..message import Message
 from ..rejects import judged
 from ..state import StateDatabase
+from ..webhook.connection import ConnectionPool, TlsPool, read_in_time
 from ..window import PATIENCE, Delivery, Patience
 from .message import LARGEST, QueuedPush, read_answer, to_body
 from .queue import QueueSettings, open_queue, push_message
 
-# Seconds that a mirror may take to answer.
+# Seconds that a mirror may take to answer, however slowly its bytes come.
 ANSWER = 30.0
 
 # Questions to mirrors at a time.
@@ -94,6 +95,7 @@ class HgPush:
         self._http = urllib3.PoolManager(
             maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(settings.mirror_ca_file)
         )
+        self._http.pool_classes_by_scheme = {"http": ConnectionPool, "https": TlsPool}
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lookup")
         self._looked: queue.SimpleQueue[Looked] = queue.SimpleQueue()
         self._looking = 0
@@ -149,8 +151,7 @@ class HgPush:
             url = f"{self.settings.mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
         try:
             answer = self._http.request("GET", url, preload_content=False)
-            text = answer.read(LARGEST + 1)
-            answer.release_conn()
+            text = read_in_time(answer, LARGEST + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"{url}: {error}") from error
         if answer.status == 404:

@@ -72,6 +72,19 @@ def watched(response: urllib3.BaseHTTPResponse) -> threading.Timer:
     return found
 
 
+def read_in_time(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
+    """Return the body of an answer of these pools, at most so many bytes; raises HTTPError or OSError once its time is over."""
+    watch: _Watch = response.watch  # type: ignore[attr-defined]
+    try:
+        content = response.read(most)
+        if watch.over:  # where no length is known, a cut body looks whole
+            raise TimeoutError("the answer did not end in time")
+    finally:
+        watch.cancel()
+        response.release_conn()
+    return content
+
+
 def finish(response: urllib3.BaseHTTPResponse) -> None:
     """Read the rest of an answer, so that the connection can be used again; a long or slow rest costs it."""
     try:

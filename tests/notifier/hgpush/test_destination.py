@@ -4,6 +4,9 @@
 What every destination must do is in `tests/notifier/test_destination.py`.
 """
 
+import json
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +20,14 @@ from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
 from notifier.amqp.channel import BLOCKED
+from notifier.hgpush import destination
 from notifier.hgpush.destination import HgPushSettings
 from notifier.settings import read
 from testing.builders.endpoint import Reply
 from testing.builders.notices import a_notice, an_event, node, publish, publish_pushes
 from testing.builders.notifying import Notifier
 from testing.builders.receivers import HgPushReceiver
+from testing.faults.broker import FakeBroker
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
@@ -88,6 +93,36 @@ def test_push_waits_for_a_mirror_that_answers(log: Log, notifier: Notifier, rece
     assert receiver.told() == []
     receiver.mirror.reply = answer
     eventually(lambda: receiver.told() == [("x", 1), ("x", 2)], "both pushes, in order")
+
+
+@pytest.mark.parametrize(
+    "start", [b"HTTP/1.1 200 OK\r\nx-long: ", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["headers", "body without a length"]
+)
+def test_answer_that_drips_for_ever_is_given_up_in_time(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(destination, "ANSWER", 0.3)
+    entry = {"changesets": [node("x", 1)], "date": 1456826400, "user": "dana@example.com"}
+    whole = json.dumps({"lastpushid": 1, "pushes": {"1": entry}}).encode()
+    seen: list[int] = []
+
+    def drip_twice(connection: socket.socket, over: threading.Event) -> None:
+        seen.append(len(connection.recv(65536)))
+        if len(seen) > 2:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + whole)
+            return
+        connection.sendall(start)
+        while not over.wait(0.05):
+            connection.sendall(b" ")
+
+    with FakeBroker(None, drip_twice) as mirror:
+        port = mirror.url.rpartition(":")[2].strip("/")
+        notifier.start(it=replace(receiver.settings(), mirror_url=f"http://127.0.0.1:{port}"))
+        publish_pushes(log, "x", 1, 1)
+        eventually(receiver.told)
+        notifier.stop()
+    assert len(seen) == 3
+    assert receiver.bodies[0]["pushes"][0]["changesets"] == [node("x", 1)]
 
 
 def test_change_without_a_push_is_settled_without_a_message(
