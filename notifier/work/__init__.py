@@ -4,5 +4,6 @@
 settings   the section [work]                          commandserver   a Mercurial in a process of its own
 schema     the tables                                  clones          local clones, and what is in their changesets
 database   open, migrate, record                       lanes           messages by repository, and their retries
-listing    read what was recorded                      worker          takes, records, acknowledges
+listing    read what was recorded                      parking         messages that wait in the database
+deadletters, reporting   where failures go             worker          takes, records, acknowledges
 """

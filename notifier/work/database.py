@@ -134,6 +134,12 @@ class WorkDatabase:
             self._insert(connection, PUSH_CHANGESETS, members)
 
     @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Make what the block executes one transaction, durable at its end."""
+        with self._translated(), self._engine.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Give a connection for questions."""
         with self._translated(), self._engine.connect() as connection:

@@ -3,10 +3,13 @@
 
 A repository's messages are worked on in order, some at once; those of one that fails wait for it, those of others do not. After a
 failure they are taken one by one, so that the retries are those of the message that causes it.
+
+A repository that failed, or whose work lasts, is *parked*: all of its messages lie in the database, not here, and newer ones follow
+them there. It is unparked once the database has no more of them.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from hgext.vcsreplicator.words.retry import Backoff
@@ -17,26 +20,48 @@ from .database import RepositoryKey
 # Messages that are worked on at once.
 MOST = 100
 
+# Seconds of work after which a repository is parked.
+SLOW = 10.0
+
+Name = tuple[str, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenMessage:
-    """A message that is not acknowledged; `tag` is its name on the connection."""
+    """A message at work: `tag` is its name on the connection, until it is parked in a `row`."""
 
-    tag: int
+    tag: int = 0
+    row: int | None = None
     body: bytes
     repository: RepositoryKey
     message: HgPushMessage
 
+    @property
+    def name(self) -> Name:
+        """The repository's name."""
+        return self.repository.source, self.repository.number
 
-Name = tuple[str, int]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A repository whose turn it is: work on `messages`, or on the first `most` of those that are parked."""
+
+    name: Name
+    most: int
+    messages: tuple[TakenMessage, ...]
+    is_parked: bool
 
 
 @dataclass(slots=True)
 class _Lane:
     waiting: deque[TakenMessage] = field(default_factory=deque)
-    busy: int = 0
+    is_parked: bool = False
+    busy_since: float | None = None
     failures: int = 0
     due: float = 0.0
+
+    def is_slow(self, now: float) -> bool:
+        return self.busy_since is not None and now - self.busy_since >= SLOW
 
 
 class Lanes:
@@ -48,57 +73,90 @@ class Lanes:
 
     def take(self, message: TakenMessage) -> None:
         """Add a message behind the others of its repository."""
-        self._lanes.setdefault(_name([message]), _Lane()).waiting.append(message)
+        self._lanes.setdefault(message.name, _Lane()).waiting.append(message)
 
-    def begin(self, now: float) -> list[TakenMessage]:
-        """Return the next messages to work on, all of one repository; none if there are none now."""
+    def next_turn(self, now: float) -> Turn | None:
+        """Return whose turn it is; None if there is nothing to do now."""
         for name, lane in self._lanes.items():
-            if lane.waiting and not lane.busy and lane.due <= now:
-                lane.busy = 1 if lane.failures else min(MOST, len(lane.waiting))
-                self._lanes.move_to_end(name)
-                return list(lane.waiting)[: lane.busy]
-        return []
+            if (lane.waiting or lane.is_parked) and lane.busy_since is None and lane.due <= now:
+                most = 1 if lane.failures else MOST
+                messages = () if lane.is_parked else tuple(lane.waiting)[:most]
+                return Turn(name=name, most=most, messages=messages, is_parked=lane.is_parked)
+        return None
+
+    def begin(self, name: Name, now: float) -> None:
+        """Note that the messages of a turn are worked on."""
+        self._lanes[name].busy_since = now
+        self._lanes.move_to_end(name)
 
     def settle(self, messages: Sequence[TakenMessage]) -> bool:
-        """Note that these are done; return whether they are still ours to acknowledge."""
-        lane = self._lane_of(messages)
-        lane.busy, lane.failures, lane.due = 0, 0, 0.0
-        is_ours = list(lane.waiting)[: len(messages)] == list(messages)
-        if is_ours:
+        """Note that these are done; return whether they are still ours to acknowledge, or to take out of the database."""
+        name, lane = messages[0].name, self._lane_of(messages)
+        lane.busy_since, lane.failures, lane.due = None, 0, 0.0
+        is_ours = messages[0].row is not None
+        if not is_ours and list(lane.waiting)[: len(messages)] == list(messages):
+            is_ours = True
             for _ in messages:
                 lane.waiting.popleft()
-        if not lane.waiting:
-            del self._lanes[_name(messages)]
+        self._drop_if_empty(name)
         return is_ours
 
     def fail(self, messages: Sequence[TakenMessage], now: float, chance: float) -> bool:
         """Note that these failed; return whether the retries are used up: then the caller keeps it elsewhere and settles it."""
         lane = self._lane_of(messages)
+        lane.busy_since = None
         if len(messages) > 1:
-            lane.failures, lane.busy = 1, 0  # which one it was shows when they are taken one by one
+            lane.failures = 1  # which one it was shows when they are taken one by one
             return False
         if lane.failures >= self._retries:
             return True
         lane.failures += 1
-        lane.busy, lane.due = 0, now + self._retry.delay(lane.failures, chance)
+        lane.due = now + self._retry.delay(lane.failures, chance)
         return False
 
     def put_off(self, messages: Sequence[TakenMessage], until: float) -> None:
         """Note that what these need is away until then; no retry is used for it."""
         lane = self._lane_of(messages)
-        lane.busy, lane.due = 0, until
+        lane.busy_since, lane.due = None, until
+
+    def to_park(self, now: float) -> list[TakenMessage]:
+        """Return the messages to park: all that are taken of each repository that is parked, failed, or slow."""
+        return [
+            message
+            for lane in self._lanes.values()
+            if lane.is_parked or lane.failures or lane.is_slow(now)
+            for message in lane.waiting
+        ]
+
+    def park(self, messages: Collection[TakenMessage]) -> None:
+        """Note that these are in the database, and hold them no longer."""
+        for name in {message.name for message in messages}:
+            self._lanes[name].waiting.clear()
+            self._lanes[name].is_parked = True
+
+    def unpark(self, name: Name) -> None:
+        """Note that the database has no more messages of a repository."""
+        self._lanes[name].is_parked = False
+        self._drop_if_empty(name)
+
+    def restore(self, parked: Collection[Name]) -> None:
+        """Begin a connection: these repositories have messages in the database, and no others."""
+        for name in parked:
+            self._lanes.setdefault(name, _Lane())
+        for name, lane in self._lanes.items():
+            lane.is_parked = name in parked
 
     def forget(self) -> None:
         """Drop all messages: the connection is lost, and the broker sends them again. What is worked on ends by itself."""
         for name, lane in list(self._lanes.items()):
             lane.waiting.clear()
-            if not (lane.busy or lane.failures):
+            if lane.busy_since is None and not lane.failures:
                 del self._lanes[name]
 
     def _lane_of(self, messages: Sequence[TakenMessage]) -> _Lane:
-        return self._lanes[_name(messages)]
+        return self._lanes[messages[0].name]
 
-
-def _name(messages: Sequence[TakenMessage]) -> Name:
-    repository = messages[0].repository
-    return repository.source, repository.number
+    def _drop_if_empty(self, name: Name) -> None:
+        lane = self._lanes[name]
+        if not (lane.waiting or lane.is_parked or lane.failures):
+            del self._lanes[name]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads pushes from the worker's database, newest last."""
+"""Reads pushes, newest last, and parked messages from the worker's database."""
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from .database import WorkDatabase
-from .schema import BRANCHES, CHANGESETS, PUSH_CHANGESETS, PUSHES, REPOSITORIES
+from .schema import BRANCHES, CHANGESETS, PARKED_MESSAGES, PUSH_CHANGESETS, PUSHES, REPOSITORIES
 
 
 def find_repositories(database: WorkDatabase, name: str) -> list[tuple[int, str]]:
@@ -36,6 +36,21 @@ def list_pushes(database: WorkDatabase, repository: int, since: int, limit: int)
                 if row.push_id in pushes:
                     pushes[row.push_id]["changesets"].append(_changeset(row))
     return list(pushes.values())
+
+
+def list_parked(database: WorkDatabase) -> list[dict[str, Any]]:
+    """Return how much is parked of each repository, longest first; `dead` of it is for the dead-letter queue."""
+    columns = PARKED_MESSAGES.c
+    question = select(
+        func.max(columns.url).label("repository"),
+        func.count().label("messages"),
+        func.count(columns.error).label("dead"),
+        func.sum(func.length(columns.body)).label("bytes"),
+        func.min(columns.parked_at).label("since"),
+    )
+    with database.reading() as connection:
+        rows = connection.execute(question.group_by(columns.source, columns.number).order_by("since"))
+        return [{**row, "bytes": int(row["bytes"])} for row in rows.mappings()]
 
 
 def _changeset(row: Any) -> dict[str, Any]:

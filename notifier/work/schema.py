@@ -8,6 +8,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -69,6 +70,21 @@ PUSH_CHANGESETS = Table(
     Column("position", Integer, primary_key=True, autoincrement=False),
     Column("node", ForeignKey("changesets.node"), nullable=False, index=True),
     ForeignKeyConstraint(["repository_id", "push_id"], ["pushes.repository_id", "pushes.id"]),
+)
+
+# Messages that wait for the next attempt, in the order of `id`; with `error` for the dead-letter queue.
+PARKED_MESSAGES = Table(
+    "parked_messages",
+    METADATA,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("source", String(60), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("parked_at", BigInteger, nullable=False),
+    Column("error", Text),
+    Index("parked_messages_by_repository", "source", "number", "id"),
+    sqlite_autoincrement=True,  # an id that was deleted is never given again
 )
 
 FILES = Table(

@@ -29,8 +29,9 @@ class WorkSettings(QueueSettings):
 
     `database_url` as SQLAlchemy reads it: `sqlite:////path` or `postgresql+psycopg://USER@HOST/NAME`. What fails is tried again
     `max_hg_retries` times, with delays of `retry`, and then kept in `dead_queue`. `at_once` repositories are worked on at a time,
-    `prefetch` messages are taken ahead. `hg_timeout` seconds and `hg_memory_bytes` for one command of Mercurial. Failures are
-    reported to Sentry if `sentry_dsn` has a place.
+    `prefetch` messages are taken ahead; those that wait for the next attempt are parked in the database, `park_bytes` at most.
+    `hg_timeout` seconds and `hg_memory_bytes` for one command of Mercurial. Failures are reported to Sentry if `sentry_dsn` has
+    a place.
     """
 
     repositories: tuple[str, ...]
@@ -43,6 +44,7 @@ class WorkSettings(QueueSettings):
     dead_queue: str = "hg.dead"
     at_once: int = 2
     prefetch: int = 500
+    park_bytes: int = 1024**3
     hg_timeout: float = 1200.0
     hg_memory_bytes: int = 4 * 1024**3
     hosts_ca_file: str | None = None
@@ -65,6 +67,7 @@ class WorkSettings(QueueSettings):
         check_number("retry.longest", self.retry.longest, self.retry.first, DAY)
         check_number("at_once", self.at_once, 1, 64)
         check_number("prefetch", self.prefetch, 1, 65535)
+        check_number("park_bytes", self.park_bytes, 0, 2**50)
         check_number("hg_timeout", self.hg_timeout, 1, 1500)  # a broker takes a message back after 1800 s
         check_number("hg_memory_bytes", self.hg_memory_bytes, 64 * 1024**2, 2**50)
 

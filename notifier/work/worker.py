@@ -6,6 +6,7 @@ the broker, waits, and takes over when the first is gone. Killed anywhere, what 
 """
 
 import contextlib
+import functools
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -24,24 +25,25 @@ from ..amqp.channel import declare_queues
 from ..amqp.connection import BrokerRefusal
 from ..amqp.consumer import QueueConsumer, body_of
 from ..amqp.settings import check_credentials
-from ..hgpush.destination import check_source
-from ..hgpush.message import LARGEST, from_body
+from ..hgpush.message import LARGEST
 from .clones import Clones
 from .commandserver import CommandServer
-from .database import RepositoryKey, WorkDatabase
+from .database import WorkDatabase
 from .deadletters import DeadLetters
 from .lanes import Lanes, TakenMessage
+from .parking import ParkedMessages
+from .recording import describe_failure, headers_of, read_message, record_pushes
 from .reporting import FailureReporter
 from .settings import Migrate, WorkSettings
 
 # Seconds that one wait may last, and the same while there is work.
 BLINK, BUSY_BLINK = 0.2, 0.01
 
-# Characters of a repository's URL: longer ones cannot be in an index.
-LONGEST_URL = 1000
-
 # Seconds between two attempts to become the one worker.
 TURN = 1.0
+
+# Dead letters read from the database at once.
+DEAD_AT_ONCE = 100
 
 RECORDED = Counter("vcsreplicator_work_recorded_pushes", "Pushes in the database")
 FAILED = Counter("vcsreplicator_work_failed_attempts", "Attempts that failed")
@@ -89,22 +91,25 @@ class PushRecorder:
         for server in self._all_servers:
             self._servers.put(server)
         self._under_way: dict[Future[None], list[TakenMessage]] = {}
+        self._parked = ParkedMessages(database, settings.park_bytes)
+        self._is_parking_full = False
         self._letters = DeadLetters(settings, self._clock)
+        self._may_have_dead = True
         self._failures = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Work until the event is set; a broker that is away is waited for."""
+        """Work until the event is set; a broker or a database that is away is waited for, each time from the beginning."""
         while not stop.is_set():
             try:
                 self._consume(stop)
-            except Unavailable as error:
+            except (Unavailable, BadConfig) as error:  # BadConfig: an operator must mend the database
                 if isinstance(error, BrokerRefusal) and "exclusive" in str(error):
                     WAITING.set(1)
                     stop.wait(TURN)
                     continue
                 self._failures += 1
                 delay = RECONNECT.delay(self._failures, random.random())
-                logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))
+                logger.warning("not working", reason=str(error), retry_in=round(delay, 1))
                 stop.wait(delay)
 
     def close(self) -> None:
@@ -129,61 +134,85 @@ class PushRecorder:
             taken.callback(self._lanes.forget)
             taken.callback(self._letters.forget)
             WAITING.set(0)
+            self._lanes.restore(self._parked.load())
+            self._may_have_dead = True
             self._failures = 0
             logger.info("consuming", queue=settings.place)
             while not stop.is_set():
                 for arrived in consumer.receive(BUSY_BLINK if self._under_way else BLINK):
-                    self._take(arrived)
+                    self._take(arrived, consumer)
                 self._collect(consumer)
-                for tag in self._letters.kept():
-                    consumer.acknowledge(tag)
+                self._park(consumer)
+                self._send_letters()
                 self._begin()
             consumer.finish()
 
-    def _take(self, arrived: Any) -> None:
+    def _take(self, arrived: Any, consumer: QueueConsumer) -> None:
         body = body_of(arrived)
         try:
-            message = from_body(body)
-            repository = self._repository(arrived.headers or {}, message.repository_id)
+            repository, message = read_message(arrived.headers or {}, body, self._settings.repositories)
         except MalformedEvent as error:
-            self._letters.keep(arrived.delivery_tag, body, error, {})
+            self._letters.keep(
+                body, describe_failure(error), {}, functools.partial(consumer.acknowledge, arrived.delivery_tag)
+            )
             return
         self._lanes.take(TakenMessage(tag=arrived.delivery_tag, body=body, repository=repository, message=message))
 
-    def _repository(self, headers: Any, number: int) -> RepositoryKey:
-        """Return the repository that the headers name; raises MalformedEvent."""
-        source, url = headers.get("source"), headers.get("repository")
-        if not isinstance(source, str) or not isinstance(url, str):
-            raise MalformedEvent("headers: expected source and repository")
-        try:
-            check_source(source)
-        except ValueError as error:
-            raise MalformedEvent(f"headers: {error}") from error
-        is_plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST_URL
-        if not url.startswith(self._settings.repositories) or not is_plain:
-            expected = f"expected the beginning of one of work.repositories, and at most {LONGEST_URL} characters"
-            raise MalformedEvent(f"headers: repository {url[:200]!r}: {expected}")
-        return RepositoryKey(source=source, number=number, url=url)
+    def _park(self, consumer: QueueConsumer) -> None:
+        """Park the messages that would hold up others, then acknowledge them; what is under way goes on."""
+        taken = self._lanes.to_park(self._clock.monotonic())
+        if not taken:
+            return
+        if not self._parked.has_room(taken):
+            if not self._is_parking_full:
+                logger.error(
+                    "no room to park messages; others wait once they fill prefetch", limit=self._settings.park_bytes
+                )
+            self._is_parking_full = True
+            return
+        self._is_parking_full = False
+        parked = self._parked.add(taken, int(self._clock.now()))
+        self._lanes.park(parked)
+        moved = dict(zip(taken, parked, strict=True))
+        for messages in self._under_way.values():
+            messages[:] = [moved.get(message, message) for message in messages]
+        for message in taken:
+            consumer.acknowledge(message.tag)
+
+    def _send_letters(self) -> None:
+        """Send the dead letters, those of parked messages in portions."""
+        if self._may_have_dead and self._letters.are_sent:
+            dead = self._parked.read_dead(DEAD_AT_ONCE)
+            self._may_have_dead = bool(dead)
+            for message, reason in dead:
+                self._letters.keep(
+                    message.body,
+                    reason,
+                    headers_of(message.repository),
+                    functools.partial(self._parked.remove, [message]),
+                )
+        self._letters.send()
 
     def _begin(self) -> None:
         """Give each free thread a repository with messages."""
         while len(self._under_way) < self._settings.at_once:
-            messages = self._lanes.begin(self._clock.monotonic())
-            if not messages:
+            now = self._clock.monotonic()
+            turn = self._lanes.next_turn(now)
+            if turn is None:
                 return
-            self._under_way[self._pool.submit(self._record, messages)] = messages
+            messages = self._parked.read(turn.name, turn.most) if turn.is_parked else list(turn.messages)
+            if not messages:
+                self._lanes.unpark(turn.name)
+                continue
+            self._lanes.begin(turn.name, now)
+            self._under_way[self._pool.submit(self._record, tuple(messages))] = messages
 
     def _record(self, messages: Sequence[TakenMessage]) -> None:
         """Pull what is new, and record it; in a thread."""
         hg = self._servers.get()
         try:
-            repository = messages[-1].repository
             pushes = {push.id: push for each in messages for push in each.message.pushes}
-            nodes = list(dict.fromkeys(node for push in pushes.values() for node in push.changesets))
-            known = self._database.known(nodes)
-            new = [node for node in nodes if node not in known]
-            found = self._clones.read(hg, repository, new) if new else {}
-            self._database.record(repository, list(pushes.values()), found)
+            record_pushes(self._database, self._clones, hg, messages[-1].repository, list(pushes.values()))
             RECORDED.inc(len(pushes))
         finally:
             self._servers.put(hg)
@@ -195,12 +224,19 @@ class PushRecorder:
             error = future.exception()
             if error is None:
                 if self._lanes.settle(messages):
-                    for each in messages:
-                        consumer.acknowledge(each.tag)
+                    self._finish(messages, consumer)
             else:
-                self._note_failure(messages, error)
+                self._note_failure(messages, error, consumer)
 
-    def _note_failure(self, messages: list[TakenMessage], error: BaseException) -> None:
+    def _finish(self, messages: Sequence[TakenMessage], consumer: QueueConsumer) -> None:
+        """Take recorded messages out of the database, or acknowledge them."""
+        if messages[0].row is not None:
+            self._parked.remove(messages)
+            return
+        for each in messages:
+            consumer.acknowledge(each.tag)
+
+    def _note_failure(self, messages: list[TakenMessage], error: BaseException, consumer: QueueConsumer) -> None:
         now, url = self._clock.monotonic(), messages[0].repository.url
         reason = str(error) if isinstance(error, ReplicationError) else f"{type(error).__name__}: {error}"
         logger.warning("pushes not recorded", repository=url, reason=reason[:300])
@@ -210,7 +246,10 @@ class PushRecorder:
         FAILED.inc()
         if self._lanes.fail(messages, now, random.random()):
             [message] = messages
-            headers = {"source": message.repository.source, "repository": message.repository.url}
+            if message.row is not None:
+                self._parked.bury(message, describe_failure(error))
+                self._may_have_dead = True
             self._reporter.report(error, url)
-            if self._lanes.settle(messages):
-                self._letters.keep(message.tag, message.body, error, headers)
+            if self._lanes.settle(messages) and message.row is None:
+                done = functools.partial(consumer.acknowledge, message.tag)
+                self._letters.keep(message.body, describe_failure(error), headers_of(message.repository), done)

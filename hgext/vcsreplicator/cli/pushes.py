@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator pushes`: lists pushes from the worker's database."""
+"""`vcsreplicator pushes`: lists pushes, and what waits to be recorded, from the worker's database."""
 
 import datetime
 import json
 from contextlib import closing
+from typing import Any
 
 import click
 
@@ -15,18 +16,23 @@ from .requests import when
 
 
 @click.command()
-@click.option("--repository", required=True, metavar="R", help="Its URL, or the end of it.")
+@click.option("--repository", metavar="R", help="Its URL, or the end of it.")
 @click.option("--since", type=click.DateTime(), metavar="DATE", help="YYYY-MM-DD, or with THH:MM:SS; UTC.")
 @click.option("--last", type=HOW_MANY, default=100, show_default=True, help="How many to show at most.")
+@click.option("--parked", is_flag=True, help="List the messages that wait for the next attempt, by repository.")
 @with_json
 @with_config
-def command(config: Config, repository: str, since: datetime.datetime | None, last: int, as_json: bool) -> None:
+def command(
+    config: Config, repository: str | None, since: datetime.datetime | None, last: int, parked: bool, as_json: bool
+) -> None:
     """List the newest pushes of a repository that the worker recorded."""
+    if (repository is None) is not parked:
+        raise click.UsageError("expected either --repository or --parked")
     from notifier.work.settings import WorkSettings
 
     try:
         from notifier.work.database import WorkDatabase
-        from notifier.work.listing import find_repositories, list_pushes
+        from notifier.work.listing import find_repositories, list_parked, list_pushes
     except ModuleNotFoundError as error:
         raise BadConfig(f"{error.name} is not installed; install vcsreplicator[work]") from None
     settings = config.settings(WorkSettings, "work")
@@ -36,6 +42,9 @@ def command(config: Config, repository: str, since: datetime.datetime | None, la
             database.check()
         except BadConfig as error:
             raise BadConfig(f"{config.file}: {error}") from error
+        if repository is None:
+            _show_parked(list_parked(database), as_json=as_json)
+            return
         known = find_repositories(database, repository)
         if not known:
             raise Refused(f"no repository {repository} is recorded")
@@ -51,6 +60,17 @@ def command(config: Config, repository: str, since: datetime.datetime | None, la
         for each in push["changesets"]
     ]
     console().print(table(("push", "date", "user", "changeset", "branch", "description"), rows))
+
+
+def _show_parked(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = [
+        (each["repository"], str(each["messages"]), str(each["dead"]), str(each["bytes"]), when(each["since"]))
+        for each in found
+    ]
+    console().print(table(("repository", "messages", "dead", "bytes", "since"), rows))
 
 
 def _first_line(changeset: dict[str, str]) -> str:

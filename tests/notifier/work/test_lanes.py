@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which messages are worked on when: order within a repository, retries, and connections that are lost."""
 
+import dataclasses
+
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.hgpush.message import HgPushMessage
 from notifier.work.database import RepositoryKey
-from notifier.work.lanes import MOST, Lanes, TakenMessage
+from notifier.work.lanes import MOST, SLOW, Lanes, TakenMessage
 
 RETRY = Backoff(first=10.0, longest=100.0, jitter=0.0)
 
@@ -25,87 +27,162 @@ def some_lanes(*messages: TakenMessage, retries: int = 2) -> Lanes:
     return lanes
 
 
+def begin(lanes: Lanes, now: float) -> list[TakenMessage]:
+    turn = lanes.next_turn(now)
+    if turn is None:
+        return []
+    lanes.begin(turn.name, now)
+    return list(turn.messages)
+
+
 def tags(messages: list[TakenMessage]) -> list[int]:
     return [message.tag for message in messages]
 
 
 def test_messages_of_a_repository_are_taken_together_and_the_next_wait_for_them() -> None:
     lanes = some_lanes(*map(a_message, range(1, MOST + 3)))
-    first = lanes.begin(0.0)
+    first = begin(lanes, 0.0)
     assert tags(first) == list(range(1, MOST + 1))
-    assert lanes.begin(0.0) == []
+    assert begin(lanes, 0.0) == []
     assert lanes.settle(first)
-    assert tags(lanes.begin(0.0)) == [MOST + 1, MOST + 2]
+    assert tags(begin(lanes, 0.0)) == [MOST + 1, MOST + 2]
 
 
 def test_repositories_do_not_wait_for_each_other() -> None:
     lanes = some_lanes(a_message(1), a_message(2, 2), a_message(3))
-    assert [tags(lanes.begin(0.0)) for _ in range(3)] == [[1, 3], [2], []]
+    assert [tags(begin(lanes, 0.0)) for _ in range(3)] == [[1, 3], [2], []]
 
 
 def test_failure_of_several_is_found_by_taking_them_one_by_one() -> None:
     lanes = some_lanes(a_message(1), a_message(2), a_message(3))
-    assert not lanes.fail(lanes.begin(0.0), 0.0, 0.5)
-    first = lanes.begin(0.0)
+    assert not lanes.fail(begin(lanes, 0.0), 0.0, 0.5)
+    first = begin(lanes, 0.0)
     assert tags(first) == [1]
     assert lanes.settle(first)
-    assert tags(lanes.begin(0.0)) == [2, 3]
+    assert tags(begin(lanes, 0.0)) == [2, 3]
 
 
 def test_message_is_tried_again_as_often_as_is_set_with_growing_delays() -> None:
     lanes = some_lanes(a_message(1), retries=2)
-    assert not lanes.fail(lanes.begin(0.0), 0.0, 0.5)
-    assert lanes.begin(9.9) == []
-    assert not lanes.fail(lanes.begin(10.0), 10.0, 0.5)
-    assert lanes.begin(29.9) == []
-    assert lanes.fail(lanes.begin(30.0), 30.0, 0.5)
+    assert not lanes.fail(begin(lanes, 0.0), 0.0, 0.5)
+    assert begin(lanes, 9.9) == []
+    assert not lanes.fail(begin(lanes, 10.0), 10.0, 0.5)
+    assert begin(lanes, 29.9) == []
+    assert lanes.fail(begin(lanes, 30.0), 30.0, 0.5)
 
 
 def test_later_messages_wait_for_one_that_fails_and_go_on_once_it_is_kept_elsewhere() -> None:
     lanes = some_lanes(a_message(1), retries=0)
-    first = lanes.begin(0.0)
+    first = begin(lanes, 0.0)
     lanes.take(a_message(2))
     assert lanes.fail(first, 0.0, 0.5)
-    assert lanes.begin(0.0) == []
     assert lanes.settle(first)
-    assert tags(lanes.begin(0.0)) == [2]
+    assert tags(begin(lanes, 0.0)) == [2]
 
 
 def test_repositories_take_turns() -> None:
     lanes = some_lanes(*map(a_message, range(1, MOST + 2)), a_message(500, number=2))
-    assert lanes.settle(lanes.begin(0.0))
-    assert tags(lanes.begin(0.0)) == [500]
+    assert lanes.settle(begin(lanes, 0.0))
+    assert tags(begin(lanes, 0.0)) == [500]
 
 
 def test_long_wait_for_a_database_leaves_all_retries() -> None:
     lanes = some_lanes(a_message(1), retries=1)
     for now in range(5):
-        lanes.put_off(lanes.begin(now), now + 1.0)
-    assert not lanes.fail(lanes.begin(5.0), 5.0, 0.0)
+        lanes.put_off(begin(lanes, now), now + 1.0)
+    assert not lanes.fail(begin(lanes, 5.0), 5.0, 0.0)
 
 
 def test_wait_for_a_database_uses_no_retry() -> None:
     lanes = some_lanes(a_message(1), retries=0)
     for now in (0.0, 5.0, 10.0):
-        messages = lanes.begin(now)
+        messages = begin(lanes, now)
         assert tags(messages) == [1]
         lanes.put_off(messages, now + 5.0)
-        assert lanes.begin(now + 4.9) == []
+        assert begin(lanes, now + 4.9) == []
 
 
 def test_what_was_begun_on_a_lost_connection_is_not_acknowledged_on_the_next() -> None:
     lanes = some_lanes(a_message(1), a_message(2))
-    begun = lanes.begin(0.0)
+    begun = begin(lanes, 0.0)
     lanes.forget()
     lanes.take(a_message(7))
-    assert lanes.begin(0.0) == []  # the clone is in use
+    assert begin(lanes, 0.0) == []  # the clone is in use
     assert not lanes.settle(begun)
-    assert tags(lanes.begin(0.0)) == [7]
+    assert tags(begin(lanes, 0.0)) == [7]
 
 
 def test_retries_go_on_over_a_lost_connection() -> None:
     lanes = some_lanes(a_message(1), retries=1)
-    assert not lanes.fail(lanes.begin(0.0), 0.0, 0.5)
+    assert not lanes.fail(begin(lanes, 0.0), 0.0, 0.5)
     lanes.forget()
     lanes.take(a_message(9))
-    assert lanes.fail(lanes.begin(10.0), 10.0, 0.5)
+    assert lanes.fail(begin(lanes, 10.0), 10.0, 0.5)
+
+
+def park(lanes: Lanes, now: float = 0.0) -> list[int]:
+    """Park what is to be parked; the tags."""
+    messages = lanes.to_park(now)
+    lanes.park([dataclasses.replace(message, tag=0, row=message.tag) for message in messages])
+    return tags(messages)
+
+
+def test_repository_that_fails_is_parked_whole_and_newer_messages_follow() -> None:
+    lanes = some_lanes(a_message(1), a_message(2), a_message(3, number=2))
+    assert park(lanes) == []
+    lanes.fail(begin(lanes, 0.0), 0.0, 0.5)
+    assert park(lanes) == [1, 2]
+    lanes.take(a_message(4))
+    assert park(lanes) == [4]
+    turn = lanes.next_turn(0.0)
+    assert turn is not None
+    assert (turn.name, turn.is_parked) == (("poll", 2), False)
+
+
+def test_parked_repository_is_worked_on_one_by_one_when_it_is_due() -> None:
+    lanes = some_lanes(a_message(1))
+    lanes.fail(begin(lanes, 0.0), 0.0, 0.5)
+    park(lanes)
+    assert lanes.next_turn(9.9) is None
+    turn = lanes.next_turn(10.0)
+    assert turn is not None
+    assert (turn.is_parked, turn.most, turn.messages) == (True, 1, ())
+    lanes.begin(turn.name, 10.0)
+    assert lanes.settle([dataclasses.replace(a_message(0), row=1)])
+    turn = lanes.next_turn(10.0)
+    assert turn is not None
+    assert turn.most == MOST
+    lanes.unpark(turn.name)
+    assert lanes.next_turn(10.0) is None
+
+
+def test_slow_repository_is_parked_with_what_is_under_way() -> None:
+    lanes = some_lanes(a_message(1))
+    begun = begin(lanes, 0.0)
+    lanes.take(a_message(2))
+    assert park(lanes, SLOW - 0.1) == []
+    assert park(lanes, SLOW) == [1, 2]
+    assert not lanes.settle(begun)  # the broker has its acknowledgement
+    turn = lanes.next_turn(SLOW)
+    assert turn is not None
+    assert turn.is_parked
+
+
+def test_wait_for_a_database_parks_nothing() -> None:
+    lanes = some_lanes(a_message(1))
+    lanes.put_off(begin(lanes, 0.0), 5.0)
+    assert park(lanes, 100.0) == []
+
+
+def test_new_connection_knows_what_the_database_has() -> None:
+    lanes = some_lanes(a_message(1))
+    lanes.fail(begin(lanes, 0.0), 0.0, 0.5)
+    park(lanes)
+    lanes.forget()
+    lanes.restore({("poll", 5)})
+    lanes.take(a_message(1))
+    lanes.take(a_message(2, number=5))
+    turn = lanes.next_turn(0.0)
+    assert turn is not None
+    assert (turn.name, turn.is_parked) == (("poll", 5), True)
+    assert park(lanes) == [1, 2]

@@ -9,8 +9,10 @@ from click.testing import CliRunner, Result
 
 from hgext.vcsreplicator.cli.pushes import command
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
-from notifier.hgpush.message import QueuedPush
+from notifier.hgpush.message import QueuedPush, from_body
 from notifier.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
+from notifier.work.lanes import TakenMessage
+from notifier.work.parking import ParkedMessages
 
 pytestmark = pytest.mark.processes
 
@@ -51,6 +53,27 @@ def test_pushes_since_a_date_are_listed_oldest_first(file: Path) -> None:
     assert found[0]["changesets"] == [
         {"node": f"{4:040x}", "author": "dana", "branch": "b", "description": "change 4\nmore"}
     ]
+
+
+def test_parked_messages_are_listed_by_repository(file: Path, tmp_path: Path) -> None:
+    database = WorkDatabase(f"sqlite:///{tmp_path}/work.db")
+    parked = ParkedMessages(database, 10**6)
+    body = b'{"type": "hg-push", "repository_id": 1, "pushes": []}'
+    key = RepositoryKey(source="poll", number=1, url=URL)
+    message = TakenMessage(tag=1, body=body, repository=key, message=from_body(body))
+    [first, _] = parked.add([message, message], 86400)
+    parked.bury(first, "no such repository")
+    database.close()
+    [found] = json.loads(run(file, "--parked", "--json").output)
+    assert found == {"repository": URL, "messages": 2, "dead": 1, "bytes": 2 * len(body), "since": 86400}
+    assert "1970-01-02 00:00:00" in run(file, "--parked").output
+
+
+@pytest.mark.parametrize("words", [(), ("--parked", "--repository", URL)])
+def test_repository_and_parked_exclude_each_other(file: Path, words: tuple[str, ...]) -> None:
+    ended = run(file, *words)
+    assert ended.exit_code == 2
+    assert "expected either --repository or --parked" in ended.output
 
 
 def test_the_end_of_the_url_and_the_newest_are_enough(file: Path) -> None:

@@ -6,9 +6,10 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,15 +17,17 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import QueuedPush
-from notifier.work import clones, worker
+from notifier.work import clones, lanes, parking, worker
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import Migrate, WorkSettings
 from testing.builders.working import HgHost, HgQueueSender, recorded
+from testing.faults import PythonSteps, first_visits
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
@@ -33,6 +36,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 FAST = Backoff(first=0.02, longest=0.1)
 PATIENCE = 120.0
+# Kills in the slow suite.
+KILLS = int(os.environ.get("VCSREPLICATOR_TEST_KILLS", "100"))
 A_KEY = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
 
 
@@ -194,6 +199,131 @@ def test_message_that_fails_is_tried_as_often_as_is_set_and_kept_with_its_reason
     assert kept.headers["error"].endswith(f"has no changeset {'e' * 40}")
     assert worker.FAILED._value.get() - before in (3, 4)  # once more if the three were tried together
     eventually(lambda: broker.waiting() == 0)
+
+
+# -- a repository that fails, and the others
+
+NEVER = Backoff(first=3600.0, longest=3600.0)
+
+
+def push_ids(database: str) -> list[int] | None:
+    """The ids of the parked pushes, in their order; None while there are no tables."""
+    try:
+        bodies = rows(database, "SELECT body FROM parked_messages ORDER BY id")
+    except DBAPIError:
+        return None
+    return [push["id"] for (body,) in bodies for push in json.loads(bytes(body))["pushes"]]
+
+
+def send_each(host: HgHost, broker: HgQueueSender, number: int, name: str, pushes: dict[int, list[str]]) -> None:
+    for push, nodes in pushes.items():
+        broker.send(number, host.url(name), {push: nodes})
+
+
+def test_repository_that_fails_with_more_messages_than_prefetch_holds_up_no_other(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    bad, good = a_name(request), a_name(request)
+    pushes = {number: ["e" * 40] for number in range(1, 601)}  # the repository does not exist yet
+    send_each(host, broker, 1, bad, pushes)
+    nodes = host.add(good, 1)
+    broker.send(2, host.url(good), {1: nodes})
+    working.settings |= {"retry": NEVER}
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(good): {1: nodes}}), "the other's push", timeout=PATIENCE)
+    eventually(lambda: push_ids(database) == list(pushes), "all to be parked", timeout=PATIENCE)
+    assert parking.MESSAGES._value.get() == 600
+    working.stop()
+    assert broker.waiting() == 0
+
+
+def test_parked_messages_whose_retries_are_used_up_become_dead_letters_and_the_next_go_on(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    send_each(host, broker, 1, name, {number: ["e" * 40] for number in range(1, 5)})
+    working.settings |= {"retry": NEVER}
+    working.start()
+    eventually(lambda: push_ids(database) == [1, 2, 3, 4], "all to be parked", timeout=PATIENCE)
+    working.stop()
+    pushes = some_pushes(host.add(name, 3), first=5)
+    send_each(host, broker, 1, name, pushes)
+    working.settings |= {"retry": FAST}
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): pushes}), "the newest pushes", timeout=PATIENCE)
+    eventually(lambda: rows(database, "SELECT id FROM parked_messages") == [], "all to be done", timeout=PATIENCE)
+    working.stop()
+    letters = [broker.take("hg.dead") for _ in range(4)]
+    assert [json.loads(each.body)["pushes"][0]["id"] for each in letters] == [1, 2, 3, 4]
+    assert letters[0].headers["repository"] == host.url(name)
+    assert letters[0].headers["error"].endswith(f"has no changeset {'e' * 40}")
+    assert broker.take("hg.dead") is None
+    assert broker.waiting() == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_parked_messages_are_recorded_in_order_once_the_repository_is_back(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name, moved = a_name(request), a_name(request)
+    pushes = some_pushes(host.add(name, 12))
+    (host.folder / name).rename(host.folder / moved)
+    send_each(host, broker, 1, name, {number: pushes[number] for number in (1, 2, 3)})
+    working.settings |= {"max_hg_retries": 1000}
+    working.start()
+    eventually(lambda: push_ids(database) == [1, 2, 3], "three to be parked", timeout=PATIENCE)
+    send_each(host, broker, 1, name, {number: pushes[number] for number in list(pushes)[3:]})
+    eventually(lambda: push_ids(database) == list(pushes), "all to be parked", timeout=PATIENCE)
+    assert rows(database, "SELECT count(*) FROM pushes") == [(0,)]
+    (host.folder / moved).rename(host.folder / name)
+    eventually(lambda: is_recorded(database, {host.url(name): pushes}), "all pushes", timeout=PATIENCE)
+    eventually(lambda: push_ids(database) == [], "all to be done", timeout=PATIENCE)
+    assert parking.BYTES._value.get() == 0
+    working.stop()
+    assert broker.take("hg.dead") is None
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_slow_repository_holds_up_no_other(
+    host: HgHost,
+    broker: HgQueueSender,
+    working: Working,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "SLOW", 0.1)
+    name = a_name(request)
+    nodes = host.add(name, 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
+        slow = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        for push in range(1, 21):
+            broker.send(1, f"{slow}x", {push: ["e" * 40]})
+        broker.send(2, host.url(name), {1: nodes})
+        working.settings |= {"prefetch": 10, "repositories": (host.root, slow)}
+        working.start()
+        eventually(lambda: is_recorded(database, {host.url(name): {1: nodes}}), "the other's push", timeout=PATIENCE)
+        eventually(lambda: push_ids(database) == list(range(1, 21)), "all to be parked", timeout=PATIENCE)
+        working.stop()
+    assert broker.waiting() == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_messages_without_room_to_park_stay_with_the_broker(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    bad, good = a_name(request), a_name(request)
+    nodes = host.add(good, 1)
+    before = worker.FAILED._value.get()
+    broker.send(1, host.url(bad), {1: ["e" * 40]})
+    broker.send(2, host.url(good), {1: nodes})
+    working.settings |= {"retry": NEVER}
+    working.start(park_bytes=10)
+    eventually(lambda: worker.FAILED._value.get() > before, "the failure", timeout=PATIENCE)
+    eventually(lambda: is_recorded(database, {host.url(good): {1: nodes}}), "the other's push", timeout=PATIENCE)
+    working.stop()
+    assert push_ids(database) == []
+    assert broker.waiting() == 1
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -467,7 +597,7 @@ def command(file: Path, *more: str) -> list[str]:
         ({"dead-queue": "hg"}, "work.dead-queue: expected another name"),
         ({"database-url": "postgresql+psycopg://u:p@db.example/x"}, "work.database-url: a password in a URL"),
         ({"max-hg-retries": -1}, "work.max-hg-retries: expected a number from 0"),
-        ({}, "its tables have revision none, expected 0001: run `vcsreplicator work --migrate`"),
+        ({}, "its tables have revision none, expected 0002: run `vcsreplicator work --migrate`"),
     ],
 )
 def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
@@ -539,7 +669,66 @@ def test_killed_a_few_times_under_load_the_database_says_what_the_repositories_s
 def test_killed_very_often_under_load_the_database_says_what_the_repositories_say(
     host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
 ) -> None:
-    survive_kills(host, broker, database, tmp_path, kills=200)
+    survive_kills(host, broker, database, tmp_path, kills=KILLS)
+
+
+@pytest.mark.hunt
+def test_killed_at_a_few_lines_of_parking_nothing_is_lost_or_reordered(
+    host: HgHost, broker: HgQueueSender, tmp_path: Path
+) -> None:
+    survive_kills_while_parking(host, broker, tmp_path, every=20)
+
+
+@pytest.mark.hunt
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_at_each_line_of_parking_nothing_is_lost_or_reordered(
+    host: HgHost, broker: HgQueueSender, tmp_path: Path
+) -> None:
+    survive_kills_while_parking(host, broker, tmp_path, every=1)
+
+
+def survive_kills_while_parking(host: HgHost, broker: HgQueueSender, folder: Path, *, every: int) -> None:
+    """In each round a repository is away, gets pushes, and comes back; the worker is killed at another line."""
+    name, database = f"p{os.urandom(4).hex()}", f"sqlite:///{folder}/work.db"
+    nodes, there, away = host.add(name, 200), host.folder / name, host.folder / f"{name}-away"
+    file = write_file(folder, url=broker.url, repositories=[host.root], migrate="at-start", **{"max-hg-retries": 1000})
+    file.write_text(f"{file.read_text()}retry = {{ first = 0.02, longest = 0.1 }}\n")
+    steps = PythonSteps(files=("work/parking.py",), argument="work", record=folder / "steps")
+    expected: dict[int, list[str]] = {}
+
+    def play(environment: Mapping[str, str]) -> None:
+        there.rename(away)
+        shutil.rmtree(folder / "clones", ignore_errors=True)  # else the pushes need no pull
+        for push in range(len(expected) + 1, len(expected) + 4):
+            expected[push] = [nodes[push - 1]]
+            broker.send(1, host.url(name), {push: expected[push]})
+        with (folder / "worker.log").open("ab") as log, warm_starts():
+            process = subprocess.Popen(command(file), env=environment, stderr=log)
+        try:
+            eventually(lambda: process.poll() is not None or push_ids(database), "parked or dead", timeout=PATIENCE)
+            away.rename(there)
+            wanted = {host.url(name): expected}
+            eventually(
+                lambda: process.poll() is not None or (is_recorded(database, wanted) and push_ids(database) == []),
+                "recorded or dead",
+                timeout=PATIENCE,
+            )
+        finally:
+            process.kill()
+            process.wait()
+
+    points = first_visits(steps.taken(play))[::every]
+    died = set()
+    for point in points:
+        places = steps.taken(play, kill_at=point)
+        if len(places) >= point:
+            died.add(places[point - 1])
+    assert died
+    play(os.environ)
+    assert recorded(database) == {host.url(name): expected}
+    assert rows(database, "SELECT id FROM pushes ORDER BY rowid") == [(push,) for push in expected]
+    assert broker.take("hg.dead") is None
 
 
 def survive_kills(host: HgHost, broker: HgQueueSender, database: str, folder: Path, *, kills: int) -> None:

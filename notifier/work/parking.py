@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Messages parked in the database: those of repositories that fail or are slow, so that they do not fill `prefetch`.
+
+A message is parked first and acknowledged then: a worker that is killed between the two parks it twice, and recording it twice is
+harmless. All messages of a repository that are taken are parked together, in order; newer ones queue behind them.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import Gauge
+from sqlalchemy import ColumnElement, RowMapping, delete, func, insert, select, update
+
+from ..hgpush.message import from_body
+from .database import RepositoryKey, WorkDatabase
+from .lanes import Name, TakenMessage
+from .schema import PARKED_MESSAGES
+
+MESSAGES = Gauge("vcsreplicator_work_parked_messages", "Messages in the database that wait for the next attempt")
+BYTES = Gauge("vcsreplicator_work_parked_bytes", "Bytes of these messages")
+
+_COLUMNS = PARKED_MESSAGES.c
+
+
+class ParkedMessages:
+    """The table of parked messages, `limit` bytes at most; used by one thread. Every call may raise Unavailable or BadConfig."""
+
+    def __init__(self, database: WorkDatabase, limit: int) -> None:
+        self._database, self._limit = database, limit
+        self._messages = self._bytes = 0
+
+    def load(self) -> set[Name]:
+        """Return the repositories that have parked messages, and count them."""
+        totals = select(func.count(), func.coalesce(func.sum(func.length(_COLUMNS.body)), 0))
+        repositories = select(_COLUMNS.source, _COLUMNS.number).where(_COLUMNS.error.is_(None)).distinct()
+        with self._database.reading() as connection:
+            messages, size = connection.execute(totals).one()
+            found = {(row.source, row.number) for row in connection.execute(repositories)}
+        self._messages = self._bytes = 0
+        self._count(messages, int(size))
+        return found
+
+    def has_room(self, messages: Iterable[TakenMessage]) -> bool:
+        """Return whether these fit under the limit."""
+        return self._bytes + _size(messages) <= self._limit
+
+    def add(self, messages: Sequence[TakenMessage], now: int) -> list[TakenMessage]:
+        """Park these behind those that are there; return them as they are parked. Durable on return."""
+        rows = [
+            {
+                "source": each.repository.source,
+                "number": each.repository.number,
+                "url": each.repository.url,
+                "body": each.body,
+                "parked_at": now,
+            }
+            for each in messages
+        ]
+        with self._database.writing() as connection:
+            ids = [connection.execute(insert(PARKED_MESSAGES), row).inserted_primary_key for row in rows]
+        self._count(len(messages), _size(messages))
+        return [
+            dataclasses.replace(each, tag=0, row=key[0] if key else None)
+            for each, key in zip(messages, ids, strict=True)
+        ]
+
+    def read(self, name: Name, most: int) -> list[TakenMessage]:
+        """Return the first messages of a repository, without dead ones."""
+        source, number = name
+        return [message for message, _ in self._read(most, *_is_of(source, number), _COLUMNS.error.is_(None))]
+
+    def bury(self, message: TakenMessage, reason: str) -> None:
+        """Mark a message for the dead-letter queue; durable on return."""
+        with self._database.writing() as connection:
+            marked = update(PARKED_MESSAGES).where(_COLUMNS.id == message.row)
+            connection.execute(marked.values(error=reason.replace("\0", "\N{REPLACEMENT CHARACTER}")))
+
+    def read_dead(self, most: int) -> list[tuple[TakenMessage, str]]:
+        """Return the first messages for the dead-letter queue, with the reasons."""
+        return self._read(most, _COLUMNS.error.is_not(None))
+
+    def remove(self, messages: Sequence[TakenMessage]) -> None:
+        """Delete these, which are done with."""
+        with self._database.writing() as connection:
+            connection.execute(delete(PARKED_MESSAGES).where(_COLUMNS.id.in_([each.row for each in messages])))
+        self._count(-len(messages), -_size(messages))
+
+    def _read(self, most: int, *conditions: ColumnElement[bool]) -> list[tuple[TakenMessage, str]]:
+        question = select(PARKED_MESSAGES).where(*conditions).order_by(_COLUMNS.id).limit(most)
+        with self._database.reading() as connection:
+            return [(_read_row(row), row["error"] or "") for row in connection.execute(question).mappings()]
+
+    def _count(self, messages: int, size: int) -> None:
+        self._messages += messages
+        self._bytes += size
+        MESSAGES.set(self._messages)
+        BYTES.set(self._bytes)
+
+
+def _is_of(source: str, number: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return _COLUMNS.source == source, _COLUMNS.number == number
+
+
+def _read_row(row: RowMapping) -> TakenMessage:
+    body = bytes(row["body"])
+    repository = RepositoryKey(source=row["source"], number=row["number"], url=row["url"])
+    return TakenMessage(row=row["id"], body=body, repository=repository, message=from_body(body))
+
+
+def _size(messages: Iterable[TakenMessage]) -> int:
+    return sum(len(each.body) for each in messages)

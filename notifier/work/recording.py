@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the worker and its parallel variant share: read a message, and record its pushes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hgext.vcsreplicator.words.errors import MalformedEvent
+
+from ..hgpush.destination import check_source
+from ..hgpush.message import HgPushMessage, QueuedPush, from_body
+from .clones import Clones
+from .commandserver import CommandServer
+from .database import RepositoryKey, WorkDatabase
+
+# Characters of a repository's URL: longer ones cannot be in an index.
+LONGEST_URL = 1000
+
+
+def read_message(
+    headers: Mapping[str, Any], body: bytes, prefixes: tuple[str, ...]
+) -> tuple[RepositoryKey, HgPushMessage]:
+    """Return the repository and the pushes of a message; raises MalformedEvent."""
+    message = from_body(body)
+    source, url = headers.get("source"), headers.get("repository")
+    if not isinstance(source, str) or not isinstance(url, str):
+        raise MalformedEvent("headers: expected source and repository")
+    try:
+        check_source(source)
+    except ValueError as error:
+        raise MalformedEvent(f"headers: {error}") from error
+    is_plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST_URL
+    if not url.startswith(prefixes) or not is_plain:
+        expected = f"expected the beginning of one of work.repositories, and at most {LONGEST_URL} characters"
+        raise MalformedEvent(f"headers: repository {url[:200]!r}: {expected}")
+    return RepositoryKey(source=source, number=message.repository_id, url=url), message
+
+
+def headers_of(repository: RepositoryKey) -> dict[str, str]:
+    """Return the headers of messages about a repository."""
+    return {"source": repository.source, "repository": repository.url}
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return what an error says, in one line that fits a header."""
+    return " ".join(str(error).split())[:1000]
+
+
+def record_pushes(
+    database: WorkDatabase, clones: Clones, hg: CommandServer, repository: RepositoryKey, pushes: Sequence[QueuedPush]
+) -> None:
+    """Pull what is new, and record it; raises what clones and database raise."""
+    nodes = list(dict.fromkeys(node for push in pushes for node in push.changesets))
+    known = database.known(nodes)
+    new = [node for node in nodes if node not in known]
+    found = clones.read(hg, repository, new) if new else {}
+    database.record(repository, pushes, found)
