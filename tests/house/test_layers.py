@@ -31,7 +31,8 @@ ORDER = {
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
 CLIENTS = {
     "kafka": f"{OURS}.log.kafka.",
-    "kombu": "notifier.amqp.",
+    "kombu": ("notifier.amqp.", "notifier.work.tasks"),
+    "celery": "notifier.work.tasks",
     "amqp": "notifier.amqp.",
     "boto3": (
         "notifier.sns.",
@@ -246,6 +247,7 @@ def test_no_two_classes_have_one_name() -> None:
         ("hooks.size", "from hgext.vcsreplicator.hg.master import capture"),
         ("notifier.pulse.destination", "from hgext.vcsreplicator.config import load"),
         ("notifier.sns.destination", "from kombu import Connection"),
+        ("notifier.work.worker", "import celery"),
         ("notifier.sns.destination", "from ..pulse import message"),
         ("notifier.jsonlines", "from pushlog import api"),
     ],

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The parallel variant of the worker: a task of Celery for each push, in any order.
+
+A step of Celery's consumer makes tasks of the messages of hg-push. A message is acknowledged once the broker has confirmed its
+tasks, and a task once its push is recorded, the next attempt is with the broker, or the dead-letter queue has the push. What was
+killed comes again, harmlessly. Celery's own `retry` is not used: it drops a task whose next attempt cannot be sent.
+"""
+
+import fcntl
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import celery
+import kombu
+import structlog
+from celery import bootsteps
+from celery.exceptions import Reject
+
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.shape import read
+
+from ..amqp.consumer import body_of
+from ..amqp.settings import check_credentials
+from ..hgpush.message import QueuedPush, to_body
+from .clones import Clones
+from .commandserver import CommandServer
+from .database import RepositoryKey, WorkDatabase
+from .recording import describe_failure, headers_of, read_message, record_pushes
+from .settings import Migrate, WorkSettings
+
+# Messages whose tasks are being made.
+AT_ONCE = 20
+
+# Seconds before an attempt: a broker takes a message back after 1800 s.
+LONGEST_DELAY = 1500.0
+
+# Seconds between two attempts to give the broker what it did not take.
+BROKER_DELAY = 1.0
+
+logger = structlog.get_logger()
+
+# Has no types.
+_kombu: Any = kombu
+
+
+def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
+    """Work until a signal ends Celery's worker; raises BadConfig, or Unavailable for a database that is away at start."""
+    database = WorkDatabase(settings.database_url, settings.database_password)
+    try:
+        if settings.migrate is Migrate.AT_START:
+            database.migrate()
+        database.check()
+    finally:
+        database.close()
+    check_credentials(settings, "work")
+    Clones(settings.clones).prepare()
+    plain = {"without_gossip": True, "without_mingle": True, "without_heartbeat": True, "quiet": True}
+    made = make_app(settings).Worker(concurrency=settings.at_once, loglevel="WARNING", **plain)
+    ready()
+    made.start()
+
+
+def make_app(settings: WorkSettings) -> Any:
+    """Return the application of Celery, with its one task."""
+    app = celery.Celery("vcsreplicator", broker=settings.url, set_as_current=False)
+    app.conf.update(_configuration(settings))
+    recorder = TaskRecorder(settings)
+
+    @app.task(name="vcsreplicator.record_push", acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
+    def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
+        """Record one push: the example of a task. Done twice it changes nothing."""
+        repository = RepositoryKey(source=source, number=number, url=url)
+        found = read(QueuedPush, push, "push")
+
+        def try_again(count: int, delay: float) -> None:
+            arguments = (source, number, url, push, count)
+            record_push.apply_async(arguments, countdown=min(delay, LONGEST_DELAY))
+
+        try:
+            recorder.record(repository, found)
+        except (Unavailable, BadConfig) as error:  # away, or an operator must see to it: no retry is used
+            logger.warning("push not recorded", repository=url, reason=str(error)[:300])
+            with _sent_or_put_back():
+                try_again(attempt, settings.retry.longest)
+        except Exception as error:
+            logger.warning("push not recorded", repository=url, reason=str(error)[:300])
+            with _sent_or_put_back():
+                if attempt < settings.max_hg_retries:
+                    try_again(attempt + 1, settings.retry.delay(attempt + 1, random.random()))
+                else:
+                    _keep_dead(app, settings, to_body(number, [found]), error, headers_of(repository))
+
+    class MessagesToTasks(bootsteps.ConsumerStep):  # type: ignore[misc]
+        """The step that takes messages of the queue and makes tasks of their pushes."""
+
+        def get_consumers(self, channel: Any) -> list[Any]:
+            queue = _kombu.Queue(settings.queue, durable=True)
+            return [_kombu.Consumer(channel, queues=[queue], on_message=self.take, prefetch_count=AT_ONCE)]
+
+        def take(self, message: Any) -> None:
+            body = body_of(message)
+            try:
+                repository, found = read_message(message.headers or {}, body, settings.repositories)
+            except MalformedEvent as error:
+                _keep_dead(app, settings, body, error, {})
+            else:
+                for push in found.pushes:
+                    plain = {"id": push.id, "date": push.date, "user": push.user, "changesets": push.changesets}
+                    record_push.delay(repository.source, repository.number, repository.url, plain)
+            message.ack()
+
+    app.steps["consumer"].add(MessagesToTasks)
+    return app
+
+
+def _configuration(settings: WorkSettings) -> dict[str, Any]:
+    known = settings.client("work")
+    return {
+        "broker_password": known.password,
+        "broker_use_ssl": known.ssl,
+        "broker_heartbeat": settings.heartbeat,
+        "broker_transport_options": {"confirm_publish": True},
+        "broker_connection_retry_on_startup": True,
+        "task_default_queue": f"{settings.queue}.tasks",
+        "task_ignore_result": True,
+        "worker_prefetch_multiplier": 1,
+        "worker_enable_remote_control": False,
+        "worker_hijack_root_logger": False,
+    }
+
+
+class TaskRecorder:
+    """What a process of Celery needs to record pushes, made at its first task."""
+
+    def __init__(self, settings: WorkSettings) -> None:
+        self._settings, self._clones = settings, Clones(settings.clones)
+        self._opened: tuple[WorkDatabase, CommandServer] | None = None
+
+    def record(self, repository: RepositoryKey, push: QueuedPush) -> None:
+        """Pull what is new of a push, and record it."""
+        if self._opened is None:
+            known = self._settings
+            hg = CommandServer(timeout=known.hg_timeout, memory=known.hg_memory_bytes, ca_file=known.hosts_ca_file)
+            self._opened = WorkDatabase(known.database_url, known.database_password), hg
+        database, hg = self._opened
+        with _locked(Path(self._settings.clones) / f".{repository.source}-{repository.number}.lock"):
+            record_pushes(database, self._clones, hg, repository, [push])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a clone: tasks of other processes may want it too."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _sent_or_put_back() -> Iterator[None]:
+    """Put the task back into its queue if what the block sends is not confirmed."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning("not sent", reason=str(error)[:300])
+        time.sleep(BROKER_DELAY)
+        raise Reject(str(error), requeue=True) from error
+
+
+def _keep_dead(
+    app: Any, settings: WorkSettings, body: bytes | str, error: BaseException, headers: Mapping[str, str]
+) -> None:
+    """Send a message to the dead-letter queue; confirmed on return."""
+    reason = describe_failure(error)
+    logger.error("message kept in the dead-letter queue", queue=settings.dead_queue, reason=reason)
+    with app.producer_or_acquire() as producer:
+        producer.publish(
+            body,
+            routing_key=settings.dead_queue,
+            declare=[_kombu.Queue(settings.dead_queue, durable=True)],
+            headers={**headers, "error": reason},
+            content_type="application/json",
+            content_encoding="utf-8",
+            delivery_mode=2,
+        )

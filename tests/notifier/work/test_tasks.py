@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The parallel variant: a real worker of Celery between a real RabbitMQ, a real `hg serve`, and SQLite."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.builders.working import HgHost, HgQueueSender, recorded
+from testing.waiting import eventually
+from testing.warm import CLI, PROGRAM
+
+pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.timeout(600)]
+
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HgHost]:
+    with HgHost(tmp_path_factory.mktemp("host")) as running:
+        yield running
+
+
+@pytest.fixture
+def broker(rabbitmq: Any) -> Iterator[HgQueueSender]:
+    made = HgQueueSender(rabbitmq.vhost())
+    yield made
+    made.close()
+
+
+class ParallelWorker:
+    """`vcsreplicator work --parallel` with a file of its own."""
+
+    def __init__(self, folder: Path, broker: HgQueueSender, host: HgHost) -> None:
+        self.database = f"sqlite:///{folder}/work.db"
+        self.log, self.file = folder / "worker.log", folder / "v.toml"
+        self.file.write_text(
+            f'[work]\nurl = "{broker.url}"\nrepositories = ["{host.root}"]\nclones = "{folder}/clones"\n'
+            f'database-url = "{self.database}"\nmigrate = "at-start"\nmax-hg-retries = 1\n'
+            "retry = { first = 0.1, longest = 0.1 }\n"
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Run it in a process group of its own, killed at the end."""
+        command = [*PROGRAM, CLI, "work", "--parallel", "-c", str(self.file)]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def has_recorded(self, expected: dict[str, dict[int, list[str]]]) -> bool:
+        try:
+            return recorded(self.database) == expected
+        except Exception:
+            return False  # no tables yet
+
+
+@pytest.fixture
+def parallel(tmp_path: Path, broker: HgQueueSender, host: HgHost) -> ParallelWorker:
+    return ParallelWorker(tmp_path, broker, host)
+
+
+def test_each_push_is_a_task_and_what_fails_becomes_a_dead_letter(
+    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
+) -> None:
+    pushes = {name: {number + 1: [node] for number, node in enumerate(host.add(name, 4))} for name in ("a", "b")}
+    for number, name in enumerate(pushes):
+        broker.send(number, host.url(name), pushes[name])
+    broker.send(0, host.url("a"), {9: ["e" * 40]})
+    broker.send_raw("nonsense", {})
+    with parallel.running() as process:
+        expected = {host.url(name): pushes[name] for name in pushes}
+        eventually(lambda: parallel.has_recorded(expected), "all pushes", timeout=PATIENCE)
+        letters = [eventually(lambda: broker.take("hg.dead"), "a letter", timeout=PATIENCE) for _ in range(2)]
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, parallel.log.read_text()
+    senseless, failed = sorted(letters, key=lambda letter: len(letter.headers))
+    assert senseless.body in ("nonsense", b"nonsense")
+    assert "not JSON" in senseless.headers["error"]
+    assert json.loads(failed.body)["pushes"][0]["id"] == 9
+    assert failed.headers["repository"] == host.url("a")
+    assert failed.headers["error"].endswith(f"has no changeset {'e' * 40}")
+    assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
+
+
+def test_killed_with_its_processes_it_loses_no_push(
+    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
+) -> None:
+    pushes = {number + 1: [node] for number, node in enumerate(host.add("k", 30))}
+    for number, nodes in pushes.items():
+        broker.send(1, host.url("k"), {number: nodes})
+    for count in (1, 10):
+        with parallel.running():
+            wait_for_pushes(parallel, host, count)
+    broker.send(1, host.url("k"), pushes)  # all of them again
+    with parallel.running() as process:
+        eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)
+        eventually(lambda: broker.waiting() + broker.waiting("hg.tasks") == 0, timeout=PATIENCE)
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, parallel.log.read_text()
+    assert parallel.has_recorded({host.url("k"): pushes})
+    assert broker.take("hg.dead") is None
+
+
+def wait_for_pushes(parallel: ParallelWorker, host: HgHost, count: int) -> None:
+    def are_there() -> bool:
+        try:
+            return len(recorded(parallel.database).get(host.url("k"), {})) >= count
+        except Exception:
+            return False  # no tables yet
+
+    eventually(are_there, f"{count} pushes", timeout=PATIENCE)
