@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator.aggregator.alarms import measure_silence
+from hgext.vcsreplicator.aggregator.alarms import NO_GATING, measure_silence
 from hgext.vcsreplicator.aggregator.loading import load, read_state
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER_REQUESTS, STATE, NewRecord, topics
@@ -175,8 +175,12 @@ def test_signs_of_life_name_the_end_of_notices_also_after_a_notice(log: Counting
     assert session._watch._notices_end == log.ends(NOTICES)[0] == 3
 
 
+def measured(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(f"vcsreplicator_aggregator_{name}", labels)
+
+
 def silent_seconds(mirror: str) -> float | None:
-    return REGISTRY.get_sample_value("vcsreplicator_aggregator_mirror_silent_seconds", {"mirror": mirror})
+    return measured("mirror_silent_seconds", mirror=mirror)
 
 
 def test_a_metric_measures_the_silence_of_each_mirror_that_must_give_signs_of_life(log: CountingLog) -> None:
@@ -191,6 +195,38 @@ def test_a_metric_measures_the_silence_of_each_mirror_that_must_give_signs_of_li
     ask(log, Verb.DEACTIVATE, "alpha")
     step(session, clock)
     assert silent_seconds("alpha") is None
+
+
+def test_a_metric_measures_how_long_the_first_event_of_a_repository_has_waited(log: CountingLog) -> None:
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    step(session, clock)
+    assert measured("stalled_seconds") == 0.0
+    send(log, chain.take(2))
+    step(session, clock, 3)
+    assert measured("stalled_seconds") == 2 * SETTINGS.beat
+    assert measured("mirror_lag_events", mirror="alpha") == 2.0
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 1)))])
+    step(session, clock)
+    assert measured("stalled_seconds") == 0.0
+    assert measured("mirror_lag_events", mirror="alpha") == 1.0
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 2)))])
+    step(session, clock)
+    assert measured("mirror_lag_events", mirror="alpha") == 0.0
+
+
+def test_a_metric_counts_the_alarms_that_last_and_forgets_those_that_are_over(log: CountingLog) -> None:
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    ask(log, Verb.DEACTIVATE, "alpha")
+    send(log, chain.take(1))
+    step(session, clock, 2)
+    assert measured("alarms", alarm=NO_GATING) == 1.0
+    ask(log, Verb.ACTIVATE, "alpha")
+    step(session, clock, 2)
+    assert measured("alarms", alarm=NO_GATING) is None
 
 
 def test_a_mirror_that_has_just_become_active_gets_time_to_begin() -> None:

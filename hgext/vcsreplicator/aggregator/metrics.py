@@ -17,4 +17,10 @@ COMMIT_SECONDS = Histogram(
 SILENT_SECONDS = Gauge(
     "vcsreplicator_aggregator_mirror_silent_seconds", "Since a mirror's last sign of life", ["mirror"]
 )
+STALLED_SECONDS = Gauge(
+    "vcsreplicator_aggregator_stalled_seconds",
+    "Longest time for which the first event of a repository that waits for its notice has been the first",
+)
+ALARMS = Gauge("vcsreplicator_aggregator_alarms", "Alarms that last, by what is wrong", ["alarm"])
+LAG = Gauge("vcsreplicator_aggregator_mirror_lag_events", "Events that this mirror has not applied", ["mirror"])
 WAITING = Gauge("vcsreplicator_aggregator_mirror_held_notices", "Notices that wait for this mirror", ["mirror"])

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The aggregator's signs of life, and what it finds out with each: alarms, figures, records that the log has lost."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
+from prometheus_client import Gauge
 
 from ..log import NOTICES, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
@@ -14,7 +16,7 @@ from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarm
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .loading import IDENTITY
-from .metrics import HELD, SILENT_SECONDS, VERSION, WAITING
+from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
 
 # Seconds between two commits of all positions: Kafka forgets a position that is not stored for a week.
 RENEW_INTERVAL = 3600.0
@@ -52,6 +54,8 @@ class Watch:
         self._found: tuple[Alarm, ...] = ()
         self._state_newest, self._state_due, self._is_state_lost = -1, 0, False
         self._notices_end: int | None = None
+        # Repository → its first event that waits for a notice, and since when that is its first.
+        self._firsts: dict[str, tuple[int, float]] = {}
 
     def hear(self, record: Record) -> None:
         """Count any record of a mirror as its sign of life."""
@@ -103,16 +107,23 @@ class Watch:
         core = self._core
         HELD.set(core.held)
         VERSION.set(core.roster.version)
+        self._note_firsts(now)
+        STALLED_SECONDS.set(max((now - since for _, since in self._firsts.values()), default=0.0))
         waiting = survey(core)
         silent = measure_silence(core.roster, self._silence, now)
-        for mirror, numbers in waiting.mirrors.items():
-            WAITING.labels(mirror=mirror).set(numbers.held)
-            if mirror in silent:
-                SILENT_SECONDS.labels(mirror=mirror).set(silent[mirror])
-            else:
-                SILENT_SECONDS.remove(mirror)
+        _set_all(LAG, {mirror: numbers.lag for mirror, numbers in waiting.mirrors.items()})
+        _set_all(WAITING, {mirror: numbers.held for mirror, numbers in waiting.mirrors.items()})
+        _set_all(SILENT_SECONDS, silent)
         self._found = alarms(core, waiting, self._silence, now, self._patience, self._ahead.count_missing())
+        _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))
         self._log_alarms(now)
+
+    def _note_firsts(self, now: float) -> None:
+        firsts = {name: other.queue[0].seq for name, other in self._core.repositories.items() if other.queue}
+        known = self._firsts
+        self._firsts = {
+            name: known[name] if name in known and known[name][0] == seq else (seq, now) for name, seq in firsts.items()
+        }
 
     def _check_state_end(self) -> None:
         """Find out whether `state` ends before what stood there at the last check.
@@ -145,3 +156,12 @@ class Watch:
         for alarm in self._logged.keys() - set(self._found):
             logger.info("alarm over", alarm=alarm.kind, mirror=alarm.mirror)
             del self._logged[alarm]
+
+
+def _set_all(gauge: Gauge, values: Mapping[str, float]) -> None:
+    """Set the gauge for these values of its label, and remove it for all others."""
+    for value, number in values.items():
+        gauge.labels(value).set(number)
+    for [sample] in {tuple(sample.labels.values()) for metric in gauge.collect() for sample in metric.samples}:
+        if sample not in values:
+            gauge.remove(sample)

@@ -16,7 +16,7 @@ DETACHED_TOTAL = Counter("vcsreplicator_mirror_detachments", "Repositories detac
 DETACHED = Gauge("vcsreplicator_mirror_detached_repositories", "Repositories that are detached from the stream")
 BUFFERED = Gauge("vcsreplicator_mirror_buffered_bytes", "Events in memory")
 AGGREGATOR_BEAT = Gauge(
-    "vcsreplicator_mirror_aggregator_beat_seconds", "Time by this machine when the aggregator was last heard"
+    "vcsreplicator_mirror_aggregator_beat_timestamp_seconds", "Time by this machine when the aggregator was last heard"
 )
 
 
