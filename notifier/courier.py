@@ -147,6 +147,8 @@ class _DeliveryLoop:
             messages_of=self.messages_of,
         )
         self.condition = DestinationCondition(self.name, state, self.clock)
+        for counter in (DELIVERED, FAILED, RETRIED, REJECTED, REPLAYED):
+            counter.labels(self.name)  # begins at 0, so that a rule sees the first one
 
     def work(self) -> None:
         self.orders.carry_out_requests()

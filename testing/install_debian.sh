@@ -24,6 +24,7 @@ services)
     [ -n "${VCSREPLICATOR_TEST_AMQP:-}" ] || program rabbitmq-server rabbitmq-server
     program chromium chromium
     program chromedriver chromium-driver
+    program promtool prometheus
     program strace strace
     program redis-server redis-server
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"

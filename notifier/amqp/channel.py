@@ -94,6 +94,8 @@ class ConfirmedChannel:
         self._is_target_gone = False
         self._beat_at = 0.0
         self.is_blocked = False
+        for counter in (UNROUTABLE, REFUSED):
+            counter.labels(name)  # begins at 0, so that a rule sees the first one
 
     def start(self) -> None:
         """Connect and declare the target, unless connected; raise Unavailable."""

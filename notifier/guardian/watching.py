@@ -36,7 +36,9 @@ DELETED = Counter("vcsreplicator_guardian_deleted_queues", "Queues deleted beyon
 MAILED = Counter("vcsreplicator_guardian_mails", "Mails that the mail server took")
 REFUSED_MAILS = Counter("vcsreplicator_guardian_refused_mails", "Mails that the mail server refused for good")
 WAITING = Gauge("vcsreplicator_guardian_waiting_reports", "Reports that no mail server took yet")
-LAST_ROUND = Gauge("vcsreplicator_guardian_last_round_timestamp_seconds", "Time by this machine when the last round was complete")
+LAST_ROUND = Gauge(
+    "vcsreplicator_guardian_last_round_timestamp_seconds", "Time by this machine when the last round was complete"
+)
 
 logger = structlog.get_logger()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
@@ -108,6 +109,14 @@ def turns(tmp_path: Path) -> Iterator[Turns]:
     made = Turns(tmp_path, Scripted())
     with closing(made.state):
         yield made
+
+
+def test_counters_of_a_destination_begin_at_zero_so_that_an_alert_sees_the_first_reject(turns: Turns) -> None:
+    turns.courier.name = "never seen before"
+    _DeliveryLoop(turns.courier, turns.destination, turns.state, 0)
+    for counter in ("delivered_messages", "failed_attempts", "rejected_messages"):
+        name = f"vcsreplicator_notifier_{counter}_total"
+        assert REGISTRY.get_sample_value(name, {"destination": "never seen before"}) == 0.0
 
 
 def test_notices_behind_a_malformed_one_wait_until_its_reject_is_kept(turns: Turns) -> None:
