@@ -159,7 +159,10 @@ def promtool(*arguments: object) -> str:
 
 def test_the_page_lists_every_metric(collectors: list[Any]) -> None:
     written = [line for line in (CHECKOUT / "docs/monitoring.md").read_text().splitlines() if line.startswith("| `vcs")]
-    assert sorted(written) == sorted(rows(collectors).values())
+    expected = rows(collectors).values()
+    assert "\n".join(sorted(set(expected) - set(written))) == "", "these lines are missing"
+    assert "\n".join(sorted(set(written) - set(expected))) == "", "these lines are too many"
+    assert len(written) == len(set(written))
 
 
 def test_names_of_metrics_follow_the_conventions(collectors: list[Any]) -> None:
