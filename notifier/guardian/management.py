@@ -9,6 +9,7 @@ import base64
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -44,7 +45,11 @@ class Management:
         self._user = unquote(parts.username or "guest")
         self._broker = urlsplit(settings.broker_url)
         self._base = parts.path.rstrip("/") + "/api/"
-        password = settings.password.read() if settings.password else unquote(parts.password or "guest")
+        password = (
+            settings.password.read(f"{file}: guardian.password")
+            if settings.password
+            else unquote(parts.password or "guest")
+        )
         self._headers = {
             "authorization": "Basic " + base64.b64encode(f"{self._user}:{password}".encode()).decode(),
             "content-type": "application/json",
@@ -156,6 +161,11 @@ class Management:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if _is_nonsense(error):
                 raise self._is_something_else() from error
+            if any(isinstance(each, ssl.SSLCertVerificationError) for each in _chain(error)):
+                raise BadConfig(
+                    f"{self._key}: {self._where}: {_cause(error)}: expected a certificate for this host by an authority"
+                    " in guardian.ca-file, or of the system"
+                ) from error
             raise Unavailable(f"{self._where}: the management API does not answer: {_cause(error)}") from error
         if len(data) > LARGEST_ANSWER:
             response.close()

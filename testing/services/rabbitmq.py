@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from collections.abc import Mapping, Sequence
 
+from testing.builders.certificates import certificate
 from testing.services.process import Service, ServiceMissing, free_port, needed
 
 # Of `guest:guest`.
@@ -102,3 +103,20 @@ class RabbitMQ(Service):
         if result.returncode:
             raise ServiceMissing(f"rabbitmqctl {' '.join(arguments)}: {result.stderr.strip() or result.stdout.strip()}")
         return result.stdout
+
+
+class TlsRabbitMQ(RabbitMQ):
+    """Listens with TLS too, for AMQP and for its management API, as `localhost`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tls_port, self.management_tls_port = free_port(), free_port()
+        self.certificate = certificate(self.folder, "broker", "DNS:localhost")
+        key = self.certificate.with_suffix(".key")
+        with (self.folder / "rabbitmq.conf").open("a") as conf:
+            conf.write(
+                f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\nssl_options.certfile = {self.certificate}\n"
+                f"ssl_options.keyfile = {key}\nssl_options.verify = verify_none\n"
+                f"management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {self.management_tls_port}\n"
+                f"management.ssl.certfile = {self.certificate}\nmanagement.ssl.keyfile = {key}\n"
+            )

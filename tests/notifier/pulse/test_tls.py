@@ -11,24 +11,9 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.pulse.destination import PulseSettings
 from testing.builders.certificates import certificate
-from testing.services.process import free_port
-from testing.services.rabbitmq import RabbitMQ
+from testing.services.rabbitmq import TlsRabbitMQ
 
 pytestmark = pytest.mark.processes
-
-
-class TlsRabbitMQ(RabbitMQ):
-    """Listens with TLS too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tls_port = free_port()
-        self.certificate = certificate(self.folder, "broker", "DNS:localhost")
-        with (self.folder / "rabbitmq.conf").open("a") as conf:
-            conf.write(f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\n")
-            conf.write(f"ssl_options.certfile = {self.certificate}\n")
-            conf.write(f"ssl_options.keyfile = {self.certificate.with_suffix('.key')}\n")
-            conf.write("ssl_options.verify = verify_none\n")
 
 
 @pytest.fixture(scope="module")
