@@ -32,8 +32,14 @@ class Secret:
         if self.file and not os.path.isabs(self.file):
             raise ValueError(f"file: expected an absolute path, got {self.file!r}")
 
-    def read(self) -> str:
-        """Return the present secret; raise BadConfig that names the place, never the content."""
+    def read(self, key: str = "secret") -> str:
+        """Return the present secret; raise BadConfig that names its key and its place, never the content."""
+        try:
+            return self._read()
+        except BadConfig as error:
+            raise BadConfig(f"{key}: {error}") from error
+
+    def _read(self) -> str:
         if self.env:
             return self._from_environment(self.env)
         if self.file:
@@ -43,7 +49,7 @@ class Secret:
     def _from_environment(self, name: str) -> str:
         value = os.environ.get(name)
         if not value:
-            raise BadConfig(f"secret: the environment variable {name} is not set")
+            raise BadConfig(f"the environment variable {name} is not set")
         return value
 
     def _from_file(self, path: Path) -> str:
@@ -51,10 +57,10 @@ class Secret:
             with path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 if mode & 0o077:
-                    raise BadConfig(f"secret: {path} has mode {mode:04o}, expected 0600 or stricter: chmod go= {path}")
+                    raise BadConfig(f"{path} has mode {mode:04o}, expected 0600 or stricter: chmod go= {path}")
                 return _decode_text(file.read(MAX_SECRET), str(path))
         except OSError as error:
-            raise BadConfig(f"secret: {path} cannot be read: {error.strerror}") from error
+            raise BadConfig(f"{path} cannot be read: {error.strerror}") from error
 
     def _from_command(self) -> str:
         name = self.command[0]
@@ -63,11 +69,11 @@ class Secret:
                 self.command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_PATIENCE, check=False
             )
         except OSError as error:
-            raise BadConfig(f"secret: {name} cannot be run: {error.strerror}") from error
+            raise BadConfig(f"{name} cannot be run: {error.strerror}") from error
         except subprocess.TimeoutExpired:
-            raise BadConfig(f"secret: {name} gave no answer in {COMMAND_PATIENCE:.0f} s") from None
+            raise BadConfig(f"{name} gave no answer in {COMMAND_PATIENCE:.0f} s") from None
         if result.returncode:
-            raise BadConfig(f"secret: {name} failed with exit code {result.returncode}")
+            raise BadConfig(f"{name} failed with exit code {result.returncode}")
         return _decode_text(result.stdout, name)
 
 
@@ -75,7 +81,7 @@ def _decode_text(data: bytes, where: str) -> str:
     try:
         value = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise BadConfig(f"secret: {where} is not UTF-8") from None
+        raise BadConfig(f"{where} is not UTF-8") from None
     if not value:
-        raise BadConfig(f"secret: {where} is empty")
+        raise BadConfig(f"{where} is empty")
     return value

@@ -49,7 +49,9 @@ class BrokerSettings:
 
 
 def check_credentials(settings: BrokerSettings, section: str) -> None:
-    """Raise BadConfig if the broker answers and refuses user and password; what else is wrong may pass."""
+    """Raise BadConfig if the password cannot be read, or the broker refuses it; what else is wrong may pass."""
+    if settings.password is not None:
+        settings.password.read(f"{section}.password")
     try:
         with translated(where(settings.url)):
             connect(settings.client(section)).collect()

@@ -147,7 +147,7 @@ class RedisIds:
         more: dict[str, Any] = {}
         try:
             if settings.redis_password is not None:
-                more["password"] = settings.redis_password.read()
+                more["password"] = settings.redis_password.read("decode.redis-password")
         except BadConfig as error:
             raise Unavailable(str(error)) from error
         if settings.redis_ca_file is not None:

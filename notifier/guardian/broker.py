@@ -32,7 +32,7 @@ def connected(settings: GuardianSettings, user: str | None = None, token: str | 
 
     Raises BadConfig if the broker refuses the guardian's user, Unavailable for any trouble.
     """
-    url, password = settings.broker_url, settings.password.read() if settings.password else None
+    url, password = settings.broker_url, settings.password.read("guardian.password") if settings.password else None
     if user is not None:
         parts = urlsplit(url)
         url, password = parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}").geturl(), token

@@ -121,7 +121,8 @@ class MailServer:
         try:
             if parts.scheme == "smtp+starttls":
                 server.starttls(context=trusting(settings.smtp_ca_file))
-            password = settings.smtp_password.read() if settings.smtp_password else unquote(parts.password or "")
+            secret = settings.smtp_password
+            password = secret.read("guardian.smtp-password") if secret else unquote(parts.password or "")
             if parts.username:
                 server.login(unquote(parts.username), password)
         except BaseException:

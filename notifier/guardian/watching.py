@@ -62,7 +62,9 @@ class QueueWatch:
         """Open the state; raises BadConfig or Unavailable."""
         self.settings, self._is_dry_run, self._clock = settings, is_dry_run, clock or SystemClock()
         if settings.smtp_password is not None:
-            settings.smtp_password.read()  # what is missing at the start, an operator must mend
+            settings.smtp_password.read(
+                f"{file}: guardian.smtp-password"
+            )  # what is missing at the start, an operator must mend
         self._management = Management(settings, file)
         self._clients = Clients(self._management, settings.vhost)
         self._mail = MailServer(settings)

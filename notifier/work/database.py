@@ -66,7 +66,7 @@ class WorkDatabase:
         """Describe the database, not yet connected; raises BadConfig."""
         known = make_url(url)
         if password is not None:
-            known = known.set(password=password.read())
+            known = known.set(password=password.read("work.database-password"))
         self._options: dict[str, Any] = {}
         if known.get_backend_name() == "sqlite":
             try:

@@ -22,7 +22,7 @@ class FailureReporter:
             try:
                 # No integrations: nothing of this process is sent but the failures themselves.
                 self._client = sentry_sdk.Client(
-                    dsn.read(),
+                    dsn.read("work.sentry-dsn"),
                     release=f"vcsreplicator@{VERSION}",
                     default_integrations=False,
                     include_local_variables=False,

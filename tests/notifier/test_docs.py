@@ -11,10 +11,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import kombu
 import pytest
 from amqp.exceptions import NotFound
 
+from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import Log
 from notifier import destination
@@ -25,6 +27,7 @@ from testing.builders.notices import an_event, publish_pushes
 from testing.builders.notifying import Notifier
 from testing.builders.receivers import PulseReceiver
 from testing.waiting import eventually
+from testing.warm import CLI, PROGRAM, warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -76,6 +79,48 @@ def test_every_key_of_the_worker_in_the_docs_is_one(tmp_path: Path) -> None:
     (tmp_path / "v.toml").write_text(blocks("work.md", "toml")[0])
     settings = load(tmp_path / "v.toml").settings(WorkSettings, "work")
     assert settings.repositories == ("https://hg.example/",)
+
+
+@pytest.mark.parametrize(
+    ("page", "words", "key"),
+    [
+        ("poll.md", "poll", "poll.password"),
+        ("work.md", "work --migrate", "work.database-password"),
+        ("work.md", "work", "work.database-password"),
+        ("work.md", "pushes --parked", "work.database-password"),
+        ("guardian.md", "guardian user list", "guardian.password"),
+        ("guardian.md", "guardian watch", "guardian.smtp-password"),
+    ],
+)
+def test_example_without_its_password_is_one_line_with_file_and_key_and_exit_78(
+    tmp_path: Path, page: str, words: str, key: str
+) -> None:
+    text = blocks(page, "toml")[0]
+    for folder in ("/var/lib/vcsreplicator", "/etc/vcsreplicator"):
+        text = text.replace(folder, str(tmp_path))
+    file = tmp_path / "v.toml"
+    file.write_text(re.sub(r"\n\[listen\].*", "", text, flags=re.DOTALL))
+    with warm_starts():
+        ended = subprocess.run([*PROGRAM, CLI, *words.split(), "-c", str(file)], capture_output=True, text=True)
+    assert ended.returncode == 78, ended.stderr
+    [line] = ended.stderr.splitlines()
+    assert f"{file}: {key}: {tmp_path}/" in line
+    assert "cannot be read: No such file or directory" in line
+
+
+@pytest.mark.parametrize("page", ["decode", "edge", "guardian", "hg-push", "poll", "work"])
+def test_every_command_on_the_page_is_one(page: str) -> None:
+    found = re.findall(r"(?:^|`)vcsreplicator ([^`#;\n]+)", (DOCS / f"{page}.md").read_text(), re.MULTILINE)
+    assert found or page == "hg-push"
+    for words in found:
+        command: click.Command = program
+        arguments = words.split()
+        context = click.Context(command)
+        while isinstance(command, click.Group) and arguments:
+            _, chosen, arguments = command.resolve_command(context, arguments)
+            assert chosen is not None, words
+            command = chosen
+        command.make_parser(click.Context(command)).parse_args(arguments)
 
 
 def test_documented_consumer_gets_messages(log: Log, notifier: Notifier, rabbitmq: Any, tmp_path: Path) -> None:

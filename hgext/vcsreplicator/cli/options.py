@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Options that several verbs share, and the opening of what they name."""
 
+import contextlib
 import functools
 import math
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -94,15 +95,22 @@ def run_daemon(
         sys.exit(serve(role, lambda stop, ready: run(settings, log, stop=stop, ready=ready), listen=listen, **made))
 
 
+@contextlib.contextmanager
+def naming(config: Config) -> Iterator[None]:
+    """Name the file in a BadConfig of the block."""
+    try:
+        yield
+    except BadConfig as error:
+        raise BadConfig(f"{config.file}: {error}") from error
+
+
 def run_without_log(config: Config, role: str, run: Callable[..., None], settings: object) -> None:
     """Run a daemon that uses no log until a signal stops it, and exit with its code."""
     from ..service import configure_logging, serve
 
     def named(stop: threading.Event, ready: Callable[[], None]) -> None:
-        try:
+        with naming(config):
             run(settings, stop=stop, ready=ready)
-        except BadConfig as error:
-            raise BadConfig(f"{config.file}: {error}") from error
 
     configure_logging(role)
     sys.exit(serve(role, named, listen=config.listen(role)))

@@ -11,7 +11,7 @@ import click
 from ..config import Config
 from ..words.errors import BadConfig, Refused
 from .display import console, table
-from .options import HOW_MANY, with_config, with_json
+from .options import HOW_MANY, naming, with_config, with_json
 from .requests import when
 
 
@@ -37,11 +37,8 @@ def command(
         raise BadConfig(f"{error.name} is not installed; install vcsreplicator[work]") from None
     settings = config.settings(WorkSettings, "work")
     begin = 0 if since is None else int(since.replace(tzinfo=datetime.UTC).timestamp())
-    with closing(WorkDatabase(settings.database_url, settings.database_password)) as database:
-        try:
-            database.check()
-        except BadConfig as error:
-            raise BadConfig(f"{config.file}: {error}") from error
+    with naming(config), closing(WorkDatabase(settings.database_url, settings.database_password)) as database:
+        database.check()
         if repository is None:
             _show_parked(list_parked(database), as_json=as_json)
             return

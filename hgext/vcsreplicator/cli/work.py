@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator work`: the daemon that fills a database from the queue of hg-push."""
 
+from contextlib import closing
+
 import click
 
 from ..config import Config
 from ..words.errors import BadConfig
-from .options import run_without_log, with_config
+from .options import naming, run_without_log, with_config
 
 
 @click.command()
@@ -22,11 +24,8 @@ def command(config: Config, migrate: bool, parallel: bool) -> None:
         raise BadConfig(f"{error.name} is not installed; install vcsreplicator[work]") from None
     settings = config.settings(WorkSettings, "work")
     if migrate:
-        found = database.WorkDatabase(settings.database_url, settings.database_password)
-        try:
+        with naming(config), closing(database.WorkDatabase(settings.database_url, settings.database_password)) as found:
             found.migrate()
-        finally:
-            found.close()
         click.echo("the tables are up to date")
         return
     if parallel:
