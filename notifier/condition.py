@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The condition of one destination, as `destination list` and the metrics show it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import structlog
 from prometheus_client import Gauge
 
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.levels import ServiceTrouble
 
 from .state import StateDatabase
 from .window import Window
@@ -22,33 +26,56 @@ DOWN = Gauge("vcsreplicator_notifier_down_flag", "1 while the destination does n
 logger = structlog.get_logger()
 
 
+@runtime_checkable
+class PartedDestination(Protocol):
+    """A destination whose parts fail alone, as webhooks do."""
+
+    def find_troubles(self) -> Sequence[ServiceTrouble]:
+        """Return what is wrong with which part; raise Unavailable."""
+
+
 class DestinationCondition:
     """Whether the destination answers, and what waits for it; `trouble` is its last failure until it answers again."""
 
-    def __init__(self, name: str, state: StateDatabase, clock: Clock) -> None:
+    def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
         self._name, self._state, self._clock = name, state, clock
+        self._reporter = ServiceReporter(log, f"destination {name}")
         self._reported_at = self._stored_at = float("-inf")
         self._stored: Mapping[str, object] = {}
         self.trouble: str | None = None
+        self.since = since
 
     def note_outage(self, error: Exception) -> None:
         """Count the whole destination as unavailable."""
-        self.trouble = str(error)
+        self.note_failure(error)
         DOWN.labels(self._name).set(1)
+
+    def note_failure(self, error: Exception) -> None:
+        """Count one delivery as failed."""
+        self.trouble = str(error)
+        self.since = self._clock.now() if self.since is None else self.since
 
     def note_answer(self) -> None:
         """Count the destination as available."""
         DOWN.labels(self._name).set(0)
         if self.trouble is not None:
             logger.info("delivering again")
-            self.trouble = None
+            self.trouble = self.since = None
 
-    def report(self, window: Window, position: int | None) -> None:
-        """Store the condition if a report is due; a state that cannot store it is logged."""
+    def report(self, window: Window, position: int | None, destination: object = None) -> None:
+        """Store the condition if a report is due, and report it to the log; what cannot store it is logged.
+
+        A destination with parts that fail alone says which do.
+        """
         now = self._clock.monotonic()
         if now - self._reported_at < REPORT_INTERVAL:
             return
         self._reported_at = now
+        try:
+            parts = destination.find_troubles() if isinstance(destination, PartedDestination) else ()
+        except Unavailable as error:
+            logger.warning("troubles not read", reason=str(error))
+            parts = ()
         oldest = window.oldest
         age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest.created)
         WAITING.labels(self._name).set(window.waiting)
@@ -60,7 +87,10 @@ class DestinationCondition:
             "oldest": None if oldest is None else oldest.id,
             "oldest_age": round(age, 1),
             "trouble": self.trouble,
+            "since": self.since,
+            "parts": [{"trouble": part.text, "since": part.since} for part in parts],
         }
+        self._reporter.report([*self._list_own(), *parts], now=self._clock.now())
         if condition == self._stored and now - self._stored_at < RENEWAL:
             return
         try:
@@ -69,3 +99,9 @@ class DestinationCondition:
             logger.warning("status not stored", reason=str(error))
         else:
             self._stored, self._stored_at = condition, now
+
+    def _list_own(self) -> list[ServiceTrouble]:
+        if self.trouble is None or self.since is None:
+            return []
+        text = f"destination {self._name} is failing: {self.trouble}; see: vcsreplicator destination list"
+        return [ServiceTrouble(text=text, since=self.since)]

@@ -66,6 +66,7 @@ class Courier:
     chance: Callable[[], float] = random.random
     started: threading.Event = field(default_factory=threading.Event)
     _feed: NoticeFeed | None = None
+    _failing_since: float | None = None
 
     def run(self) -> None:
         """Work until `stop` is set.
@@ -78,6 +79,7 @@ class Courier:
         except (BadConfig, Unavailable) as error:
             self._report_trouble(error)
             raise Unavailable(str(error)) from error
+        self._failing_since = None
         with contextlib.ExitStack() as opened:
             opened.callback(destination.close)
             state = opened.enter_context(contextlib.closing(self._open_state()))
@@ -106,8 +108,9 @@ class Courier:
             notes = self.log.notes(group(self.name), NOTICES)
             self.log.acknowledge(group(self.name), NOTICES, {0: stored}, notes=notes)
         with contextlib.closing(self._open_state()) as state:
-            condition = DestinationCondition(self.name, state, self.clock)
+            condition = DestinationCondition(self.name, self.log, state, self.clock, since=self._failing_since)
             condition.note_outage(error)
+            self._failing_since = condition.since
             condition.report(Window(self.settings.patience), stored)
 
     def _first_position(self) -> int:
@@ -146,7 +149,7 @@ class _DeliveryLoop:
             rejects=self.rejects,
             messages_of=self.messages_of,
         )
-        self.condition = DestinationCondition(self.name, state, self.clock)
+        self.condition = DestinationCondition(self.name, self.log, state, self.clock)
         for counter in (DELIVERED, FAILED, RETRIED, REJECTED, REPLAYED):
             counter.labels(self.name)  # begins at 0, so that a rule sees the first one
 
@@ -162,8 +165,12 @@ class _DeliveryLoop:
             self.begin()
             self.collect(BUSY_WAIT if self.window.in_flight else 0)
             self.feed.store_position()
-            self.condition.report(self.window, self.feed.stored)
+            self.report()
         self.drain()
+
+    def report(self) -> None:
+        """Report the condition of the destination and, if it has any, of its parts."""
+        self.condition.report(self.window, self.feed.stored, self.destination)
 
     def connect(self) -> None:
         """Connect; without a message to send only this shows that the destination answers again."""
@@ -255,7 +262,7 @@ class _DeliveryLoop:
         fields = {"message": delivery.message.id, "attempt": delivery.attempt, "reason": str(error)}
         if isinstance(error, Unavailable):
             logger.warning("delivery failed", **fields)
-            self.condition.trouble = str(error)
+            self.condition.note_failure(error)
             self.window.retry(outcome.number, now, chance)
         elif self.window.refuse(outcome.number, now, chance):
             logger.warning("delivery refused", **fields)

@@ -150,6 +150,11 @@ class Deliveries:
         rows = self._db.rows(sql.SHOW, (number,))
         return _as_json(rows[0]) if rows else None
 
+    def last_error(self, subscription: int) -> str | None:
+        """Return why the newest attempt of a subscription failed; None if nothing of it failed."""
+        rows = self._db.rows(sql.LAST_ERROR, (subscription,))
+        return str(rows[0][0]) if rows else None
+
     def counts(self) -> dict[str, int]:
         """Return the number of deliveries by state."""
         return dict(self._db.rows(sql.COUNTS))

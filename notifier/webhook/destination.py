@@ -13,6 +13,7 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.levels import ServiceTrouble
 
 from ..destination import DeliveryOutcome, Destination
 from ..message import Message
@@ -78,6 +79,20 @@ class Webhooks:
                 return [DeliveryOutcome(number=batch[0].number, error=judged(error))]
             return [outcome for delivery in batch for outcome in self._accepted_alone(delivery)]
         return [DeliveryOutcome(number=delivery.number) for delivery in batch]
+
+    def find_troubles(self) -> Sequence[ServiceTrouble]:
+        """Return which subscriptions are failing, or were paused for that."""
+        found = []
+        for each in self._deliveries.subscriptions.all():
+            if each.failing_since is None:
+                continue
+            what = f"is paused: {each.paused_reason}" if each.paused_reason else "is failing"
+            step = f"resume {each.name}" if each.paused_reason else "list"
+            reason = self._deliveries.last_error(each.id)
+            text = f"subscription {each.name} of {self.name} {what}{f', last: {reason}' if reason else ''}"
+            text = f"{text}; vcsreplicator subscription {step}"
+            found.append(ServiceTrouble(text=text, since=each.failing_since, is_urgent=each.paused_reason is not None))
+        return found
 
     def close(self) -> None:
         self._dispatcher.stop()

@@ -86,6 +86,8 @@ ROW = """SELECT d.id, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.f
     FROM deliveries d JOIN messages m ON m.number = d.message JOIN subscriptions s ON s.id = d.subscription"""
 LIST = f"{ROW} WHERE (? IS NULL OR d.state = ?) AND (? IS NULL OR s.name = ?) ORDER BY d.id DESC LIMIT ?"
 SHOW = f"{ROW} WHERE d.id = ?"
+LAST_ERROR = """SELECT error FROM deliveries
+    WHERE subscription = ? AND error IS NOT NULL ORDER BY id DESC LIMIT 1"""
 PURGE = """DELETE FROM deliveries WHERE id IN
     (SELECT id FROM deliveries WHERE state = ? AND finished_at < ? LIMIT 500)"""
 PURGE_MESSAGES = "DELETE FROM messages WHERE number < (SELECT MIN(message) FROM deliveries)"

@@ -131,7 +131,8 @@ def test_the_sign_of_life_tells_of_a_successor_that_waits_for_a_repository_witho
             session.step(0.0)
             clock.advance(1.0)
     [beat] = [record.value for record in log.records(STATE) if record.key == "aggregator"]
-    [text] = from_json(AggregatorBeat, beat or b"").alarms
+    gating, text = from_json(AggregatorBeat, beat or b"").alarms
+    assert gating.startswith("no gating mirror: 2 held, 1 repositories; activate or add a mirror")
     assert text.startswith(f"successor waits: x ({successor.repository})")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator check` on a master: what waits in the outboxes, by the relay's report or, while it is silent, by itself."""
+"""`vcsreplicator check` on a master: what the relay reports to the log or, while it is silent, what is in the outboxes."""
 
 import time
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log import SERVICES, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.relay.lacking import write_report
-from hgext.vcsreplicator.status.findings import Finding
+from hgext.vcsreplicator.log.reports import ServiceReporter
+from hgext.vcsreplicator.words.levels import ServiceTrouble
 
 
 @pytest.fixture
@@ -37,27 +37,67 @@ def said(master: Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def report(master: Path, *troubles: ServiceTrouble, source: str = "hg://master") -> None:
+    with open_log(f"sqlite://{master}/log.db") as log:
+        ServiceReporter(log, f"relay {source}").report(troubles, now=time.time())
+
+
 def test_a_silent_relay_is_named_and_the_outboxes_are_read_in_its_place(master: Path) -> None:
     code, text = said(master)
     assert code == 2
-    assert "the relay gives no sign of life" in text
+    assert "the relay hg://master has given no sign of life ever" in text
     assert f"{master}/repos/one: its outbox cannot be read" in text
 
 
 def test_what_a_running_relay_reports_is_said_and_no_outbox_is_read(master: Path) -> None:
-    write_report(str(master / "relay.sock"), [Finding(level=2, text="red: events wait")], time.monotonic())
+    waits = ServiceTrouble(text="red: events wait", since=time.time() - 800, is_urgent=True)
+    report(master, waits)
     text = said(master)[1]
-    assert "red: events wait" in text
-    assert "relay gives no sign" not in text
+    assert "red: events wait (for 13 min, since " in text
+    assert "no sign of life ever: pushes" not in text
     assert "its outbox" not in text
 
 
 def test_a_relay_that_has_nothing_to_report_adds_nothing(master: Path) -> None:
-    write_report(str(master / "relay.sock"), [], time.monotonic())
-    assert said(master)[1].count(";") == 0
+    report(master)
+    assert said(master)[1].count(" - ") == 1
+    assert "relay" not in said(master)[1]
+
+
+def test_a_trouble_that_may_pass_is_said_once_it_has_lasted(master: Path) -> None:
+    report(master, ServiceTrouble(text="red is gone", since=time.time() - 50))
+    assert "red is gone" not in said(master)[1]
+    report(master, ServiceTrouble(text="red is gone", since=time.time() - 70), ServiceTrouble(text="x", since=0.0))
+    assert "red is gone (for 70 s" in said(master)[1]
+
+
+def test_a_report_names_the_oldest_troubles_and_counts_the_rest(master: Path) -> None:
+    report(master, *(ServiceTrouble(text=f"<{number}>", since=number, is_urgent=True) for number in range(100, 0, -1)))
+    text = said(master)[1]
+    assert "<1>" in text
+    assert "<21>" not in text
+    assert "relay hg://master: 80 more troubles" in text
+
+
+def test_a_relay_of_another_source_is_named_while_it_reports(master: Path) -> None:
+    report(master)
+    report(master, ServiceTrouble(text="its trouble", since=0.0), source="hg://other")
+    assert "its trouble" in said(master)[1]
 
 
 @pytest.mark.parametrize("gone", ["repos", "repos/one/.hg/store/outbox.0001.log"], ids=["roots", "outboxes"])
-def test_a_mirror_that_has_the_same_file_misses_no_relay(master: Path, gone: str) -> None:
+def test_a_machine_without_the_outboxes_says_that_the_relay_is_silent_all_the_same(master: Path, gone: str) -> None:
     (master / gone).rename(master / "elsewhere")
-    assert "relay" not in said(master)[1]
+    code, text = said(master)
+    assert code == 2
+    assert "the relay hg://master has given no sign of life ever" in text
+    assert "its outbox" not in text
+
+
+def test_a_log_without_the_topic_of_reports_is_named_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n')
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create([topic for topic in topics() if topic.name != SERVICES])
+    assert (
+        "no topic `services`, so nothing is known of the relay; run: vcsreplicator topics create" in said(tmp_path)[1]
+    )

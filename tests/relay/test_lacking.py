@@ -3,20 +3,21 @@
 
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, topics
 from hgext.vcsreplicator.outbox.file import Fork
 from hgext.vcsreplicator.relay import lacking
-from hgext.vcsreplicator.relay.lacking import REPORT, find_lacking, read_report, write_report
+from hgext.vcsreplicator.relay.lacking import find_gone, find_lacking
 from hgext.vcsreplicator.status import SILENT
-from hgext.vcsreplicator.status.findings import Finding
+from hgext.vcsreplicator.words.levels import ServiceReport
+from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.memorylog import MemoryLog
 from testing.builders.pushing import Master, running_relay
 from testing.waiting import eventually
@@ -59,9 +60,9 @@ def master(prepared: tuple[Master, MemoryLog], tmp_path: Path) -> Master:
 
 
 def found(master: Master, log: MemoryLog, after: float = 0.0) -> dict[str, str]:
-    """The critical finding of each repository, by its name, after so many seconds."""
+    """What is wrong with each repository, by its name, after so many seconds."""
     findings = find_lacking([str(master.root)], log, time.time() + after)
-    assert all(finding.level == 2 for finding in findings)
+    assert all(finding.is_urgent for finding in findings)
     texts = [finding.text.partition(": ") for finding in findings]
     return {os.path.basename(folder): text for folder, _, text in texts}
 
@@ -83,10 +84,11 @@ def test_events_that_wait_in_an_outbox_are_named_after_a_while(master: Master, l
     assert "does the relay run?" in found(master, log, after=SILENT + 60)["one"]
 
 
-def test_a_fork_is_named_as_the_cause_of_events_that_wait(master: Master, log: MemoryLog) -> None:
-    master.outbox("one").send_again()
+def test_a_repository_that_refuses_pushes_is_named_at_once_though_nothing_waits(master: Master, log: MemoryLog) -> None:
     master.outbox("one").set_fork(Fork(reason="another history"))
-    assert found(master, log, after=SILENT + 60)["one"].endswith(": another history")
+    assert "refuses pushes: another history; bring back" in found(master, log)["one"]
+    [trouble] = find_lacking([str(master.root)], log, time.time())
+    assert abs(trouble.since - time.time()) < 60
 
 
 @pytest.mark.parametrize("damaged", ["outbox.0001.log", "outbox.sent"])
@@ -98,48 +100,49 @@ def test_an_outbox_that_cannot_be_read_is_named(master: Master, log: MemoryLog, 
     else:
         (store / damaged).write_bytes(b"damaged")
     [finding] = find_lacking([str(master.root)], log, time.time())
-    assert finding.level == 1
     assert "its outbox cannot be read" in finding.text
 
 
-def test_a_running_relay_reports_what_waits_and_a_stopped_one_nothing(
+def troubles(log: MemoryLog) -> list[str] | None:
+    """What the relay last reported."""
+    reports = [from_json(ServiceReport, record.value or b"") for record in log.records(SERVICES)]
+    return [trouble.text for trouble in reports[-1].troubles] if reports else None
+
+
+def test_a_running_relay_reports_to_the_log_what_waits_and_what_refuses_pushes(
     master: Master, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lacking, "SILENT", 0.0)
-    settings = master.settings(scan=0.05)
-    with running_relay(settings, log):
-        eventually(lambda: read_report(settings.socket, time.monotonic()))
-        assert read_report(settings.socket, time.monotonic()).listed() == []
+    with running_relay(master.settings(scan=0.05), log):
+        assert eventually(lambda: troubles(log) == [])
         with master.outbox("one").sending(wait=True):
             master.outbox("one").send_again()
-            [finding] = eventually(lambda: read_report(settings.socket, time.monotonic()).listed())
-        assert finding.text.startswith(f"{master.root}/one: events wait in its outbox for ")
-        assert finding.text.endswith("see the relay's log lines")
-        eventually(lambda: not read_report(settings.socket, time.monotonic()).findings)
-        assert stat.S_IMODE(os.stat(settings.socket + REPORT).st_mode) == 0o640
-    assert read_report(settings.socket, time.monotonic()) is None
+            [text] = eventually(lambda: troubles(log))
+        assert text == f"{master.root}/one: events wait in its outbox: see the relay's log lines"
+        eventually(lambda: troubles(log) == [])
+        master.outbox("two").set_fork(Fork(reason="another history"))
+        [text] = eventually(lambda: troubles(log))
+        assert text.startswith(f"{master.root}/two: refuses pushes: another history; ")
 
 
-def test_a_report_names_the_worst_and_counts_the_rest(tmp_path: Path) -> None:
-    socket = str(tmp_path / "relay.sock")
-    Path(socket).touch()
-    found = [Finding(level=1 + (number == 50), text=str(number)) for number in range(100)]
-    write_report(socket, found, 1000.0)
-    listed = read_report(socket, 1000.0).listed()
-    assert [finding.text for finding in (listed[0], listed[-1])] == ["50", "80 more repositories wait"]
-    assert len(listed) == 21
+class Seen(NamedTuple):
+    """As much of a state as matters here."""
+
+    path: str
+    deleted: bool = False
 
 
-@pytest.mark.parametrize("age", [-1.0, 121.0], ids=["another boot", "silent"])
-def test_a_report_of_another_time_is_none(tmp_path: Path, age: float) -> None:
-    socket = str(tmp_path / "relay.sock")
-    Path(socket).touch()
-    write_report(socket, [], 1000.0)
-    assert read_report(socket, 1000.0 + 120) is not None
-    assert read_report(socket, 1000.0 + age) is None
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"at": 1e999, "count": 0, "findings": []}', b"[" * 100_000])
-def test_a_report_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "relay.sock.report").write_bytes(content)
-    assert read_report(str(tmp_path / "relay.sock"), 1000.0) is None
+def test_a_repository_that_was_removed_by_hand_is_gone_since_the_first_round_without_it(tmp_path: Path) -> None:
+    states: Any = {
+        "1" * 32: Seen("p/one"),
+        "2" * 32: Seen("p/two"),
+        "3" * 32: Seen("p/x", deleted=True),
+        "4" * 32: Seen("q/one"),
+    }
+    roots = {str(tmp_path): "p"}
+    folders = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert find_gone(states, roots, folders, {}, 10.0) == {}
+    assert find_gone(states, roots, folders[:1], {}, 20.0) == {"2" * 32: 20.0}
+    assert find_gone(states, roots, folders[:1], {"2" * 32: 20.0}, 30.0) == {"2" * 32: 20.0}
+    (tmp_path / ".vcsreplicator" / "deleted" / ("2" * 32)).mkdir(parents=True)
+    assert find_gone(states, roots, folders[:1], {"2" * 32: 20.0}, 40.0) == {}

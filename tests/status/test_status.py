@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator import status
-from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status.findings import findings
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState, ServiceReport
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -24,6 +24,7 @@ class Installation:
 
     def __init__(self) -> None:
         self.clock = HandClock()
+        self.reporting = ["lines"]
         self.log = MemoryLog(clock=self.clock)
         self.log.create(topics(partitions=1))
         self.chain = Chain("group/one")
@@ -62,6 +63,8 @@ class Installation:
         now = self.clock.now()
         self.write(STATE, "aggregator", AggregatorBeat(time=now, roster=1, held=0))
         self.write(ACKS, "alpha", Beat(mirror="alpha", time=now, positions={}, version="1"))
+        for name in self.reporting:
+            self.write(SERVICES, f"destination {name}", ServiceReport(time=now, version="1"))
         picture = status.Follower(self.log).update()
         status.look_at_destinations(self.log, picture)
         return picture
@@ -127,13 +130,6 @@ def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(inst
     assert "makes no progress on" in installation.found(after=61.0)[0][1]
 
 
-def test_notices_that_no_mirror_gates_are_critical(installation: Installation) -> None:
-    installation.write(ROSTER, KEY, Roster())
-    installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
-    [(level, text)] = installation.found(after=61.0)
-    assert (level, text.partition(":")[0]) == (2, "the notices of group/one are held")
-
-
 def test_a_destination_that_stands_still_is_named(installation: Installation) -> None:
     installation.ack(3)
     installation.delivered(2)
@@ -149,8 +145,24 @@ def test_a_destination_that_stands_still_is_named(installation: Installation) ->
 def test_a_destination_that_was_never_served_is_named_and_a_removed_one_is_not(installation: Installation) -> None:
     installation.ack(3)
     installation.delivered(0)
-    [(_, text)] = installation.found(after=5000.0, destinations=("pulse",))
-    assert text == "destination pulse has never been served; does its notifier run?"
+    assert [text.partition(";")[0] for _, text in installation.found(after=5000.0, destinations=("pulse",))] == [
+        "destination pulse has given no sign of life ever",
+        "destination pulse has never been served",
+    ]
+
+
+def test_a_destination_that_stops_reporting_is_critical_with_the_time_of_its_last_report(
+    installation: Installation,
+) -> None:
+    installation.ack(3)
+    assert installation.found() == []
+    installation.reporting.clear()
+    assert installation.found(after=60.0) == []
+    [(level, text)] = installation.found(after=1.0)
+    assert level == 2
+    assert text.startswith("destination lines has given no sign of life for 61 s, since ")
+    assert text.endswith("UTC; start its notifier: systemctl start vcsreplicator-notifier")
+    assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
 
 
 def test_a_mirror_that_was_just_added_is_not_silent_yet(installation: Installation) -> None:
@@ -167,8 +179,8 @@ def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(in
     installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
     installation.ack(3)
     assert [(level, text.partition(";")[0]) for level, text in installation.found(after=61.0)] == [
-        (2, "mirror beta is silent and holds back notices (0 wait)"),
-        (1, "mirror backup is silent"),
+        (2, "mirror beta is silent since it was added and holds back notices (0 wait)"),
+        (1, "mirror backup is silent since it was added"),
     ]
 
 

@@ -13,6 +13,7 @@ from .decisions.repository import Repository
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
+NOTICES_HELD = "notices held"
 NEWER = "events of a newer version"
 BROKEN = "decisions failed"
 LOST = "events lost"
@@ -22,6 +23,7 @@ OLDER = "mirror of an older release"
 
 # What an operator can do about an alarm, where the name does not say it.
 STEPS = {
+    NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep",
 }
@@ -72,7 +74,7 @@ class Alarm:
 
 @dataclass(slots=True, kw_only=True)
 class MirrorLag:
-    """What waits for one mirror: `lag` events it has not applied, `held` notices it does not serve yet."""
+    """What waits for one mirror: `lag` events it has not applied, `held` notices, of those and of what it does not serve yet."""
 
     lag: int = 0
     held: int = 0
@@ -113,6 +115,7 @@ def alarms(
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
         found.append(Alarm(kind=NO_GATING, numbers=numbers))
+    found += _alarm_held(core, silence, now, patience)
     if waiting.newer:
         found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
     if waiting.broken:
@@ -120,6 +123,33 @@ def alarms(
     found += _alarm_repositories(core, LOST, "lost", core.lost)
     found += _alarm_repositories(core, MISSING, "missing", missing or {})
     return (*found, *_alarm_successors(core, silence, now, patience))
+
+
+def _alarm_held(core: Aggregation, silence: Silence, now: float, patience: float) -> list[Alarm]:
+    """Return the alarm about notices that wait longer than `patience`, but for what another alarm explains."""
+    silent = {name for name, seconds in measure_silence(core.roster, silence, now).items() if seconds >= patience}
+    held: dict[str, int] = {}
+    mirrors: set[str] = set()
+    longest = 0.0
+    for repository in core.repositories.values():
+        if not repository.queue or repository.id in core.poison.repositories:
+            continue
+        head = repository.id, "held"
+        silence.heard(head, repository.queue[0].seq, now)
+        lagging = set(repository.find_lagging(core.roster))
+        is_explained = not repository.gating(core.roster) or bool(lagging and lagging <= silent)
+        if not is_explained and silence.seconds(head, now) >= patience:
+            held[repository.id] = len(repository.queue)
+            longest = max(longest, silence.seconds(head, now))
+            mirrors |= lagging - silent
+    if not held:
+        return []
+    paths = sorted(core.repositories[name].path for name in held)
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    whom = f", for {', '.join(sorted(mirrors))}" if mirrors else ""
+    story = f"{sum(held.values())} of {', '.join(paths[:NAMED])}{more} wait{whom}, the oldest for {longest:.0f} s"
+    story = f"{story}; see: vcsreplicator trace {paths[0]}"
+    return [Alarm(kind=NOTICES_HELD, story=story)]
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
@@ -198,7 +228,10 @@ def survey(core: Aggregation) -> Waiting:
             ack = repository.ack(mirror.name)
             applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
             mirrors[mirror.name].lag += sum(held.seq > applied for held in repository.queue)
-            mirrors[mirror.name].held += sum(held.seq > serving for held in repository.queue)
+            released = repository.state.released if repository.state else 0
+            mirrors[mirror.name].held += sum(
+                held.seq > (serving if held.seq <= released else applied) for held in repository.queue
+            )
     newer = [
         len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0)
         for repository in core.repositories.values()

@@ -12,7 +12,20 @@ from ..words.clock import Clock, Silence
 from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
-from .alarms import BROKEN, LOST, MISSING, NEWER, OLDER, SUCCESSOR, Alarm, alarms, measure_silence, survey
+from .alarms import (
+    BROKEN,
+    LOST,
+    MISSING,
+    NEWER,
+    NO_GATING,
+    NOTICES_HELD,
+    OLDER,
+    SUCCESSOR,
+    Alarm,
+    alarms,
+    measure_silence,
+    survey,
+)
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .loading import IDENTITY
@@ -22,7 +35,7 @@ from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION
 RENEW_INTERVAL = 3600.0
 
 # Alarms that the sign of life carries, for readers without the log lines.
-CARRIED = (NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
+CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
 
 logger = structlog.get_logger()
 

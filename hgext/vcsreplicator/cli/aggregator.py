@@ -25,7 +25,7 @@ def command(config: Config) -> None:
 
 def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
     """Make the page /status, the same as `vcsreplicator status --json`."""
-    from ..status import Follower
+    from ..status import Follower, look_at_destinations
     from ..status.findings import as_data
 
     lock = threading.Lock()
@@ -35,6 +35,7 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
         if not followers:
             followers.append(Follower(log))
         picture = followers[0].update()
+        look_at_destinations(log, picture)
         return as_data(picture, followers[0].now())
 
     def page() -> Mapping[str, object]:

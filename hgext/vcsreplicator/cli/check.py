@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check`: one line and an exit code for monitoring systems."""
 
+import json
 import os
 import sys
 import time
@@ -10,10 +11,12 @@ import click
 from ..config import Config
 from ..log import Log
 from ..relay.daemon import RelaySettings
-from ..relay.lacking import find_lacking, has_outbox, read_report
-from ..status import Follower, look_at_destinations
-from ..status.findings import Finding, findings
-from .options import destinations, log_of, with_config
+from ..relay.lacking import find_lacking, has_outbox
+from ..status import SILENT, Follower, look_at_destinations
+from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Finding, finding_of, findings
+from ..words.errors import visible
+from ..words.shape import plain
+from .options import SECONDS, destinations, log_of, relay_of, with_config, with_json
 
 # What monitoring systems call the exit codes 0, 1 and 2.
 WORDS = ("OK", "WARNING", "CRITICAL")
@@ -34,9 +37,19 @@ WORDS = ("OK", "WARNING", "CRITICAL")
     show_default=True,
     help="Critical from this many events or notices behind.",
 )
+@click.option(
+    "--patience",
+    default=SILENT,
+    type=SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a relay or a destination may be silent or in trouble.",
+)
+@with_json
 @with_config
-def command(config: Config, warn: int, critical: int) -> None:
+def command(config: Config, warn: int, critical: int, patience: float, as_json: bool) -> None:
     """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now."""
+    relay = relay_of(config)
     with log_of(config) as log:
         follower = Follower(log)
         try:
@@ -45,25 +58,32 @@ def command(config: Config, warn: int, critical: int) -> None:
             look_at_destinations(log, picture)
         finally:
             follower.close()
-        found = findings(picture, now, warn=warn, critical=critical, destinations=destinations(config))
-        if "relay" in config.tables:
-            found += _check_master(config.settings(RelaySettings, "relay", blobs=config.blobs), log)
+        found = findings(
+            picture,
+            now,
+            warn=warn,
+            critical=critical,
+            patience=patience,
+            destinations=destinations(config),
+            relay=relay.source if relay else None,
+        )
+        if relay and now - picture.seen(RELAY_KEY + relay.source) > max(patience, REPORTED_WITHIN):
+            found += _find_on_disk(relay, log)
     severity = max((finding.level for finding in found), default=0)
-    text = (
-        "; ".join(finding.text for finding in sorted(found, key=lambda finding: -finding.level))
-        or "everything is caught up"
-    )
-    click.echo(f"{WORDS[severity]} - {text}")
+    ordered = sorted(found, key=lambda finding: -finding.level)
+    if as_json:
+        click.echo(
+            json.dumps({"state": WORDS[severity], "findings": [plain(finding) for finding in ordered]}, indent=2)
+        )
+    else:
+        text = "; ".join(visible(finding.text) for finding in ordered) or "everything is caught up"
+        click.echo(f"{WORDS[severity]} - {text}")
     sys.exit(severity)
 
 
-def _check_master(settings: RelaySettings, log: Log) -> list[Finding]:
-    """Return what the relay reports, or while it is silent what its outboxes say; nothing on a machine without outboxes."""
-    roots = [root for root in settings.roots if os.path.isdir(root)]
-    report = read_report(settings.socket, time.monotonic())
-    if report is not None:
-        return report.listed()
+def _find_on_disk(relay: RelaySettings, log: Log) -> list[Finding]:
+    """Read the outboxes, where they are, while the relay that reports what is in them is silent."""
+    roots, now = [root for root in relay.roots if os.path.isdir(root)], time.time()
     if not has_outbox(roots):
         return []
-    silent = Finding(level=2, text="the relay gives no sign of life: pushes may wait in the outboxes")
-    return [silent, *find_lacking(roots, log, time.time())]
+    return [finding_of(trouble, now - trouble.since, now) for trouble in find_lacking(roots, log, now)]

@@ -51,7 +51,8 @@ def _row_of(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
     if row["paused"]:
         what = "paused"
     elif row["trouble"]:
-        what = f"failing: {row['trouble']}"
+        what = f"failing since {when(row.get('since'))}: {row['trouble']}"
+    what = "; ".join([what, *(f"{part['trouble']} (since {when(part['since'])})" for part in row.get("parts", ()))])
     age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
     return name, what, str(row["position"]), str(row["waiting"]), age, when(row["time"])
 

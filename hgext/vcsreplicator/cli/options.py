@@ -20,6 +20,7 @@ from ..words.secrecy import Exposure, exposures
 
 if TYPE_CHECKING:
     from ..mirror import MirrorSettings
+    from ..relay.daemon import RelaySettings
 
 
 class Number(click.FloatRange):
@@ -132,6 +133,13 @@ def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -
         for exposure, found in exposures(url or ""):
             if exposure.value not in insecure:
                 raise BadConfig(f"{name}: {found}; if it is meant, add --insecure {exposure.value}")
+
+
+def relay_of(config: Config) -> "RelaySettings | None":
+    """Read the section [relay]; None without one."""
+    from ..relay.daemon import RelaySettings
+
+    return config.settings(RelaySettings, "relay", blobs=config.blobs) if "relay" in config.tables else None
 
 
 def destinations(config: Config) -> list[str] | None:

@@ -2,8 +2,10 @@
 """`vcsreplicator status`: progress, and what an operator must do."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import click
 from rich.console import Group
@@ -13,10 +15,10 @@ from rich.text import Text
 
 from ..config import Config
 from ..status import AGGREGATOR, DESTINATION, Follower, Picture, look_at_destinations
-from ..status.findings import as_data, findings
+from ..status.findings import DESTINATION_KEY, RELAY_KEY, as_data, findings
 from ..words.errors import Unavailable, visible
 from .display import console, table
-from .options import destinations, log_of, with_config, with_json
+from .options import destinations, log_of, relay_of, with_config, with_json
 
 # Repositories whose notices wait, at most.
 SHOWN = 15
@@ -28,7 +30,8 @@ SHOWN = 15
 @with_config
 def command(config: Config, watch: bool, as_json: bool) -> None:
     """Show mirrors, destinations, waiting notices, and what an operator must do."""
-    wanted = destinations(config)
+    wanted, relay = destinations(config), relay_of(config)
+    source = relay.source if relay else None
     with log_of(config) as log:
         follower = Follower(log)
 
@@ -40,17 +43,19 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
         try:
             if as_json:
                 now = follower.present()
-                click.echo(json.dumps(as_data(read_all(), now, destinations=wanted), indent=2))
+                click.echo(json.dumps(as_data(read_all(), now, destinations=wanted, relay=source), indent=2))
             elif watch:
-                _watch(lambda: _view(read_all(), follower.now(), wanted))
+                _watch(lambda: _view(read_all(), follower.now(), wanted, source))
             else:
                 now = follower.present()
-                console().print(_view(read_all(), now, wanted))
+                console().print(_view(read_all(), now, wanted, source))
         finally:
             follower.close()
 
 
 def _watch(view: Callable[[], Group]) -> None:
+    if not sys.stdout.isatty():
+        _write_repeatedly(view)
     with Live(view(), console=console(), refresh_per_second=2) as live:
         while True:
             time.sleep(1)
@@ -61,7 +66,19 @@ def _watch(view: Callable[[], Group]) -> None:
                 live.update(text, refresh=True)
 
 
-def _view(picture: Picture, now: float, wanted: list[str] | None) -> Group:
+def _write_repeatedly(view: Callable[[], Group]) -> NoReturn:
+    """Write each view as lines, for a file or a pipe."""
+    output = console()
+    while True:
+        try:
+            output.print(view(), Text(), end="")
+        except Unavailable as error:
+            output.print(Text(f"the log cannot be read, trying again: {visible(str(error))}"))
+        sys.stdout.flush()
+        time.sleep(1)
+
+
+def _view(picture: Picture, now: float, wanted: list[str] | None, relay: str | None) -> Group:
     waiting = picture.waiting()
     beat = picture.aggregator
     seen = "not seen"
@@ -69,18 +86,24 @@ def _view(picture: Picture, now: float, wanted: list[str] | None) -> Group:
         seen = f"seen {_format_age(picture.seen(AGGREGATOR), now)}, roster version {beat.roster}"
     numbers = [
         ("repositories", str(len(picture.states))),
-        ("events", str(picture.ends.get("events", 0))),
-        ("notices", str(picture.ends.get("notices", 0))),
+        ("events", str(sum(state.base + state.seq for state in picture.states.values()))),
+        ("announced", str(sum(state.base + state.noticed for state in picture.states.values()))),
         ("waiting for a notice", f"{sum(s.seq - s.noticed for s in waiting)} in {len(waiting)} repositories"),
         ("aggregator", seen),
         ("errors", str(picture.errors)),
     ]
     summary = table(("", ""), numbers)
     summary.show_header = False
-    parts: list[Table | Text] = [summary, Text(), _mirror_table(picture, now), Text(), _destination_table(picture, now)]
+    parts: list[Table | Text] = [
+        summary,
+        Text(),
+        _mirror_table(picture, now),
+        Text(),
+        _service_table(picture, now, relay),
+    ]
     if waiting:
         parts += [Text(), _waiting_table(picture)]
-    for finding in findings(picture, now, destinations=wanted):
+    for finding in findings(picture, now, destinations=wanted, relay=relay):
         word, colour = ("critical", "red") if finding.level == 2 else ("warning", "yellow")
         parts.append(Text(f"{word}: {visible(finding.text)}", colour))
     return Group(*parts)
@@ -104,16 +127,19 @@ def _mirror_table(picture: Picture, now: float) -> Table:
     return table(("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
 
 
-def _destination_table(picture: Picture, now: float) -> Table:
-    rows = [
-        (
-            group.removeprefix(DESTINATION),
-            str(lag),
-            _format_age(picture.oldest[group], now) if group in picture.oldest else "",
-        )
-        for group, lag in sorted(picture.groups.items())
-    ]
-    return table(("destination", "behind", "oldest"), rows)
+def _service_table(picture: Picture, now: float, relay: str | None) -> Table:
+    """Make the table of relays and destinations, with one line for each trouble of a destination's part."""
+    known = {DESTINATION_KEY + group.removeprefix(DESTINATION) for group in picture.lags}
+    rows = []
+    for name in sorted({*picture.reports, *known, *([RELAY_KEY + relay] if relay else [])}, reverse=True):
+        report, group = picture.reports.get(name), DESTINATION + name.removeprefix(DESTINATION_KEY)
+        lag = str(picture.lags[group]) if group in picture.lags else ""
+        oldest = _format_age(picture.oldest[group], now) if group in picture.oldest else ""
+        seen = _format_age(picture.seen(name), now) if report else "never"
+        troubles = [trouble.text for trouble in report.troubles] if report else []
+        rows.append((name, lag, oldest, seen, troubles[0] if troubles else ""))
+        rows += [("", "", "", "", text) for text in troubles[1:]]
+    return table(("service", "behind", "oldest", "seen", "trouble"), rows)
 
 
 def _waiting_table(picture: Picture) -> Table:

@@ -2,23 +2,35 @@
 """`vcsreplicator trace`: follows one push from the commit to its notice."""
 
 import datetime
+import os
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from ..config import Config
 from ..log import EVENTS, NOTICES, Log, Record, partition_of
 from ..log.table import read_records
+from ..outbox.file import Outbox
+from ..outbox.folder import Store
+from ..relay.daemon import RelaySettings
+from ..relay.lacking import find_places
 from ..status import DESTINATION, Picture
+from ..status.findings import RELAY_KEY
 from ..words import wire
 from ..words.errors import Refused, Rejected, visible
 from ..words.event import Event
 from ..words.levels import Notice, RepositoryState
 from ..words.shape import from_json
+from ..words.streams import streams
 from .display import console, table
-from .options import log_of, with_config
+from .options import log_of, relay_of, with_config
 from .repositories import find_repository, read_picture
+from .requests import when
+
+if TYPE_CHECKING:
+    from notifier.settings import NotifierSettings
 
 
 @click.command()
@@ -32,14 +44,49 @@ def command(config: Config, repository: str, push: int | None, seq: int | None) 
     Prints what has happened, when, and what is missing."""
     with log_of(config) as log:
         picture = read_picture(log)
+        unsent = _find_unsent(config, picture, repository, push, seq)
+        if unsent is not None:
+            _show_unsent(picture, unsent, relay_of(config))
+            return
         state = find_repository(picture, repository)
-        event, record = _find_event(log, state, push, seq)
-        notice = _find_notice(log, state, event)
-    _show(picture, state, event, record, notice)
+        found = _find_event(log, state, push, seq)
+        if found is None:
+            raise Refused(_describe_missing(picture, state, push, seq))
+        notice = _find_notice(log, state, found[0])
+    _show(config, picture, state, *found, notice)
 
 
-def _find_event(log: Log, state: RepositoryState, push: int | None, seq: int | None) -> tuple[Event, Record]:
-    """Read the wanted event where it first appears; raises Refused if it is missing."""
+def _find_unsent(config: Config, picture: Picture, named: str, push: int | None, seq: int | None) -> Event | None:
+    """Find the wanted event, or the newest, in the repository's outbox, where that is on this machine."""
+    relay, found = relay_of(config), None
+    known = [state.path for state in picture.states.values() if named == state.repository]
+    for folder in find_places((known or [named.strip("/")])[0], relay.roots) if relay else ():
+        store = os.path.join(folder, ".hg", "store")
+        for place in Outbox(Store(store)).unsent() if os.path.isdir(store) else ():
+            if _is_wanted(place.entry.event, push, seq):
+                found = place.entry.event
+    return found
+
+
+def _is_wanted(event: Event, push: int | None, seq: int | None) -> bool:
+    entry = event.changes.push
+    return (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq)
+
+
+def _describe_missing(picture: Picture, state: RepositoryState, push: int | None, seq: int | None) -> str:
+    what = f"push {push}" if push is not None else "event" if seq is None else f"event {seq}"
+    relays = [
+        f"{name} was last seen {when(picture.seen(name))} UTC" for name in picture.reports if name.startswith(RELAY_KEY)
+    ]
+    text = f"{state.path}: no {what} in the log, which has seen events up to {state.seq}"
+    if seq is not None and seq <= state.seq:
+        return f"{text}; it is older than the retention of the log"
+    older = "it is older than the retention of the log, or waits in the outbox on the master"
+    return "; ".join([text, *relays, f"{older}: run this there"])
+
+
+def _find_event(log: Log, state: RepositoryState, push: int | None, seq: int | None) -> tuple[Event, Record] | None:
+    """Read the wanted event where it first appears."""
     found: tuple[Event, Record] | None = None
     partition = partition_of(state.repository, log.partitions(EVENTS))
     for record in _read_key(log, EVENTS, partition, state.repository):
@@ -47,15 +94,9 @@ def _find_event(log: Log, state: RepositoryState, push: int | None, seq: int | N
             event = wire.decode(record.value or b"").event
         except Rejected:
             continue
-        entry = event.changes.push
-        wanted = (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq)
         # A repeat of the same event does not count; an event of a newer history does.
-        if wanted and (found is None or found[0].id != event.id):
+        if _is_wanted(event, push, seq) and (found is None or found[0].id != event.id):
             found = (event, record)
-    if found is None:
-        number = "" if seq is None else f" {seq}"
-        what = f"event{number}" if push is None else f"push {push}"
-        raise Refused(f"{state.path}: no {what} in the log; it may be older than the retention of the log")
     return found
 
 
@@ -97,12 +138,33 @@ def _steps(
         yield None, f"no notice yet, {late:.0f} s after the commit (released {state.released}, noticed {state.noticed})"
 
 
-def _show(
-    picture: Picture, state: RepositoryState, event: Event, record: Record, notice: tuple[Notice, Record] | None
-) -> None:
+def _show_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> None:
+    """Show an event that the log does not have yet."""
+    _show_title(event)
+    late, name = time.time() - event.time, RELAY_KEY + (relay.source if relay else "")
+    seen = f"was last seen {when(picture.seen(name))} UTC" if picture.seen(name) else "was never seen"
+    rows = [
+        (_format_instant(event.time), "", "committed on the master"),
+        ("", "", f"waits in the outbox for {late:.0f} s: not in the log, nothing is delivered; the {name} {seen}"),
+    ]
+    console().print(table(("when (UTC)", "after", "what"), rows))
+
+
+def _show_title(event: Event) -> None:
     push = event.changes.push
     by = f", push {push.id} by {push.user}" if push else ""
     click.echo(visible(f"{event.path}  event {event.seq} ({event.type}), id {event.id}{by}"))
+
+
+def _show(
+    config: Config,
+    picture: Picture,
+    state: RepositoryState,
+    event: Event,
+    record: Record,
+    notice: tuple[Notice, Record] | None,
+) -> None:
+    _show_title(event)
     # A step without a time is missing: it comes last.
     steps = sorted(_steps(picture, state, event, record, notice), key=lambda step: (step[0] is None, step[0] or 0.0))
     rows = [
@@ -110,10 +172,32 @@ def _show(
     ]
     console().print(table(("when (UTC)", "after", "what"), rows))
     if notice:
-        for group, lag in sorted(picture.groups.items()):
-            done = "delivered" if picture.ends[NOTICES] - lag > notice[1].offset else "not yet delivered"
-            click.echo(f"{group.removeprefix(DESTINATION)}: {done}")
+        settings = _read_notifier(config)
+        for group, position in sorted(picture.groups.items()):
+            name = group.removeprefix(DESTINATION)
+            click.echo(f"{name}: {_describe_delivery(settings, name, event, is_passed=position > notice[1].offset)}")
 
 
 def _format_instant(at: float | None) -> str:
     return "" if at is None else f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def _read_notifier(config: Config) -> "NotifierSettings | None":
+    """Read the settings of the notifier; None where the file has none."""
+    from notifier.settings import read
+
+    return read(config.tables, config.file) if "notifier" in config.tables else None
+
+
+def _describe_delivery(settings: "NotifierSettings | None", name: str, event: Event, *, is_passed: bool) -> str:
+    """Say what became of the messages of an event at one destination: some events have none."""
+    from notifier.public import public_url
+
+    wanted = streams(event)
+    if settings is not None and public_url(event.path, settings.public) is None:
+        return "nothing to deliver: the repository is not public"
+    if settings is not None and name in settings.destinations:
+        wanted = tuple(stream for stream in wanted if stream.value in settings.destinations[name].types)
+    if not wanted:
+        return f"nothing to deliver: it gets no message of this event ({event.type})"
+    return "delivered" if is_passed else "not yet delivered"

@@ -50,11 +50,12 @@ class Topic:
     retention: float | None = None
 
 
-EVENTS, ACKS, PENDING, STATE, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS = TOPIC_NAMES = (
+EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS = TOPIC_NAMES = (
     "events",
     "acks",
     "pending",
     "state",
+    "services",
     "roster",
     "roster-requests",
     "notices",
@@ -64,7 +65,7 @@ EVENTS, ACKS, PENDING, STATE, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS = TOPIC_N
 
 def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic, ...]:
     """Return all topics of an installation; only `events` is partitioned."""
-    compacted = {ACKS, PENDING, STATE, ROSTER}
+    compacted = {ACKS, PENDING, STATE, SERVICES, ROSTER}
     return tuple(
         Topic(
             name=name,

@@ -10,24 +10,25 @@ aggregator saw (`fork`).
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from ..log import Log
 from ..log.blobs import BlobStore, open_blobs
-from ..status.findings import Finding
+from ..log.reports import INTERVAL, ServiceReporter
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
+from ..words.levels import ServiceTrouble
 from ..words.path import check_prefix
 from ..words.shape import within
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
-from .lacking import BEAT, remove_report, write_report
+from .lacking import find_gone
 from .loss import LossWatch
-from .port import open_master
+from .port import MasterPort, open_master
 from .rounds import find_work
 from .sending import EventSender
 from .server import Server
@@ -95,37 +96,52 @@ def run(
     relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
     server = Server(relay_socket, work=work, roots=tuple(settings.roots))
     jobs.on_sent = server.sent
+    reporter = ServiceReporter(log, f"relay {settings.source}")
     try:
         server.start()
         watch.start()
-        found = find_work(settings.roots, port, work, losses, clock.now())
-        _report(settings.socket, found)
+        rounds = _Rounds(settings, port, work, losses, watch, clock)
+        found = rounds.make()
+        reporter.report(found, now=clock.now())
         ready()
         due = time.monotonic() + settings.scan
-        while not stop.wait(min(BEAT, max(0.0, due - time.monotonic()))):
+        while not stop.wait(min(INTERVAL, max(0.0, due - time.monotonic()))):
             if time.monotonic() < due:
-                _report(settings.socket, found)
+                reporter.report(found, now=clock.now())
                 continue
             _check_log(losses)
-            found = find_work(settings.roots, port, work, losses, clock.now())
-            _report(settings.socket, found)
+            found = rounds.make()
+            reporter.report(found, now=clock.now())
             due = time.monotonic() + settings.scan
             if blobs is not None:
                 _remove_old_blobs(blobs, clock.now() - settings.blob_age * 86400)
     finally:
         stop.set()
-        remove_report(settings.socket)
         server.close()
         work.drain(DRAIN)
         watch.close()
 
 
-def _report(socket: str, found: Sequence[Finding]) -> None:
-    """Write for `check` what the last round found."""
-    try:
-        write_report(socket, found, time.monotonic())
-    except OSError as error:
-        logger.warning("report not written", reason=str(error))
+class _Rounds:
+    """Rounds over all repositories, which remember since when one is gone."""
+
+    def __init__(
+        self, settings: RelaySettings, port: MasterPort, work: Work, losses: LossWatch, watch: StateWatch, clock: Clock
+    ) -> None:
+        self._settings, self._port, self._work = settings, port, work
+        self._losses, self._watch, self._clock = losses, watch, clock
+        self._gone: dict[str, float] = {}
+
+    def make(self) -> list[ServiceTrouble]:
+        """Make one, and return what is wrong with the repositories."""
+        now, states = self._clock.now(), self._watch.states()
+        folders, found = find_work(self._settings.roots, self._port, self._work, self._losses, now)
+        self._gone = find_gone(states, self._settings.roots, folders, self._gone, now)
+        for name, since in self._gone.items():
+            path = states[name].path
+            text = f"repository {path} is not on the master any more (rm, mv?): put it back"
+            found.append(ServiceTrouble(text=text, since=since))
+        return found
 
 
 def _check_log(losses: LossWatch) -> None:

@@ -70,6 +70,10 @@ class StateWatch:
         """Return what the aggregator last wrote about a repository, as far as that was read."""
         return self._states.get(repository)
 
+    def states(self) -> dict[str, RepositoryState]:
+        """Return what the aggregator last wrote about all repositories, as far as that was read."""
+        return dict(self._states)
+
     def sent(self, event: Event) -> None:
         """Remember that the relay sent this event."""
         self._sent[event.repository] = SentEvent(incarnation=event.incarnation, seq=event.seq, event=event.id)

@@ -9,8 +9,8 @@ import structlog
 
 from ..outbox.file import Outbox
 from ..outbox.folder import Store
-from ..status.findings import Finding
-from .lacking import find_waiting
+from ..words.levels import ServiceTrouble
+from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
 from .scan import find_repositories
@@ -22,22 +22,25 @@ logger = structlog.get_logger()
 ANNOUNCE_AFTER = 10.0
 
 
-def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> list[Finding]:
-    """Start the jobs that are due in every repository below the roots; return what waits there for too long."""
-    found = []
+def find_work(
+    roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float
+) -> tuple[list[str], list[ServiceTrouble]]:
+    """Start the jobs that are due in every repository below the roots; return the folders, and what is wrong in them."""
+    folders, found = [], []
     for root in roots:
         for problem in port.finish(root):
             logger.error("interrupted act not finished", reason=problem)
         for folder in find_repositories(root):
-            finding = _check_repository(folder, work, losses, now)
-            if finding is not None:
-                found.append(finding)
+            folders.append(folder)
+            trouble = _check_repository(folder, work, losses, now)
+            if trouble is not None:
+                found.append(trouble)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
             _check_deleted(folder, work)
-    return found
+    return folders, found
 
 
-def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> Finding | None:
+def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> ServiceTrouble | None:
     """Start the jobs that are due in one repository; a new one is left to the process that makes it for a while."""
     store = os.path.join(folder, ".hg", "store")
     try:
@@ -49,7 +52,9 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
                 work.announce(folder)
         elif not losses.is_confirmed(folder) or "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
             work.poke(folder)
-            return find_waiting(folder, Outbox(Store(store)), now, "see the relay's log lines")
+            return find_trouble(folder, Outbox(Store(store)), now, "see the relay's log lines")
+        elif "outbox.fork" in names:
+            return find_trouble(folder, Outbox(Store(store)), now, "see the relay's log lines")
     except OSError as error:
         logger.warning("repository not readable", folder=folder, reason=str(error))
     return None

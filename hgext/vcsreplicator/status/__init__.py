@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, Record
+from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record
 from ..log.table import find_beginnings
 from ..words import roster as rosters
 from ..words.clock import Clock, SystemClock
-from ..words.errors import Expired, MalformedEvent
-from ..words.levels import Ack, AggregatorBeat, Beat, RepositoryState
+from ..words.errors import BadConfig, Expired, MalformedEvent
+from ..words.levels import Ack, AggregatorBeat, Beat, RepositoryState, ServiceReport
 from ..words.shape import from_json
 
 Key = TypeVar("Key")
@@ -31,14 +31,18 @@ FRESH, WATCH = 10.0, 12.0
 # Seconds without progress after which a finding says so.
 SILENT = 60.0
 
+# Records of `notices` and of `errors`, which are larger, that are read to count them.
+COUNTED, COUNTED_ERRORS = 1000, 100
+
 
 @dataclass(slots=True, kw_only=True)
 class Picture:
     """The present, as far as the log shows it; times in seconds since the epoch, by the clock that stamps the log's records.
 
     `newest` is of the newest record, `changed` of the roster's, `heard` of the last sign of life of each mirror and the aggregator,
-    with its offset: what they say of their own clocks does not matter. `moved` says when each state was written; `groups` how many
-    notices each destination lacks, `oldest` of when the first of them is (see `look_at_destinations`).
+    with its offset: what they say of their own clocks does not matter. `moved` says when each state was written. `groups` are the
+    positions of destinations in `notices`, `lags` how many notices each lacks, and `oldest` of when the first of them is (see
+    `look_at_destinations`). `reports` are of relays and destinations, by their key in `services`.
     """
 
     roster: rosters.Roster | None = None
@@ -49,11 +53,13 @@ class Picture:
     newest: float = 0.0
     changed: float = 0.0
     heard: dict[str, tuple[int, float]] = field(default_factory=dict)
-    ends: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
+    lags: Mapping[str, int] = field(default_factory=dict)
     oldest: Mapping[str, float] = field(default_factory=dict)
     moved: dict[str, float] = field(default_factory=dict)
     errors: int = 0
+    reports: dict[str, ServiceReport] = field(default_factory=dict)
+    has_services: bool = True
 
     def absorb(self, record: Record) -> None:
         """Take one record of a compacted topic into the picture; pass over records of no known form."""
@@ -66,7 +72,9 @@ class Picture:
             self._absorb_record(record.topic, record.key, record.value)
             if record.topic == STATE:
                 self.moved[record.key] = record.time
-            if record.topic == ACKS or (record.topic == STATE and record.key == AGGREGATOR):
+            if record.topic == SERVICES:
+                self.heard[record.key] = record.offset, record.time
+            elif record.topic == ACKS or (record.topic == STATE and record.key == AGGREGATOR):
                 self.heard[record.key.partition("/")[0]] = record.offset, record.time
         except MalformedEvent:
             return
@@ -76,6 +84,8 @@ class Picture:
             self.roster = from_json(rosters.Roster, value) if value else None
         elif topic == STATE and key == AGGREGATOR:
             self.aggregator = from_json(AggregatorBeat, value) if value else None
+        elif topic == SERVICES:
+            _put_record(self.reports, key, from_json(ServiceReport, value) if value else None)
         elif topic == STATE:
             _put_record(self.states, key, from_json(RepositoryState, value) if value else None)
         elif topic == ACKS and "/" in key:
@@ -173,8 +183,17 @@ class Follower:
 
     def _begin(self) -> None:
         self._grew = self._clock.monotonic()
-        self.picture = Picture()
-        self._reader = self._log.reader(find_beginnings(self._log, ROSTER, STATE, ACKS))
+        self.picture = Picture(has_services=self._has_services())
+        self._topics = (ROSTER, STATE, ACKS, SERVICES) if self.picture.has_services else (ROSTER, STATE, ACKS)
+        self._reader = self._log.reader(find_beginnings(self._log, *self._topics))
+
+    def _has_services(self) -> bool:
+        """Whether the log has the topic `services`, which an older release did not create."""
+        try:
+            self._log.partitions(SERVICES)
+        except BadConfig:
+            return False
+        return True
 
     def close(self) -> None:
         """Free the reader."""
@@ -192,7 +211,7 @@ class Follower:
 
     def _read_on(self) -> Picture:
         before, patience = self.picture.newest, 0.0
-        ends = {(t, p): end for t in (ROSTER, STATE, ACKS) for p, end in self._log.ends(t).items()}
+        ends = {(t, p): end for t in self._topics for p, end in self._log.ends(t).items()}
         # At least once: of a log that lost records the ends may be passed already.
         while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
             for record in self._reader.poll(patience, limit=5000):
@@ -201,12 +220,10 @@ class Follower:
         picture = self.picture
         if picture.newest > before:
             self._grew = self._clock.monotonic()
-        picture.ends = {topic: sum(self._log.ends(topic).values()) for topic in (EVENTS, NOTICES, ERRORS)}
-        picture.errors = picture.ends[ERRORS] - sum(self._log.beginnings(ERRORS).values())
-        notices = self._log.ends(NOTICES)
         picture.groups = {
-            group: sum(notices.values()) - sum(positions.values())
+            group: positions.get(0, 0)
             for group, positions in self._log.groups(NOTICES).items()
+            if group.startswith(DESTINATION)
         }
         return picture
 
@@ -232,19 +249,36 @@ class Follower:
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:
-    """Find the time of the first notice that each destination lacks; read one record for each."""
-    found, end, beginning = {}, log.ends(NOTICES)[0], log.beginnings(NOTICES)[0]
-    for group, positions in log.groups(NOTICES).items():
-        place, start = (NOTICES, 0), max(positions.get(0, beginning), beginning)
-        if start >= end:
-            continue
-        reader = log.reader({place: start})
-        try:
-            records: list[Record] = []
-            while not records and reader.positions()[place] < end:
-                records = reader.poll(1.0, limit=1)
-        finally:
-            reader.close()
-        if records:
-            found[group] = records[0].time
-    picture.oldest = found
+    """Count what each destination lacks and find the time of the first of it; count `errors`.
+
+    On Kafka each transaction takes an offset too, so some records are read; of more than that the difference of the offsets is
+    good enough.
+    """
+    beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
+    lags, oldest = {}, {}
+    read: dict[int, list[Record]] = {end: []}
+    for group, position in picture.groups.items():
+        start = min(max(position, beginning), end)
+        if start not in read:
+            read[start] = _read_some(log, NOTICES, start, end, limit=COUNTED)
+        found = read[start]
+        lags[group] = len(found) if len(found) < COUNTED else end - start
+        if found:
+            oldest[group] = found[0].time
+    picture.lags, picture.oldest = lags, oldest
+    beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
+    errors = len(_read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS))
+    picture.errors = errors if errors < COUNTED_ERRORS else end - beginning
+
+
+def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> list[Record]:
+    """Read at most `limit` records of a topic with one partition."""
+    if start >= end:
+        return []
+    reader, found = log.reader({(topic, 0): start}), list[Record]()
+    try:
+        while len(found) < limit and reader.positions()[topic, 0] < end:
+            found += reader.poll(1.0, limit=limit - len(found))
+    finally:
+        reader.close()
+    return found

@@ -2,17 +2,31 @@
 """What an operator must know, found in the picture that the log gives. Pure."""
 
 import shlex
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..words import roster as rosters
-from ..words.levels import RepositoryState
+from ..words.clock import DAY
+from ..words.levels import RepositoryState, ServiceTrouble
 from ..words.rules import refused
 from ..words.shape import plain
 from . import AGGREGATOR, DESTINATION, SILENT, Picture
 
 # Seconds after which a stalled destination is critical.
 STALLED = 3600.0
+
+# What the keys of reports begin with.
+RELAY_KEY, DESTINATION_KEY = "relay ", "destination "
+
+# Seconds between two reports, and some more: nothing counts as silent sooner.
+REPORTED_WITHIN = 15.0
+
+# Seconds after which a silent service is forgotten that the configuration does not name.
+FORGOTTEN = 7 * DAY
+
+# What starts a service.
+START = "systemctl start vcsreplicator-"
 
 # How many repositories a finding names.
 NAMED = 3
@@ -32,24 +46,32 @@ def findings(
     *,
     warn: int = 150,
     critical: int = 600,
+    patience: float = SILENT,
     destinations: Collection[str] | None = None,
+    relay: str | None = None,
 ) -> list[Finding]:
-    """Find what an operator must know, the worst first; `destinations`, if known, must be there and no others."""
+    """Find what an operator must know, the worst first.
+
+    `destinations`, if known, must be there and no others; `relay` is the source of the one that must be there. `patience` is for
+    how many seconds a relay or a destination may be silent or in trouble.
+    """
     found = []
     if picture.aggregator is None or now - picture.seen(AGGREGATOR) > 30:
-        found.append(Finding(level=2, text="the aggregator has given no sign of life for 30 s: no release, no notice"))
+        since = _format_since(picture.seen(AGGREGATOR), now) if picture.aggregator else "ever"
+        text = f"the aggregator has given no sign of life {since}: no release, no notice; start it: {START}aggregator"
+        found.append(Finding(level=2, text=text))
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
     silent = picture.silent(now)
-    found += [_find_silent(picture, name) for name in silent]
+    found += [_find_silent(picture, name, now) for name in silent]
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, now)
         if late:
             text = f"mirror {name} makes no progress on {_name_paths(late)}; see: vcsreplicator trace {late[0].path}"
             found.append(Finding(level=1, text=text))
         found += _count_lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
-    found += _find_ungated(picture, now)
     found += _refused_rules(picture)
     found += _find_destinations(picture, now, destinations, warn, critical)
+    found += _find_reported(picture, now, patience, destinations, relay)
     for ack in picture.detached():
         state = picture.states.get(ack.repository)
         where = state.path if state else ack.repository
@@ -59,35 +81,61 @@ def findings(
     return sorted(found, key=lambda finding: -finding.level)
 
 
-def _find_silent(picture: Picture, name: str) -> Finding:
+def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
+    """Describe a trouble that has lasted for so many seconds."""
+    is_critical = trouble.is_urgent or lasts > STALLED
+    return Finding(level=2 if is_critical else 1, text=f"{trouble.text} ({_format_since(now - lasts, now)})")
+
+
+def _find_reported(
+    picture: Picture, now: float, patience: float, destinations: Collection[str] | None, relay: str | None
+) -> list[Finding]:
+    """Find relays and destinations that are silent, and what the others report."""
+    if not picture.has_services:
+        text = "the log has no topic `services`, so nothing is known of the relay; run: vcsreplicator topics create"
+        return [Finding(level=1, text=text)]
+    expected = [f"{DESTINATION_KEY}{name}" for name in destinations or ()]
+    expected += [f"{RELAY_KEY}{relay}"] if relay else []
+    found = []
+    for service in sorted(set(expected) | picture.reports.keys()):
+        report, silence = picture.reports.get(service), now - picture.seen(service)
+        if service.startswith(DESTINATION_KEY) and destinations is not None and service not in expected:
+            continue
+        if report is None or silence > max(patience, REPORTED_WITHIN):
+            if service in expected or silence < FORGOTTEN:
+                since = _format_since(picture.seen(service), now) if report else "ever"
+                found.append(_find_silent_service(service, since))
+            continue
+        for trouble in report.troubles:
+            lasts = report.time - trouble.since + silence
+            if trouble.is_urgent or lasts > patience:
+                found.append(finding_of(trouble, lasts, now))
+        if report.count > len(report.troubles):
+            text = f"{service}: {report.count - len(report.troubles)} more troubles; see its log lines"
+            found.append(Finding(level=1, text=text))
+    return found
+
+
+def _find_silent_service(service: str, since: str) -> Finding:
+    if service.startswith(RELAY_KEY):
+        text = (
+            f"the {service} has given no sign of life {since}: pushes may wait in the outboxes; start it: {START}relay"
+        )
+    else:
+        text = f"{service} has given no sign of life {since}; start its notifier: {START}notifier"
+    return Finding(level=2, text=text)
+
+
+def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     """Describe a silent mirror: it holds back the notices of what it gates; nothing waits for a backup."""
     mirror = picture.roster.mirror(name) if picture.roster else None
+    since = _format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
     if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
-        return Finding(level=1, text=f"mirror {name} is silent; it is a backup, so no notice waits for it")
+        return Finding(level=1, text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it")
     gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
     held = sum(state.seq - state.noticed for state in gated)
     way_out = f"start it or: vcsreplicator roster deactivate {name}"
-    return Finding(level=2, text=f"mirror {name} is silent and holds back notices ({held} wait); {way_out}")
-
-
-def _find_ungated(picture: Picture, now: float) -> list[Finding]:
-    """Find notices that wait because no mirror gates them."""
-    roster = picture.roster or rosters.Roster()
-    alone = [
-        state
-        for state in picture.waiting()
-        if picture.rests(state, now)
-        and not roster.allow_empty
-        and not any(mirror.gates(state.repository, state.path) for mirror in roster.mirrors)
-    ]
-    if not alone:
-        return []
-    return [
-        Finding(
-            level=2,
-            text=f"the notices of {_name_paths(alone)} are held: no mirror gates them; see: vcsreplicator roster list",
-        )
-    ]
+    return Finding(level=2, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}")
 
 
 def _refused_rules(picture: Picture) -> list[Finding]:
@@ -115,7 +163,7 @@ def _rules_command(mirror: rosters.Mirror, bad: Collection[str]) -> str:
 def _find_destinations(
     picture: Picture, now: float, wanted: Collection[str] | None, warn: int, critical: int
 ) -> list[Finding]:
-    lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.groups.items())}
+    lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lags.items())}
     found = [
         Finding(level=1, text=f"destination {name} has never been served; does its notifier run?")
         for name in wanted or ()
@@ -138,6 +186,11 @@ def _name_paths(states: list[RepositoryState]) -> str:
     return ", ".join(state.path for state in states[:NAMED]) + more
 
 
+def _format_since(then: float, now: float) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(then))
+    return f"for {_format_span(max(0.0, now - then))}, since {at} UTC"
+
+
 def _format_span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
@@ -148,7 +201,9 @@ def _count_lag(who: str, what: str, lag: int, warn: int, critical: int) -> list[
     return [Finding(level=2 if lag >= critical else 1, text=f"{who} is {lag} {what} behind")]
 
 
-def as_data(picture: Picture, now: float, *, destinations: Collection[str] | None = None) -> dict[str, object]:
+def as_data(
+    picture: Picture, now: float, *, destinations: Collection[str] | None = None, relay: str | None = None
+) -> dict[str, object]:
     """Return the picture as JSON data."""
     return {
         "roster": plain(picture.roster) if picture.roster else None,
@@ -160,7 +215,10 @@ def as_data(picture: Picture, now: float, *, destinations: Collection[str] | Non
         "repositories": [plain(state) for state in sorted(picture.states.values(), key=lambda state: state.path)],
         "detached": [plain(ack) for ack in picture.detached()],
         "waiting": len(picture.waiting()),
-        "destinations": dict(picture.groups),
+        "services": {
+            name: {"seen": picture.seen(name), **plain(report)} for name, report in sorted(picture.reports.items())
+        },
+        "destinations": dict(picture.lags),
         "errors": picture.errors,
-        "findings": [plain(finding) for finding in findings(picture, now, destinations=destinations)],
+        "findings": [plain(finding) for finding in findings(picture, now, destinations=destinations, relay=relay)],
     }

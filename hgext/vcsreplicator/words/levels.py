@@ -142,6 +142,33 @@ class AggregatorBeat:
     format: Count = 1
 
 
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTrouble:
+    """What is wrong `since` then, by the clock of its reporter, in one line that says what to do.
+
+    `is_urgent`: an operator must know of it now; else once it has lasted for a while.
+    """
+
+    text: str
+    since: Time
+    is_urgent: bool = False
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceReport:
+    """The sign of life of a relay or a destination. Topic `services`, key `relay SOURCE` or `destination NAME`.
+
+    `count` troubles, of which the oldest are here.
+    """
+
+    time: Time
+    version: str
+    count: Count = 0
+    troubles: tuple[ServiceTrouble, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """An event that waits for its notice. Topic `pending`, key `REPOSITORY/SEQ`; a tombstone once noticed."""

@@ -1121,6 +1121,32 @@ def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
     assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
 
 
+def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_them() -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    for _ in range(7):
+        hands.event(*chain.take(1))
+        hands.ack(chain.ack("alpha", chain.events[-1].seq, 0))
+        hands.commit()
+        for mirror in ("alpha", "beta"):
+            hands.silence.heard(mirror, hands.now, hands.now)
+        found = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
+        hands.now += 10
+    assert [alarm.text for alarm in found] == [
+        "notices held: 7 of x wait, for beta, the oldest for 60 s; see: vcsreplicator trace x"
+    ]
+
+
+def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
+    hands, chain = Hands("alpha", "beta"), Chain("x")
+    hands.event(*chain.take(2))
+    hands.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
+    hands.commit()
+    assert {name: lag.held for name, lag in survey(hands.core).mirrors.items()} == {"alpha": 1, "beta": 2}
+    hands.ack(chain.ack("alpha", 2, 1), chain.ack("beta", 1, 0))
+    hands.commit()
+    assert {name: lag.held for name, lag in survey(hands.core).mirrors.items()} == {"alpha": 0, "beta": 2}
+
+
 def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
     hands, chain = Hands(inactive("alpha")), Chain("x")
     hands.event(*chain.take(3))

@@ -253,12 +253,14 @@ class Repository:
         return self.queue[self.released] if self.released < len(self.queue) else None
 
     def find_lagging(self, roster: Roster) -> tuple[str, ...]:
-        """Return the mirrors that the oldest notice waits for."""
+        """Return the mirrors that the oldest notice waits for: they have not applied it, or do not serve it once released."""
         if not self.queue:
             return ()
         held = self.queue[0]
         acks = ((mirror.name, self.ack(mirror.name)) for mirror in gating_at(held, self.gating(roster)))
-        return tuple(name for name, ack in acks if ack is None or ack.serving < held.seq)
+        return tuple(
+            name for name, ack in acks if ack is None or (ack.serving if self.released else ack.applied) < held.seq
+        )
 
     def occupies(self, path: str, generation: int) -> bool | None:
         """Whether notices are left of a time before that generation at the path; None: it never left, and nothing waits."""

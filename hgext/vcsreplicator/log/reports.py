@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reports of relay and destinations to `check` and `status`, on any machine: signs of life, and what is wrong."""
+
+import time
+from collections.abc import Collection
+
+import structlog
+
+from ..words.errors import ReplicationError
+from ..words.levels import ServiceReport, ServiceTrouble
+from ..words.shape import to_json
+from ..words.version import VERSION
+from . import SERVICES, Log, NewRecord
+
+# Seconds between two reports.
+INTERVAL = 10.0
+# Seconds that the log may take; a report that is not written is followed by a newer one.
+TIMEOUT = 2.0
+# Troubles that a report names, and characters of each.
+NAMED, KEPT = 20, 1000
+
+logger = structlog.get_logger()
+
+
+class ServiceReporter:
+    """Writes the reports of one service, at most one in INTERVAL seconds unless its troubles change; used by one thread."""
+
+    def __init__(self, log: Log, service: str) -> None:
+        self._log, self._service = log, service
+        self._due = float("-inf")
+        self._reported: list[str] = []
+
+    def report(self, troubles: Collection[ServiceTrouble], *, now: float) -> None:
+        """Write a report if one is due; log if the log does not take it. `now` is seconds since the epoch."""
+        found = sorted(troubles, key=lambda trouble: (not trouble.is_urgent, trouble.since))
+        named = [trouble.text for trouble in found]
+        if time.monotonic() < self._due and named == self._reported:
+            return
+        self._due, self._reported = time.monotonic() + INTERVAL, named
+        kept = tuple(
+            ServiceTrouble(text=each.text[:KEPT], since=each.since, is_urgent=each.is_urgent) for each in found[:NAMED]
+        )
+        report = ServiceReport(time=now, version=VERSION, count=len(found), troubles=kept)
+        try:
+            self._log.append([NewRecord(topic=SERVICES, key=self._service, value=to_json(report))], timeout=TIMEOUT)
+        except ReplicationError as error:
+            logger.warning("report not written", reason=str(error))

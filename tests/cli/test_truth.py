@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the tools say of an installation in which one thing after another is broken: real services, the embedded log."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.words.errors import ReplicationError
+from testing.builders.cluster import Cluster
+from testing.builders.endpoint import Endpoint, Reply
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+DESTINATIONS = """
+[notifier.hooks]
+type = "webhook"
+database = "{folder}/deliveries.db"
+allow = ["127.0.0.0/8"]
+allow-http = true
+[notifier.hooks.subscriptions.ci]
+url = "{url}"
+types = ["changegroup.1"]
+[notifier.secret]
+type = "pulse"
+url = "amqp://guest@127.0.0.1:1/"
+password = {{ file = "{folder}/nobody" }}
+exchange = "exchange/a/b"
+stream = "v2"
+"""
+
+
+def say(config: Path, *words: str) -> tuple[int, str]:
+    """Exit code and output of a verb, or what it refuses."""
+    result = CliRunner().invoke(program, [*words, "--config", str(config)])
+    refusal = str(result.exception) if isinstance(result.exception, ReplicationError) else ""
+    return result.exit_code, result.output + refusal
+
+
+def found(config: Path, *words: str) -> str:
+    """All findings of `check`, one a line."""
+    code, output = say(config, "check", "--json", "--patience", "1", *words)
+    assert code in (0, 1, 2), output
+    findings = json.loads(output)["findings"]
+    assert code == max((finding["level"] for finding in findings), default=0)
+    return "\n".join(finding["text"] for finding in findings)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as endpoint:
+        yield endpoint
+
+
+def prepare(folder: Path, url: str) -> Cluster:
+    """A cluster that sees trouble soon, and whose pushes leave sending to the relay."""
+    cluster = Cluster(folder)
+    text = cluster.config.read_text()
+    text = text.replace("[relay]\n", "[relay]\nscan = 1\n").replace("[aggregator]\n", "[aggregator]\nsilence = 8\n")
+    cluster.config.write_text(text + DESTINATIONS.format(folder=folder, url=url))
+    hgrc = folder / "master.hgrc"
+    hgrc.write_text("\n".join(line for line in hgrc.read_text().splitlines() if not line.startswith("log =")))
+    return cluster
+
+
+def elsewhere(cluster: Cluster) -> Path:
+    """The services' file on a machine that has none of the repositories."""
+    file = cluster.folder / "elsewhere.toml"
+    file.write_text(cluster.config.read_text().replace(str(cluster.master_root), "/nowhere"))
+    return file
+
+
+def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: Path, endpoint: Endpoint) -> None:
+    endpoint.reply = lambda request: Reply(status=500)
+    with prepare(tmp_path, endpoint.url) as cluster:
+        config, monitor = cluster.config, elsewhere(cluster)
+        for name in ("red", "gone"):
+            clone = cluster.create(name)
+            cluster.commit(clone, "one")
+            cluster.push(clone)
+
+        hook = eventually(lambda: (text := found(monitor)) and "subscription ci of hooks is failing" in text and text)
+        assert "last: status 500" in hook
+        assert "UTC)" in hook
+        assert "destination secret is failing" in found(monitor)
+        assert "nobody" in found(monitor)
+        listed = say(config, "destination", "list")[1]
+        assert "failing since 2" in listed
+        assert "subscription ci of hooks is failing" in listed
+        rows = say(monitor, "status")[1]
+        assert "relay hg://master.example" in rows
+        assert "subscription ci" in rows
+
+        shutil.rmtree(cluster.repository("gone"))
+        eventually(lambda: "repository gone is not on the master any more" in found(monitor))
+
+        store = tmp_path / "repos/beta/red/.hg/store"
+        os.symlink(f"{os.uname().nodename}:{os.getpid()}", store / "lock")
+        clone = tmp_path / "work/red"
+        cluster.commit(clone, "two")
+        cluster.push(clone)
+        held = eventually(lambda: (text := found(monitor)) and "notices held" in text and text)
+        assert "1 of red wait, for beta" in held
+        assert "vcsreplicator trace red" in held
+        (store / "lock").unlink()
+
+        cluster.stop("relay")
+        cluster.commit(clone, "three")
+        assert "not reachable" in cluster.push(clone)
+        silent = "the relay hg://master.example has given no sign of life for "
+        text = eventually(lambda: (text := found(monitor)) and silent in text and text)
+        assert "systemctl start vcsreplicator-relay" in text
+        assert "waits in the outbox" in say(config, "trace", "red")[1]
+        code, missing = say(monitor, "trace", "red", "--push", "3")
+        assert code
+        assert "waits in the outbox on the master: run this there" in missing
+        cluster.start("relay")
+        eventually(lambda: silent not in found(monitor))
