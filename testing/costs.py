@@ -41,12 +41,12 @@ def _read_seconds() -> float:
     """The processor seconds of this process and of all below it, with their children that ended."""
     used: dict[int, int] = {}
     children: dict[int, list[int]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
+    for process in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         try:
-            fields = status.read_text().rpartition(")")[2].split()
+            with open(f"/proc/{process}/stat", "rb") as status:
+                fields = status.read().rpartition(b")")[2].split(maxsplit=15)
         except OSError:  # ended meanwhile
             continue
-        process = int(status.parent.name)
         used[process] = sum(map(int, fields[11:15]))
         children.setdefault(int(fields[1]), []).append(process)
     found = [os.getpid()]

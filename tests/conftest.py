@@ -22,7 +22,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from testing.services.aws import Aws
-from testing.services.existing import Existing, Kept, keeper, shared
+from testing.services.existing import Existing, Kept, keeper, own, shared
 from testing.services.kafka import Kafka
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service
@@ -176,7 +176,7 @@ def postgresql() -> Iterator[PostgreSQL | Existing | Kept]:
 def own_service() -> Iterator[Callable[[type[AnyService]], AnyService]]:
     """`own_service(Kafka)` starts one that this test alone uses and may destroy."""
     with ExitStack() as running:
-        yield lambda kind: running.enter_context(kind())
+        yield lambda kind: running.enter_context(own(kind))
 
 
 @pytest.fixture

@@ -155,18 +155,13 @@ class PulseReceiver(Receiver):
         except TimeoutError:
             return self.sequences
 
-    def _grant(self, write: str) -> None:
-        self._rabbitmq.control("set_permissions", "-p", self._vhost, "guest", ".*", write, ".*")
-
     def down(self) -> None:
-        self._grant("^$")
-        for each in self._rabbitmq.control("list_connections", "pid", "vhost", "client_properties").splitlines():
-            pid, vhost, properties = each.split("\t")
-            if vhost == self._vhost and '"vcsreplicator"' in properties:  # the broker remembers rights while it lives
-                self._rabbitmq.control("close_connection", pid, "test")
+        self._rabbitmq.allow_writing(self._vhost, "^$")
+        # The broker remembers rights while a connection lives.
+        self._rabbitmq.close_connections(self._vhost, "vcsreplicator")
 
     def up(self) -> None:
-        self._grant(".*")
+        self._rabbitmq.allow_writing(self._vhost, ".*")
 
     def close(self) -> None:
         self._connection.release()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from testing.services.aws import Aws
 from testing.services.kafka import Kafka
@@ -74,9 +75,37 @@ class Kept(Remote):
         return functools.partial(ask, self.name, method)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lent(Kept):
+    """A service that this test alone uses, and others before and after it; `url` is an empty place in it."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens on the loopback."""
+        return urlsplit(self.url).port or 0
+
+
 def keeper() -> Keeper:
     """What keeps the services of a run of several workers."""
     return Keeper({kind.name: kind for kind in SHARED})
+
+
+# What a test may have for itself that another had before: what starts slowly and is cleared at once.
+LENT: tuple[type[Service], ...] = (RabbitMQ,)
+
+
+@contextmanager
+def own(kind: type[AnyService]) -> Iterator[AnyService | Lent]:
+    """A service of this kind that the block alone uses: lent by the keeper of the run, or a new one."""
+    if kind not in LENT or ADDRESS not in os.environ:
+        with kind() as new:
+            yield new
+        return
+    name = ask(kind.name, "lend")
+    try:
+        yield Lent(url=ask(name, "vhost"), name=name)
+    finally:
+        ask(name, "take_back")
 
 
 @contextmanager

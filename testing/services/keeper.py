@@ -5,6 +5,7 @@ The process that starts the workers keeps them: a service ends with the process 
 workers find the keeper by an environment variable and ask in lines of JSON over a Unix socket.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -29,8 +30,10 @@ class Keeper:
 
     def __init__(self, kinds: Mapping[str, type[Service]]) -> None:
         self._kinds = kinds
-        self._starting = {name: threading.Lock() for name in kinds}
+        self._starting: dict[str, threading.Lock] = {}
         self._running: dict[str, Service] = {}
+        self._lent: set[str] = set()
+        self._changing = threading.Lock()
         self._ending = ExitStack()
 
     def __enter__(self) -> Self:
@@ -63,15 +66,50 @@ class Keeper:
             self._ending.close()
 
     def answer(self, kind: str, call: str, arguments: list[str]) -> dict[str, Any]:
-        """What the service says, started if it does not run: `{"result": …}`; or `{"missing": …}`, why it cannot start."""
+        """What the service says, started if it does not run: `{"result": …}`; or why not: `{"missing": …}`, `{"silent": …}`."""
         try:
-            with self._starting[kind]:
-                if kind not in self._running:
-                    self._running[kind] = self._kinds[kind]().__enter__()
-            said = getattr(self._running[kind], call)
-            return {"result": said(*arguments) if callable(said) else said}
+            if call in ("lend", "take_back"):
+                return {"result": getattr(self, call)(kind)}
+            said = getattr(self._start_once(kind), call)
+            result = said(*arguments) if callable(said) else said
+            return {"result": None if isinstance(result, Service) else result}
         except ServiceMissing as missing:
             return {"missing": str(missing)}
+        except OSError as error:
+            return {"silent": str(error)}
+
+    def lend(self, kind: str) -> str:
+        """The name of a service of this kind, started or used before, that nothing else uses until it is taken back."""
+        with self._changing:
+            names = (f"{kind} {number}" for number in itertools.count(1))
+            name = next(name for name in names if name not in self._lent)
+            self._lent.add(name)
+        try:
+            self._start_once(name)
+        except BaseException:
+            self._lent.discard(name)
+            raise
+        return name
+
+    def take_back(self, name: str) -> None:
+        """Clear a service that was lent for the next test, or close it if it cannot be used as it is."""
+        service = self._running[name]
+        try:
+            service.clear()
+        except (ServiceMissing, OSError):
+            del self._running[name]
+            service.close()
+        self._lent.discard(name)
+
+    def _start_once(self, name: str) -> Service:
+        """The service of this name, the kind and for one that is lent its number."""
+        kind = name.partition(" ")[0]
+        with self._changing:
+            starting = self._starting.setdefault(name, threading.Lock())
+        with starting:
+            if name not in self._running:
+                self._running[name] = self._kinds[kind]().__enter__()
+            return self._running[name]
 
 
 def _set_address(address: str | None) -> None:
@@ -81,7 +119,7 @@ def _set_address(address: str | None) -> None:
 
 
 def ask(kind: str, call: str, *arguments: str) -> Any:
-    """What the run's service of this kind says; raises `ServiceMissing` as the service itself would."""
+    """What the run's service of this kind says; raises `ServiceMissing` or an `OSError` as the service itself would."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ[ADDRESS])
         connection.sendall(json.dumps({"kind": kind, "call": call, "arguments": arguments}).encode() + b"\n")
@@ -89,4 +127,6 @@ def ask(kind: str, call: str, *arguments: str) -> Any:
             answer = json.loads(answers.readline())
     if "missing" in answer:
         raise ServiceMissing(answer["missing"])
+    if "silent" in answer:
+        raise OSError(answer["silent"])
     return answer["result"]

@@ -143,6 +143,10 @@ class Service(ABC):
         self.stop()
         self.start()
 
+    def clear(self) -> None:
+        """Forget what a test left in it, so that the next may have it; raise `ServiceMissing` if a new one costs less."""
+        raise ServiceMissing(f"{self.name} is used once")
+
     def close(self) -> None:
         """Stop it and remove its data."""
         self.stop()

@@ -5,11 +5,13 @@ import os
 import secrets
 import socket
 import subprocess
+import threading
+import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 
 from testing.builders.certificates import certificate
-from testing.services.process import Service, ServiceMissing, free_port, needed
+from testing.services.process import PATIENCE, Service, ServiceMissing, free_port, needed
 
 # Of `guest:guest`.
 AUTHORIZATION = "Basic Z3Vlc3Q6Z3Vlc3Q="
@@ -26,8 +28,9 @@ class RabbitMQ(Service):
     def __init__(self) -> None:
         super().__init__()
         self._mapper_port, self._node_port, self._management_port = free_port(), free_port(), free_port()
+        self._cookie, self._evaluating = secrets.token_hex(16), threading.Lock()
         cookie = self.folder / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
+        cookie.write_text(self._cookie)
         cookie.chmod(0o600)
         (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
         (self.folder / "rabbitmq.conf").write_text(
@@ -87,21 +90,51 @@ class RabbitMQ(Service):
 
     def block_publishers(self) -> None:
         """Raise its memory alarm: from now on it reads nothing more from a connection that publishes."""
-        self.control("set_vm_memory_high_watermark", "0.0001")
+        self.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0001)")
 
     def unblock_publishers(self) -> None:
         """End the alarm."""
-        self.control("set_vm_memory_high_watermark", "0.4")
+        self.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
 
-    def control(self, *arguments: str) -> str:
-        """What `rabbitmqctl` prints for these arguments."""
-        control = [needed("rabbitmqctl", "rabbitmq-server"), "--quiet", *arguments]
-        if control[0] == "/usr/sbin/rabbitmqctl":
-            control[0] = "/usr/lib/rabbitmq/bin/rabbitmqctl"
-        environment = {**os.environ, **self.environment()}
-        result = subprocess.run(control, env=environment, cwd=self.folder, capture_output=True, text=True)
-        if result.returncode:
-            raise ServiceMissing(f"rabbitmqctl {' '.join(arguments)}: {result.stderr.strip() or result.stdout.strip()}")
+    def close_connections(self, vhost: str = "", client: str = "") -> None:
+        """Close all connections, or those to a virtual host whose client has this text among its properties."""
+        self.evaluate(
+            'Text = fun(Any) -> unicode:characters_to_list(io_lib:format("~tp", [Any])) end, '
+            '[rabbit_networking:close_connection(proplists:get_value(pid, Each), "test") '
+            "|| Each <- rabbit_networking:connection_info_all([pid, vhost, client_properties]), "
+            f'string:find(Text([proplists:get_value(vhost, Each)]), "{vhost}") =/= nomatch, '
+            f'string:find(Text(proplists:get_value(client_properties, Each)), "{client}") =/= nomatch]'
+        )
+
+    def allow_writing(self, vhost: str, pattern: str) -> None:
+        """Let the user write to what the pattern names, in this virtual host."""
+        self.evaluate(
+            f'rabbit_auth_backend_internal:set_permissions(<<"guest">>, <<"{vhost}">>, <<".*">>, <<"{pattern}">>, '
+            '<<".*">>, <<"test">>)'
+        )
+
+    def clear(self) -> None:
+        """Be as after the first start: without alarms, connections and virtual hosts."""
+        if not self.running:
+            raise ServiceMissing(f"{self.name} was stopped")
+        self.unblock_publishers()
+        self.close_connections()
+        self.evaluate('[rabbit_vhost:delete(Each, <<"test">>) || Each <- rabbit_vhost:list_names(), Each =/= <<"/">>]')
+
+    def evaluate(self, expressions: str) -> str:
+        """Evaluate Erlang in the node: `rabbitmqctl` would start an Erlang machine, which takes a second."""
+        address = f"127.0.0.1:{self._node_port}"
+        call = [needed("erl_call", "erlang-base"), "-address", address, "-c", self._cookie, "-e"]
+        with self._evaluating:  # all callers have one name, by which the node knows one at a time
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                result = subprocess.run(call, input=f"{expressions}.\n", capture_output=True, text=True)
+                is_refused = result.returncode and "failed to connect" in result.stderr
+                if not (is_refused and self.running and time.monotonic() < deadline):
+                    break
+                time.sleep(0.01)  # the node has not missed the last caller yet
+        if result.returncode or not result.stdout.startswith("{ok,"):
+            raise ServiceMissing(f"{expressions}: {result.stderr.strip() or result.stdout.strip()}")
         return result.stdout
 
 

@@ -21,6 +21,7 @@ from kombu import Connection
 from testing.services.aws import Aws
 from testing.services.cache import CHECKOUT, cached
 from testing.services.existing import Existing, shared
+from testing.services.guard import descendants
 from testing.services.kafka import Kafka
 from testing.services.keeper import Keeper, ask
 from testing.services.postgresql import PostgreSQL
@@ -167,6 +168,54 @@ def test_a_worker_hears_why_a_service_of_its_run_does_not_start() -> None:
 
     with Keeper({"aws": Broken}), pytest.raises(ServiceMissing, match="no such moon"):
         ask("aws", "url")
+
+
+class Sleeping(Aws):
+    """Starts at once, and can be cleared while it runs."""
+
+    def command(self) -> list[str]:
+        return ["sleep", "600"]
+
+    def answers(self) -> bool:
+        return bool(descendants(self.guard_pid))
+
+    def clear(self) -> None:
+        if not self.running:
+            raise ServiceMissing("it was killed")
+
+
+@pytest.mark.processes
+def test_a_service_is_lent_to_one_at_a_time_and_then_to_the_next() -> None:
+    with Keeper({"sleeping": Sleeping}):
+        first, second = ask("sleeping", "lend"), ask("sleeping", "lend")
+        addresses = [ask(name, "url") for name in (first, second)]
+        assert addresses[0] != addresses[1]
+        ask(second, "take_back")
+        again = ask("sleeping", "lend")
+        assert ask(again, "url") == addresses[1]
+
+
+@pytest.mark.processes
+def test_a_service_that_was_killed_is_not_lent_again() -> None:
+    with Keeper({"sleeping": Sleeping}):
+        name = ask("sleeping", "lend")
+        address = ask(name, "url")
+        ask(name, "kill")
+        ask(name, "take_back")
+        assert ask(ask("sleeping", "lend"), "url") != address
+
+
+@pytest.mark.services
+def test_a_broker_that_a_test_gives_back_has_nothing_of_it(own_service: Callable[[type[RabbitMQ]], RabbitMQ]) -> None:
+    broker = own_service(RabbitMQ)
+    with Connection(broker.vhost()) as connection:
+        connection.SimpleQueue("left").put("value")
+        broker.block_publishers()
+        broker.clear()
+        with pytest.raises(connection.connection_errors):
+            connection.drain_events(timeout=60)
+    left = "{rabbit_vhost:list_names(), rabbit_alarm:get_alarms(), rabbit_networking:connections()}"
+    assert broker.evaluate(f'{left} =:= {{[<<"/">>], [], []}}') == "{ok, true}"
 
 
 def test_a_download_that_fails_is_tried_again_from_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

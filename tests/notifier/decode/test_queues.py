@@ -107,7 +107,7 @@ def test_a_decoder_without_messages_connects_again_when_the_broker_closed_its_co
     broker = own_service(RabbitMQ)
     settings = settings_in(tmp_path, broker=broker.url, output="queue:out")
     with structlog.testing.capture_logs() as said, decoding(log, settings):
-        broker.control("close_all_connections", "test")
+        broker.close_connections()
         eventually(lambda: [line["event"] for line in said].count("connected") > 1, "a second connection")
         submit(log, a_raw())
         settled(log)

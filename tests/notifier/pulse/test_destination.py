@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import kombu
@@ -276,11 +277,11 @@ def test_one_stream_failing_never_repeats_the_other(log: Log, notifier: Notifier
 OwnService = Callable[[type[RabbitMQ]], RabbitMQ]
 
 
-def test_wrong_password_is_waited_out_and_never_shown(own_service: OwnService, tmp_path: Any) -> None:
-    broker, place = own_service(RabbitMQ), tmp_path / "password"
+def test_wrong_password_is_waited_out_and_never_shown(rabbitmq: Any, tmp_path: Path) -> None:
+    place = tmp_path / "password"
     place.write_text("Wr0ng!\n")
     place.chmod(0o600)
-    url = f"amqp://guest@127.0.0.1:{broker.port}//"
+    url = rabbitmq.vhost().replace("guest:guest@", "guest@")
     destination = opened(PulseSettings(url=url, exchange="exchange/guest/v2", password=Secret(file=str(place))))
     with pytest.raises(Unavailable) as trouble:
         destination.start()
