@@ -4,6 +4,7 @@
 import base64
 import functools
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -255,7 +256,11 @@ def settled_late(log: Log) -> Settle:
     return lambda number: settled(log, timeout=10 * PATIENCE)
 
 
-KILLS = [pytest.param(4), pytest.param(200, marks=[pytest.mark.slow, pytest.mark.hunt, pytest.mark.timeout(3600)])]
+MANY = int(os.environ.get("VCSREPLICATOR_TEST_KILLS", "100"))
+KILLS = [
+    pytest.param(4),
+    pytest.param(MANY, id="many", marks=[pytest.mark.slow, pytest.mark.hunt, pytest.mark.timeout(3600)]),
+]
 Told = Callable[[object], None]
 
 
@@ -277,7 +282,7 @@ def test_a_killed_decoder_loses_nothing_and_repeats_nothing_in_the_log(
     kill_on_a_log(log, f"sqlite://{tmp_path}/log.db", tmp_path, kills, told)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=KILLS[1].marks)])
+@pytest.mark.parametrize("kills", [1, pytest.param(MANY // 2, id="many", marks=KILLS[1].marks)])
 def test_a_killed_decoder_loses_nothing_and_repeats_nothing_on_kafka(
     kafka: Any, unique_name: str, tmp_path: Path, told: Told, kills: int
 ) -> None:
