@@ -150,7 +150,7 @@ def _queue_row(found: Any, is_dry_run: bool) -> tuple[str, ...]:
 @with_json
 @with_config
 def check(config: Config, client: str | None, sample: float, as_json: bool) -> None:
-    """Hold the broker against the specification, line by line.
+    """Check the broker against the specification, line by line.
 
     Makes a client for the trial and removes it. Exit code 0: all is as it must and should be, 1: a SHOULD is broken, 2: a
     MUST is.
