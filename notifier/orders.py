@@ -107,6 +107,13 @@ class Replay:
         return event.time >= float(argument["since_time"])
 
 
+def _describe_replay(replay: Replay) -> str:
+    if replay.count:
+        return f"sent {replay.count} messages again"
+    argument = replay.request.argument
+    return f"nothing sent: the log has no message for it about {argument['repository']} since then"
+
+
 @dataclass(slots=True, kw_only=True)
 class Orders:
     """The requests to the destination `name`; `messages_of` returns its messages of a record."""
@@ -149,7 +156,7 @@ class Orders:
                     replay.numbers.add(self.window.take_replay(replay.marked(message)))
                     replay.count += 1
             if replay.finished:
-                self._answer_request(replay.request, f"sent {replay.count} messages again")
+                self._answer_request(replay.request, _describe_replay(replay))
                 self._replays.remove(replay)
                 replay.close()
 

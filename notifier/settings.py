@@ -99,7 +99,7 @@ def _read(kind: type[Any], table: Any, where: str) -> Any:
         return shape.read(kind, _underscore_keys(_require_mapping(table, where)))
     except MalformedEvent as error:
         key, _, expected = str(error).removeprefix(kind.__name__).partition(":")
-        raise BadConfig(f"{where}{key.replace('_', '-')}:{expected.replace('member', 'key')}") from error
+        raise BadConfig(f"{where}{shape.hyphened(f'{key}:{expected}')}") from error
     except ValueError as error:
         raise BadConfig(f"{where}.{error}") from error
 

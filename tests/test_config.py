@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
 
 pytestmark = pytest.mark.processes
@@ -36,7 +38,7 @@ def written(tmp_path: Path, text: str) -> Path:
     [
         ("log = 5", "log: expected text, got 5"),
         ("", "log: expected text, got None"),
-        ('log = "sqlite:///x"\n[mirorr.a]', "mirorr: unknown, expected one of log, "),
+        ('log = "sqlite:///x"\n[mirorr.a]', "mirorr: unknown, expected one of mirror, "),
         ("log = ", "not TOML: "),
     ],
 )
@@ -57,7 +59,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
     [
         ("poll-timeout = 'fast'", "mirror.a.poll-timeout: expected a number, got 'fast'"),
         ("", "mirror.a: key 'poll-timeout' is missing"),
-        ("poll-timeout = 1\nroots = 1", "mirror.a: unknown key 'roots'"),
+        ("poll-timeout = 1\nroots = 1", "mirror.a: unknown key 'roots', expected one of poll-timeout, workers, name"),
         ("poll-timeout = 1\nworkers = 0", "mirror.a.workers: expected a number from 1, got 0"),
     ],
 )
@@ -167,3 +169,12 @@ def test_a_number_that_makes_no_sense_is_a_mistake_of_the_user(tmp_path: Path, w
     result = CliRunner().invoke(program, [*words, "--config", str(file)])
     assert result.exit_code == 2
     assert f"Invalid value for '{words[-2]}'" in result.output
+
+
+def test_a_check_fails_while_topics_are_missing_and_says_what_creates_them(tmp_path: Path) -> None:
+    file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n')
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create([topic for topic in topics(partitions=1) if topic.name not in ("state", "errors")])
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert result.exit_code
+    assert str(result.exception) == "the log lacks the topics state, errors; run: vcsreplicator topics create"

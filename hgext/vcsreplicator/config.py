@@ -83,7 +83,7 @@ class Config:
         try:
             return shape.read(kind, table, where)
         except MalformedEvent as error:
-            raise BadConfig(f"{self.file}: {_hyphened(str(error))}") from error
+            raise BadConfig(f"{self.file}: {shape.hyphened(str(error))}") from error
 
     def listen(self, role: str) -> tuple[str, int] | None:
         """Return host and port of the service's HTTP server; None if there is none."""
@@ -124,7 +124,7 @@ def load(file: str | Path) -> Config:
         raise BadConfig(f"{file}: not TOML: {error}") from error
     unknown = sorted(tables.keys() - set(SECTIONS))
     if unknown:
-        raise BadConfig(f"{file}: {unknown[0]}: unknown, expected one of {', '.join(SECTIONS)}")
+        raise BadConfig(f"{file}: {unknown[0]}: unknown, expected one of {shape.nearest(unknown[0], SECTIONS)}")
     config = Config(file=str(file), tables=tables)
     if tables.keys() - set(WITHOUT_LOG) or not tables:
         _ = config.log
@@ -143,12 +143,3 @@ def address(text: object, where: str) -> tuple[str, int]:
 def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:
     """Spell keys as members; the keys of free mappings (folder → prefix) stay."""
     return {name.replace("-", "_"): value for name, value in table.items()}
-
-
-def _hyphened(message: str) -> str:
-    """Write the complaint in the words of the file: keys with hyphens."""
-    where, colon, rest = message.partition(":")
-    rest = rest.replace("unknown member", "unknown key")
-    if rest.startswith(" member "):
-        rest = " key " + rest.removeprefix(" member ").replace("_", "-")
-    return where.replace("_", "-") + colon + rest

@@ -70,7 +70,8 @@ def test_a_mirror_name_used_twice_in_the_file_is_refused(prepared: Cluster) -> N
 def test_a_mirror_name_used_twice_at_once_is_refused_and_the_first_goes_on(prepared: Cluster) -> None:
     prepared.start("mirror-alpha")
     done = prepared.cli("mirror", "alpha")
-    assert done.returncode == EXIT_CONFIG
+    assert done.returncode == 1, "a port in use may be free at the next attempt"
+    assert "cannot be used: Address already in use" in done.stderr
     assert "alpha" in done.stderr
     assert "Traceback" not in done.stderr
     assert prepared.running("mirror-alpha")
@@ -114,7 +115,7 @@ def test_a_log_that_does_not_answer_loses_no_push(prepared: Cluster) -> None:
         (
             "[listen]",
             '[listen]\nmirrr-alpha = "127.0.0.1:1"',
-            "listen.mirrr-alpha: unknown, expected one of aggregator, ",
+            "listen.mirrr-alpha: unknown, expected one of mirror-alpha, ",
         ),
         ('blobs = "file://', 'blobs = "ftp://', "blobs: expected "),
     ],

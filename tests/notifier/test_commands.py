@@ -124,6 +124,8 @@ def test_replay_by_push_id_and_by_time(file: Path, running: Notifier, log: Log) 
     assert say(file, *replay, "2016-04-18T10:24:43") == "lines: sent 2 messages again\n"
     with pytest.raises(ReplicationError, match=r"expected a time such as"):
         say(file, *replay, "yesterday")
+    with pytest.raises(Refused, match="lines: nothing sent: the log has no message for it about nope"):
+        say(file, "replay", "--repository", "nope", "--to", "lines", "--since", "1")
 
 
 def test_subscription_lives_from_its_adding_to_its_removal(

@@ -11,7 +11,7 @@ import structlog
 
 from hgext.vcsreplicator import cli
 from hgext.vcsreplicator.service import serve
-from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, TopicMissing, Unavailable
 
 pytestmark = pytest.mark.processes
 
@@ -61,6 +61,8 @@ def ends(error: Exception) -> tuple[int, list[dict[str, object]]]:
         (because_of(OSError(errno.EMFILE, "Too many open files")), 1),
         (because_of(OSError(errno.EIO, "Input/output error")), 1),
         (because_of(full_database()), 1),
+        (because_of(OSError(errno.EADDRINUSE, "Address already in use")), 1),
+        (TopicMissing("topic events: not in the log"), 1),
         (OSError(errno.EMFILE, "Too many open files"), 1),
         (Unavailable("the log is away"), 1),
         (Fenced("a newer one"), 76),

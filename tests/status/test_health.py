@@ -12,12 +12,13 @@ from hgext.vcsreplicator.log import ACKS, ROSTER, Log, NewRecord, topics
 from hgext.vcsreplicator.log import STATE as STATES
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, judge, late
+from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, RepositoryState
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
+from testing.clock import HandClock
 from testing.waiting import eventually
 
 NOW = 1000.0
@@ -60,13 +61,18 @@ def picture(**members: object) -> Picture:
     return Picture(**{**usual, **members})  # type: ignore[arg-type]
 
 
-def reasons(seen: Picture, since: float = NOW, **silent: float) -> tuple[str, ...]:
-    """Why alpha is not ready; `silent` says of whom the last new sign was seen how many seconds ago."""
+def verdict(seen: Picture, since: float = NOW, settings: HealthSettings = SETTINGS, **silent: float) -> HealthVerdict:
+    """How alpha is; `silent` says of whom the last new sign was seen how many seconds ago."""
     silence = Silence(NOW)
     for who, seconds in silent.items():
         silence.heard(who, "a sign", NOW - seconds)
     begun = dict.fromkeys(late(seen, "alpha"), since)
-    return judge(seen, "alpha", since=begun, silence=silence, now=NOW, settings=SETTINGS)
+    return judge(seen, "alpha", since=begun, silence=silence, now=NOW, settings=settings)
+
+
+def reasons(seen: Picture, since: float = NOW, **silent: float) -> tuple[str, ...]:
+    """Why alpha is not ready."""
+    return verdict(seen, since, **silent).reasons  # type: ignore[arg-type]
 
 
 def test_a_mirror_that_serves_everything_is_ready() -> None:
@@ -88,10 +94,17 @@ def test_a_mirror_without_a_fresh_sign_of_life_is_not_ready() -> None:
     assert reasons(picture(), alpha=31.0) == ("the mirror is silent for 31 s",)
 
 
-def test_without_the_aggregators_beat_for_30_seconds_it_is_not_ready() -> None:
-    assert reasons(picture(aggregator=None)) == ("the aggregator has given no sign of life",)
-    assert reasons(picture(), aggregator=30.0) == ()
-    assert reasons(picture(), aggregator=31.0) == ("the aggregator is silent for 31 s",)
+def test_without_the_aggregators_beat_for_30_seconds_it_is_degraded_and_still_ready() -> None:
+    assert verdict(picture(aggregator=None)).degraded == ("the aggregator has given no sign of life",)
+    assert verdict(picture(), aggregator=30.0) == HealthVerdict()
+    assert verdict(picture(), aggregator=31.0) == HealthVerdict(degraded=("the aggregator is silent for 31 s",))
+
+
+def test_a_silent_aggregator_makes_it_not_ready_where_that_is_set() -> None:
+    silent = ("the aggregator is silent for 31 s",)
+    strict = replace(SETTINGS, refuse_when_silent=True)
+    assert verdict(picture(), NOW, strict, aggregator=31.0) == HealthVerdict(reasons=silent, degraded=silent)
+    assert verdict(picture(beats={}), aggregator=31.0).reasons == ("the mirror has given no sign of life",)
 
 
 def test_more_events_behind_than_allowed_is_not_ready() -> None:
@@ -167,14 +180,32 @@ def copy_database(source: Path, target: Path) -> None:
 def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path) -> None:
     with open_log(f"sqlite://{place}/log.db") as log, open_log(f"sqlite://{place}/log.db") as other:
         ask = Endpoint(log, "alpha", SETTINGS)
-        assert ask() == {"ready": True, "reasons": [], "mirror": "alpha"}
+        assert ask() == {"alive": True, "ready": True, "reasons": [], "degraded": [], "mirror": "alpha"}
         place.rename(place.with_name("away"))
         away = ask()
-        assert not away["ready"]
-        assert away["reasons"][0].startswith("the log cannot be read: ")
+        assert away["ready"], "what it shows is still the last release"
+        assert away["degraded"][0].startswith("the log cannot be read: ")
+        strict = replace(SETTINGS, refuse_when_silent=True)
+        assert Endpoint(log, "alpha", SETTINGS)()["ready"] is False, "it does not know what was released"
+        ask._settings = strict
+        assert ask()["reasons"] == ask()["degraded"]
+        ask._settings = SETTINGS
         place.with_name("away").rename(place)
         say(other, picture(roster=Roster(mirrors=(Mirror(name="alpha", state=MirrorState.INACTIVE),))))
         eventually(lambda: ask()["reasons"] == ["inactive"])
+
+
+def test_after_a_long_outage_of_the_log_no_mirror_counts_as_silent(place: Path) -> None:
+    clock = HandClock()
+    with open_log(f"sqlite://{place}/log.db") as log:
+        ask = Endpoint(log, "alpha", SETTINGS, clock)
+        assert ask()["ready"]
+        place.rename(place.with_name("away"))
+        clock.advance(1000.0)
+        assert ask()["degraded"]
+        place.with_name("away").rename(place)
+        answer = eventually(lambda: (found := ask()) and not found["degraded"] and found)
+        assert answer["ready"]
 
 
 def test_a_log_that_was_restored_from_a_copy_is_looked_at_anew(place: Path) -> None:

@@ -29,16 +29,25 @@ def health(cluster: Cluster, mirror: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.load(error)
 
 
-def test_a_mirror_is_ready_while_all_is_level_and_not_when_the_aggregator_is_gone(tmp_path: Path) -> None:
+def test_a_stopped_aggregator_degrades_a_mirror_and_takes_it_out_only_where_that_is_set(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     with cluster.config.open("a") as file:
         file.write("\n[health]\nsilence = 7\n")
     with cluster:
         cluster.create("red")
-        eventually(lambda: health(cluster, "alpha") == (200, {"mirror": "alpha", "ready": True, "reasons": []}))
+        well = {"alive": True, "mirror": "alpha", "ready": True, "reasons": [], "degraded": []}
+        eventually(lambda: health(cluster, "alpha") == (200, well))
+        with cluster.config.open("a") as file:
+            file.write("refuse-when-silent = true\n")
+        cluster.stop("mirror-beta")
+        cluster.start("mirror-beta")
+        eventually(lambda: health(cluster, "beta")[0] == 200)
         os.kill(cluster.pid("aggregator"), signal.SIGSTOP)
-        _, body = eventually(lambda: (h := health(cluster, "alpha"))[0] == 503 and h, timeout=30)
-        os.kill(cluster.pid("aggregator"), signal.SIGCONT)
-        assert not body["ready"]
+        _, body = eventually(lambda: (h := health(cluster, "beta"))[0] == 503 and h, timeout=30)
         assert "aggregator" in body["reasons"][0]
-        eventually(lambda: health(cluster, "alpha")[0] == 200, timeout=30)
+        status, body = eventually(lambda: (h := health(cluster, "alpha"))[1]["degraded"] and h, timeout=30)
+        assert (status, body["ready"], body["reasons"]) == (200, True, [])
+        assert "the aggregator is silent for " in body["degraded"][0]
+        os.kill(cluster.pid("aggregator"), signal.SIGCONT)
+        eventually(lambda: health(cluster, "beta")[0] == 200, timeout=30)
+        eventually(lambda: not health(cluster, "alpha")[1]["degraded"], timeout=30)

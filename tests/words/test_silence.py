@@ -110,9 +110,11 @@ def test_health_knows_a_dead_aggregator_and_a_dead_mirror_after_30_seconds_and_n
         machines.advance(5.0)
         assert endpoint()["ready"]
     machines.advance(1.0)
-    assert endpoint()["reasons"] == ["the mirror is silent for 31 s", "the aggregator is silent for 31 s"]
+    assert endpoint()["reasons"] == ["the mirror is silent for 31 s"]
+    assert endpoint()["degraded"] == ["the aggregator is silent for 31 s"]
     machines.beat(mirror=False)
     assert endpoint()["reasons"] == ["the mirror is silent for 31 s"]
+    assert endpoint()["degraded"] == []
 
 
 def texts(machines: Machines, *, mirror: bool, aggregator: bool) -> list[str]:

@@ -7,7 +7,8 @@ import click
 
 from ..config import Config, address
 from ..log import topics
-from ..words.errors import BadConfig
+from ..words.errors import BadConfig, TopicMissing
+from ..words.shape import nearest
 from .hgrc import check_hgrc
 from .options import log_of, mirror_settings, with_config
 
@@ -33,12 +34,13 @@ def check(config: Config, files: tuple[str, ...]) -> None:
         for topic in topics():
             try:
                 log.partitions(topic.name)
-            except BadConfig:
+            except TopicMissing:
                 missing.append(topic.name)
-    advice = f"; missing topics: {', '.join(missing)} (vcsreplicator topics create)" if missing else ""
-    click.echo(f"the log answers{advice}")
+    click.echo("the log answers")
     for file in files or (None,):
         check_hgrc(file)
+    if missing:
+        raise TopicMissing(f"the log lacks the topics {', '.join(missing)}; run: vcsreplicator topics create")
 
 
 def _check_sections(config: Config) -> None:
@@ -87,7 +89,7 @@ def _check_sections(config: Config) -> None:
     roles = {"relay", "aggregator", "notifier", "verify", "edge", "decode", "poll", "work", "guardian", *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
-            raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {', '.join(sorted(roles))}")
+            raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {nearest(role, roles)}")
         config.listen(role)
 
 

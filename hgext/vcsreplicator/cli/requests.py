@@ -66,7 +66,7 @@ def ask_aggregator(
 def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
     """Record the request, wait for the notifier, and print its answer.
 
-    Raises Refused if there is none within `wait` seconds."""
+    Raises Refused if there is none within `wait` seconds, or nothing was done."""
     from notifier.settings import read
     from notifier.state import Kind, StateDatabase
 
@@ -84,6 +84,8 @@ def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[
                     f" the notifier has not answered within {wait:g} s"
                 )
             time.sleep(POLL)
+    if (request.result or "").startswith("nothing "):
+        raise Refused(f"{destination}: {request.result}")
     click.echo(f"{destination}: {request.result}")
 
 

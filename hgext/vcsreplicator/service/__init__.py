@@ -82,7 +82,8 @@ def serve(
         logger.info("ready")
 
     try:
-        server = _start_server(listen, {"/health": health or (lambda: {"ready": is_ready.is_set()}), **(pages or {})})
+        answers = {"/health": health or (lambda: {"ready": is_ready.is_set()}), "/live": lambda: {"alive": True}}
+        server = _start_server(listen, {**answers, **(pages or {})})
     except BadConfig as error:
         return _report_refusal(error)
     try:

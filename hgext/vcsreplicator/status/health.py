@@ -25,32 +25,48 @@ class HealthSettings:
     """When a mirror is not ready.
 
     `behind` is how many events it may lack over all repositories, `late` for how many seconds a repository may show less than is
-    released, `silence` how many seconds the aggregator, or the mirror itself, may be silent.
+    released, `silence` how many seconds the aggregator, or the mirror itself, may be silent. A silent aggregator, or a log
+    that does not answer, degrades all mirrors alike: they go on showing the same release. With `refuse_when_silent` they are not
+    ready.
     """
 
     behind: int = 600
     late: float = 10.0
     silence: float = 30.0
+    refuse_when_silent: bool = False
 
     def __post_init__(self) -> None:
         within(self, behind=(0, 10**9), late=(0, DAY), silence=(0, DAY))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthVerdict:
+    """Why a mirror is not ready, and why it is degraded: nothing new is released, for all mirrors alike."""
+
+    reasons: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
+
+
 def judge(
     picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
-) -> tuple[str, ...]:
-    """Return why the mirror is not ready; `since` has by repository since when it is late, on the monotonic clock."""
-    return tuple(
-        reason
-        for reason in (
-            _standing(picture, mirror),
-            _judge_silence(picture, mirror, silence, now, settings),
-            _no_beat(picture, silence, now, settings),
-            _judge_backlog(picture, mirror, settings),
-            _judge_lateness(picture, since, now, settings),
-        )
-        if reason
+) -> HealthVerdict:
+    """Judge the mirror; `since` has by repository since when it is late, on the monotonic clock."""
+    reasons = (
+        _standing(picture, mirror),
+        _judge_silence(picture, mirror, silence, now, settings),
+        _judge_backlog(picture, mirror, settings),
+        _judge_lateness(picture, since, now, settings),
     )
+    verdict = HealthVerdict(reasons=tuple(filter(None, reasons)))
+    return _degrade(verdict, _no_beat(picture, silence, now, settings), settings)
+
+
+def _degrade(verdict: HealthVerdict, reason: str | None, settings: HealthSettings) -> HealthVerdict:
+    """Add a reason that concerns all mirrors."""
+    if reason is None:
+        return verdict
+    refusals = (*verdict.reasons, reason) if settings.refuse_when_silent else verdict.reasons
+    return HealthVerdict(reasons=refusals, degraded=(*verdict.degraded, reason))
 
 
 def late(picture: Picture, mirror: str) -> Set[str]:
@@ -109,27 +125,41 @@ def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, se
 
 
 class Endpoint:
-    """The answers to /health of one mirror; may be called by several threads. Not ready while the log cannot be read."""
+    """The answers to /health of one mirror; may be called by several threads. Not ready before the log was read once."""
 
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
         self._follower: Follower | None = None
         self._judge_silence = Silence(clock.monotonic())
         self._since: dict[str, float] = {}
+        self._known: HealthVerdict | None = None
         self._lock = threading.Lock()
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return `ready`, and `reasons` if not."""
+        """Return `alive`, `ready` with `reasons` if not, and why it is `degraded`."""
         with self._lock:
             try:
                 if self._follower is None:
                     self._follower = Follower(self._log)
-                reasons = self._reasons(self._follower.update())
+                self._known = verdict = self._judge(self._follower.update())
             except (Unavailable, Expired) as error:
-                reasons = (f"the log cannot be read: {error}",)
-        return {"ready": not reasons, "reasons": list(reasons), "mirror": self._mirror}
+                verdict = self._judge_without_log(f"the log cannot be read: {error}")
+        return {
+            "alive": True,
+            "ready": not verdict.reasons,
+            "reasons": list(verdict.reasons),
+            "degraded": list(verdict.degraded),
+            "mirror": self._mirror,
+        }
 
-    def _reasons(self, picture: Picture) -> tuple[str, ...]:
+    def _judge_without_log(self, reason: str) -> HealthVerdict:
+        """Keep to what was known last; that nothing is heard through a log that is away is no silence."""
+        self._judge_silence = Silence(self._clock.monotonic())
+        if self._known is None:
+            return HealthVerdict(reasons=(reason,))
+        return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)
+
+    def _judge(self, picture: Picture) -> HealthVerdict:
         now = self._clock.monotonic()
         for name in (AGGREGATOR, self._mirror):
             self._judge_silence.heard(name, picture.heard.get(name), now)

@@ -50,6 +50,10 @@ class BadConfig(ReplicationError):
     """A setting is missing or wrong; the message names file, key and expected value. Stop at start."""
 
 
+class TopicMissing(BadConfig):
+    """A topic is not in the log yet; services wait until `vcsreplicator topics create` has made it."""
+
+
 def visible(text: str) -> str:
     """Write what others chose in one line; control characters are escaped, as in `\\x1b`."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether trouble of the machine passes by itself: a shortage, or a failing disk. All else needs an operator."""
+"""Whether trouble passes while a service waits: a shortage, a failing disk, a port in use, a missing topic. All else does not."""
 
 import errno
 import os
 import sqlite3
 import stat
 
+from .errors import TopicMissing
+
 _ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR}
+_ERRNO |= {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 _SQLITE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -21,6 +24,8 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 def is_passing(error: BaseException | None) -> bool:
     """Whether what the error came from may be gone at the next attempt."""
     while error is not None:
+        if isinstance(error, TopicMissing):
+            return True
         if isinstance(error, OSError) and error.errno in _ERRNO:
             return True
         if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE:

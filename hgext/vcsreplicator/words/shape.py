@@ -17,7 +17,7 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from .errors import MalformedEvent
@@ -234,7 +234,8 @@ def _read_dataclass(kind: type) -> Reader:
             raise _wrong(where, "an object", value)
         unknown = value.keys() - hints.keys()
         if unknown and kind not in _EXTENSIBLE:
-            raise MalformedEvent(f"{where}: unknown member {sorted(unknown)[0][:60]!r}")
+            name = sorted(unknown)[0][:60]
+            raise MalformedEvent(f"{where}: unknown member {name!r}, expected one of {nearest(name, hints)}")
         if unknown:
             value = {name: item for name, item in value.items() if name in hints}
         missing = required - value.keys()
@@ -250,6 +251,25 @@ def _read_dataclass(kind: type) -> Reader:
             raise MalformedEvent(f"{where}.{error}") from error
 
     return reader
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """List what is known, the most similar to a mistaken name first."""
+    # Only for a mistake: a push imports this module.
+    from difflib import SequenceMatcher
+
+    return ", ".join(sorted(known, key=lambda other: (-SequenceMatcher(None, name, other).ratio(), other)))
+
+
+def hyphened(message: str) -> str:
+    """Write a complaint about a setting in the words of a TOML file: keys with hyphens."""
+    where, colon, rest = message.partition(":")
+    before, listed, names = rest.partition(", expected one of ")
+    if " unknown member " in before:
+        before, names = before.replace("unknown member", "unknown key"), names.replace("_", "-")
+    if before.startswith(" member "):
+        before = " key " + before.removeprefix(" member ").replace("_", "-")
+    return where.replace("_", "-") + colon + before + listed + names
 
 
 def _as_it_is(hint: Any) -> type | None:

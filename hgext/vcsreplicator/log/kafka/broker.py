@@ -14,7 +14,7 @@ from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
-from ...words.errors import BadConfig, ReplicationError, Unavailable
+from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
 from .. import LARGEST, NewRecord, Topic, partition_of
 from .clients import Admin, connect, rim, warm
 from .options import KafkaOptions
@@ -107,7 +107,7 @@ class Broker:
         if topic not in self._partitions:
             existing = self._describe()
             if topic not in existing:
-                raise BadConfig(
+                raise TopicMissing(
                     f"topic {self.full(topic)}: not in {self.options.url}; run `vcsreplicator topics create`"
                 )
             self._partitions[topic] = existing[topic]

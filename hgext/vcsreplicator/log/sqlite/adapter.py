@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Self
 
 from ...words.clock import DAY, Clock, SystemClock
-from ...words.errors import BadConfig, Fenced, Rejected, Unavailable
+from ...words.errors import BadConfig, Fenced, Rejected, TopicMissing, Unavailable
 from .. import NewRecord, Positions, Reader, Topic, Transactor, check_message, partition_of
 from . import statements as sql
 from .connection import Connection, create_database
@@ -250,7 +250,7 @@ class SqliteLog:
     def _topic(self, connection: Connection, name: str) -> _Topic:
         topic = self._find(connection, name)
         if topic is None:
-            raise BadConfig(f"topic {name}: not in sqlite://{self.path}; run `vcsreplicator topics create`")
+            raise TopicMissing(f"topic {name}: not in sqlite://{self.path}; run `vcsreplicator topics create`")
         self._topics[name] = topic
         return topic
 
