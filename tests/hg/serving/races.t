@@ -36,9 +36,10 @@ An event is applied after a stream clone was offered: the clone waits for its re
   >     if answer and os.path.exists('apply.now'):
   >         with open('apply.now') as patience:
   >             copies.STREAM_PATIENCE = float(patience.read() or 0)
-  >         os.rename('apply.now', 'applied')
+  >         os.rename('apply.now', 'applying')
   >         clean = {**os.environ, 'HGRCPATH': os.devnull}
   >         subprocess.run(['hg', '-R', 'repo', 'pull', '--quiet', 'master'], check=True, env=clean)
+  >         os.rename('applying', 'applied')
   >     return answer
   > def extsetup(ui):
   >     extensions.wrapfunction(streamclone, 'allowservergeneration', offered)
