@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bundles of events, and what making them does to the process."""
+"""Bundles of events: what making them does to the process, and forms that only a newer Mercurial reads."""
+
+import io
+import os
+from pathlib import Path
 
 import pytest
-from mercurial import encoding
+from mercurial import bundle2, encoding
+from mercurial import ui as ui_module
 
 from hgext.vcsreplicator.hg.bundles import RepositoryOpener
+from hgext.vcsreplicator.hg.replica.apply import unbundle
+from hgext.vcsreplicator.hg.replica.troubles import trouble_of
+from hgext.vcsreplicator.words.levels import Reason
+from pushlog.versions import factory, initialize
 
 
 def test_a_push_that_sends_its_own_events_keeps_the_rules_of_the_repositories_it_serves(
@@ -13,3 +22,31 @@ def test_a_push_that_sends_its_own_events_keeps_the_rules_of_the_repositories_it
     monkeypatch.delitem(encoding.environ, b"HGRCSKIPREPO", raising=False)
     RepositoryOpener(skip_hgrc=False)
     assert b"HGRCSKIPREPO" not in encoding.environ
+
+
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("changesets", "changegroup - version='99'"),
+        ("parameter", "changegroup - novelty"),
+        ("compression", "Stream Parameter - Compression='XX'"),
+    ],
+)
+def test_what_only_a_newer_mercurial_reads_is_refused_by_name_until_the_mirror_is_upgraded(
+    tmp_path: Path, what: str, named: str
+) -> None:
+    initialize()
+    repository = factory.repository(ui_module.ui.load(), os.fsencode(tmp_path / "repository"), create=True)
+    bundler = bundle2.bundle20(repository.ui)
+    if what == "compression":
+        bundler.addparam(b"Compression", b"XX")
+    part = bundler.newpart(b"changegroup", data=b"")
+    part.addparam(b"version", b"99" if what == "changesets" else b"02")
+    if what == "parameter":
+        part.addparam(b"novelty", b"1")
+    bundle = io.BytesIO(b"".join(bundler.getchunks()))
+    with repository.lock(), pytest.raises(Exception) as raised, repository.transaction(b"test") as tr:
+        unbundle(repository, tr, bundle, 1000)
+    trouble = trouble_of(raised.value)
+    assert trouble.reason is Reason.UNKNOWN_VERSION
+    assert trouble.note == f"bundle: this mirror's Mercurial does not read {named}"

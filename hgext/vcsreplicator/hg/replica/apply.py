@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
-from mercurial import bundle2, error, exchange
+from mercurial import bundle2, changegroup, error, exchange
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
 from ...words.digest import advance
-from ...words.errors import Diverged, MalformedEvent
+from ...words.errors import Diverged, MalformedEvent, UnknownEvent
 from ...words.event import Changes, Event
 from ...words.wire import BUNDLE_LIMIT, UNPACKED_LIMIT
 from .. import observe, text
@@ -122,7 +122,17 @@ def _record_push(repo: localrepository, tr: transaction, event: Event, first: in
 
 
 def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -> None:
-    """Add a bundle within `tr`; raises MalformedEvent for other parts or more bytes."""
+    """Add a bundle within `tr`.
+
+    Raises MalformedEvent for other parts or more bytes, UnknownEvent for a form that only a newer Mercurial reads.
+    """
+    try:
+        _unbundle(repo, tr, bundle, limit)
+    except error.BundleUnknownFeatureError as problem:
+        raise UnknownEvent(f"bundle: this mirror's Mercurial does not read {text.text(problem.args[0])}") from problem
+
+
+def _unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -> None:
     unbundler = exchange.readbundle(repo.ui, bundle, None)
     if not isinstance(unbundler, bundle2.unbundle20):
         raise MalformedEvent("bundle: expected a bundle of version 2")
@@ -134,8 +144,16 @@ def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) ->
     for part in unbundler.iterparts():
         if part.type not in PARTS:
             raise MalformedEvent(f"bundle: part {text.text(part.type)[:40]!r} is not one of an event")
+        _check_form(repo, part)
         bundle2._processpart(operation, part)
         part.consume()
+
+
+def _check_form(repo: localrepository, part: Any) -> None:
+    """Raise BundleUnknownFeatureError for changesets in a form that Mercurial would fail at without words."""
+    version = part.params.get(b"version", b"01")
+    if part.type == b"changegroup" and version not in changegroup.allsupportedversions(repo):
+        raise error.BundleUnknownFeatureError(part.type, (b"version",), (version,))
 
 
 @contextlib.contextmanager
@@ -143,7 +161,7 @@ def _raising_malformed() -> Iterator[None]:
     """Raise MalformedEvent for a damaged bundle; errors of disk and locks pass."""
     try:
         yield
-    except (error.LockError, OSError, MemoryError, MalformedEvent, Diverged):
+    except (error.LockError, OSError, MemoryError, MalformedEvent, UnknownEvent, Diverged):
         raise
     except Exception as problem:
         raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
