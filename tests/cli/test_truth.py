@@ -98,7 +98,16 @@ def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: P
         assert "subscription ci" in rows
 
         shutil.rmtree(cluster.repository("gone"))
-        eventually(lambda: "repository gone is not on the master any more" in found(monitor))
+        text = eventually(
+            lambda: (text := found(monitor)) and "repository gone is not on the master any more" in text and text
+        )
+        assert "vcsreplicator forget gone --yes" in text
+        assert "run this on the master's machine" in say(monitor, "forget", "gone", "--yes")[1]
+        assert "there is" in say(config, "forget", "red", "--yes")[1]
+        assert "would be deleted on all mirrors" in say(config, "forget", "gone")[1]
+        assert say(config, "forget", "gone", "--yes")[0] == 0
+        eventually(lambda: not (tmp_path / "repos/beta/gone").exists())
+        eventually(lambda: "repository gone" not in found(monitor))
 
         store = tmp_path / "repos/beta/red/.hg/store"
         os.symlink(f"{os.uname().nodename}:{os.getpid()}", store / "lock")

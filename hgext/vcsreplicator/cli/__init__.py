@@ -33,6 +33,7 @@ VERBS = {
     "roster": "Show and change the mirrors and which of them gate",
     "bootstrap": "Fill a new mirror from the master",
     "verify": "Compare mirrors with the master",
+    "forget": "Announce the deletion of a repository that was removed by hand",
     "heal": "Ask a mirror to heal detached repositories",
     "replay": "Send notices again to one destination",
     "deliveries": "List, show and repeat deliveries of webhooks",

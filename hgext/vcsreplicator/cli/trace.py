@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING
 import click
 
 from ..config import Config
-from ..log import EVENTS, NOTICES, Log, Record, partition_of
-from ..log.table import read_records
+from ..log import EVENTS, NOTICES, Log, Record
 from ..outbox.file import Outbox
 from ..outbox.folder import Store
 from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_places
 from ..status import DESTINATION, Picture
 from ..status.findings import RELAY_KEY
-from ..words import wire
-from ..words.errors import Refused, Rejected, visible
+from ..words.errors import Refused, visible
 from ..words.event import Event
 from ..words.levels import Notice, RepositoryState
 from ..words.shape import from_json
 from ..words.streams import streams
 from .display import console, table
 from .options import log_of, relay_of, with_config
-from .repositories import find_repository, read_picture
+from .repositories import find_event, find_repository, is_wanted, read_key, read_picture
 from .requests import when
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def command(config: Config, repository: str, push: int | None, seq: int | None) 
             _show_unsent(picture, unsent, relay_of(config))
             return
         state = find_repository(picture, repository)
-        found = _find_event(log, state, push, seq)
+        found = find_event(log, state, push, seq)
         if found is None:
             raise Refused(_describe_missing(picture, state, push, seq))
         notice = _find_notice(log, state, found[0])
@@ -63,14 +61,9 @@ def _find_unsent(config: Config, picture: Picture, named: str, push: int | None,
     for folder in find_places((known or [named.strip("/")])[0], relay.roots) if relay else ():
         store = os.path.join(folder, ".hg", "store")
         for place in Outbox(Store(store)).unsent() if os.path.isdir(store) else ():
-            if _is_wanted(place.entry.event, push, seq):
+            if is_wanted(place.entry.event, push, seq):
                 found = place.entry.event
     return found
-
-
-def _is_wanted(event: Event, push: int | None, seq: int | None) -> bool:
-    entry = event.changes.push
-    return (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq)
 
 
 def _describe_missing(picture: Picture, state: RepositoryState, push: int | None, seq: int | None) -> str:
@@ -85,35 +78,14 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
     return "; ".join([text, *relays, f"{older}: run this there"])
 
 
-def _find_event(log: Log, state: RepositoryState, push: int | None, seq: int | None) -> tuple[Event, Record] | None:
-    """Read the wanted event where it first appears."""
-    found: tuple[Event, Record] | None = None
-    partition = partition_of(state.repository, log.partitions(EVENTS))
-    for record in _read_key(log, EVENTS, partition, state.repository):
-        try:
-            event = wire.decode(record.value or b"").event
-        except Rejected:
-            continue
-        # A repeat of the same event does not count; an event of a newer history does.
-        if _is_wanted(event, push, seq) and (found is None or found[0].id != event.id):
-            found = (event, record)
-    return found
-
-
 def _find_notice(log: Log, state: RepositoryState, event: Event) -> tuple[Notice, Record] | None:
     if event.incarnation == state.incarnation and state.noticed < event.seq:
         return None
-    for record in _read_key(log, NOTICES, 0, state.repository):
+    for record in read_key(log, NOTICES, 0, state.repository):
         notice = from_json(Notice, record.value or b"")
         if notice.event.id == event.id and notice.replay is None:
             return notice, record
     return None
-
-
-def _read_key(log: Log, topic: str, partition: int, key: str) -> Iterator[Record]:
-    """Yield each record of this key that has a value, up to the present end."""
-    records = read_records(log, {(topic, partition): log.beginnings(topic)[partition]})
-    return (record for record in records if record.key == key and record.value)
 
 
 def _steps(

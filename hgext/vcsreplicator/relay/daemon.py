@@ -139,7 +139,10 @@ class _Rounds:
         self._gone = find_gone(states, self._settings.roots, folders, self._gone, now)
         for name, since in self._gone.items():
             path = states[name].path
-            text = f"repository {path} is not on the master any more (rm, mv?): put it back"
+            text = (
+                f"repository {path} is not on the master any more (rm, mv?): put it back, or announce its deletion: "
+                f"vcsreplicator forget {path} --yes"
+            )
             found.append(ServiceTrouble(text=text, since=since))
         return found
 

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator forget`: announces the deletion of a repository that was removed by hand."""
+
+import os
+import time
+from contextlib import suppress
+
+import click
+
+from ..config import Config
+from ..log import EVENTS, Log, NewRecord
+from ..outbox.entry import NewestEvent, next_event
+from ..outbox.file import Outbox
+from ..outbox.folder import Store
+from ..relay.daemon import RelaySettings
+from ..relay.lacking import find_places
+from ..relay.scan import find_repositories
+from ..words import wire
+from ..words.errors import MalformedEvent, Refused
+from ..words.event import Changes, Event, Type
+from ..words.levels import RepositoryState
+from .options import log_of, relay_of, with_config, with_yes
+from .repositories import find_event, find_repository, read_picture
+
+
+@click.command()
+@click.argument("repository")
+@with_yes
+@with_config
+def command(config: Config, repository: str, yes: bool) -> None:
+    """Announce the deletion of REPOSITORY (path or id), which was removed by hand.
+
+    Run it on the master. Mirrors set the repository aside; backups keep it. Events that were not sent went with the folder.
+    """
+    relay = relay_of(config)
+    if relay is None or not all(os.path.isdir(root) for root in relay.roots):
+        raise Refused(f"{config.file}: the folders of [relay.roots] are not all here; run this on the master's machine")
+    with log_of(config) as log:
+        state = find_repository(read_picture(log), repository, is_living=True)
+        _refuse_present(relay, state)
+        event = _make_deletion(log, state)
+        if not yes:
+            raise Refused(f"{state.path} ({state.repository}) would be deleted on all mirrors; add --yes to do it")
+        message = NewRecord(
+            topic=EVENTS, key=event.repository, value=wire.encode(event), headers=wire.headers(event, relay.source)
+        )
+        log.append([message])
+    click.echo(f"{state.path}: wrote its deletion into the log, event {event.seq}")
+
+
+def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
+    """Raise Refused if the repository is at its path or elsewhere below the roots, or its deletion waits to be sent."""
+    for folder in find_places(state.path, relay.roots):
+        if os.path.lexists(folder):
+            raise Refused(f"{state.path}: there is {folder}; to delete it, run `hg replicatedelete` in it")
+    for root in relay.roots:
+        if os.path.isdir(os.path.join(root, ".vcsreplicator", "deleted", state.repository)):
+            raise Refused(f"{state.path}: it was deleted, and the relay will send that: does it run?")
+        for folder in find_repositories(root):
+            newest = None
+            with suppress(MalformedEvent, OSError):
+                newest = Outbox(Store(os.path.join(folder, ".hg", "store"))).newest()
+            if newest is not None and newest.repository == state.repository:
+                raise Refused(f"{state.path}: it was moved to {folder}; run `hg replicaterename` in it")
+
+
+def _make_deletion(log: Log, state: RepositoryState) -> Event:
+    """Return the event that follows the newest one in the log; raise Refused if that is not what the aggregator knows."""
+    found = find_event(log, state, None, None)
+    if found is None:
+        raise Refused(
+            f"{state.path}: its newest event is older than the retention of the log; restore the repository first"
+        )
+    last = found[0]
+    if last.id != state.event:
+        raise Refused(
+            f"{state.path}: the aggregator has not read all its events, or they fork; see: vcsreplicator check"
+        )
+    before = NewestEvent(
+        repository=last.repository,
+        incarnation=last.incarnation,
+        path=last.path,
+        generation=last.generation,
+        seq=last.seq,
+        id=last.id,
+        digest=last.digest,
+    )
+    return next_event(
+        before,
+        Type.DELETED,
+        time=time.time(),
+        source=Type.DELETED.value,
+        changes=Changes(added=None),
+        after=last.after,
+        settings=last.settings,
+    )

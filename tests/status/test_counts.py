@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What waits is counted in records, also where each transaction takes an offset of its own: on Kafka."""
+
+import pytest
+
+from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.status import Follower, Picture, look_at_destinations
+from testing.services.kafka import Kafka
+
+pytestmark = pytest.mark.processes
+
+
+def test_markers_of_transactions_are_no_notices_and_no_errors(kafka: Kafka, unique_name: str) -> None:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
+        log.create(topics(partitions=1))
+        with_transactor = log.transactor("writer")
+        for number in range(3):
+            with_transactor.commit([NewRecord(topic=NOTICES, key="r", value=b"%d" % number)])
+        with_transactor.commit([NewRecord(topic=ERRORS, key="r", value=b"x")])
+        with_transactor.close()
+        offsets = [record.offset for record in read_records(log, find_beginnings(log, NOTICES))]
+        assert log.ends(NOTICES)[0] > offsets[-1] + 1, "else there is nothing to tell apart"
+        for name, settled in (("none", 0), ("some", offsets[0] + 1), ("all", offsets[-1] + 1)):
+            log.acknowledge(f"notifier-{name}", NOTICES, {0: settled})
+        log.acknowledge("something-else", NOTICES, {0: 0})
+        follower = Follower(log)
+        picture: Picture = follower.update()
+        follower.close()
+        look_at_destinations(log, picture)
+        assert picture.lags == {"notifier-none": 3, "notifier-some": 2, "notifier-all": 0}
+        assert picture.oldest.keys() == {"notifier-none", "notifier-some"}
+        assert picture.errors == 1
