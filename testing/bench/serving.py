@@ -28,11 +28,11 @@ MOMENTS = {"warm": None, "after a release": 0, "behind a release": 1}
 def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as ending:
         made = os.path.join(temporary, "made")
-        subprocess.run([*_command(made, "make"), str(HEADS)], env=_environment(), check=True)
-        servers: dict[str, _Server] = {}
+        make(made, HEADS)
+        servers: dict[str, Server] = {}
         for role in ("plain", "pushlog", "mirror"):
             place = shutil.copytree(made, os.path.join(temporary, role))
-            servers[role] = ending.enter_context(_Server(place, role))
+            servers[role] = ending.enter_context(Server(place, role))
         mirror = servers["mirror"]
         for moment, behind in MOMENTS.items():
             for request in mirror.requests:
@@ -42,9 +42,9 @@ def rows() -> Iterator[Row]:
         yield Row(name="release: watermark and replicated-data", unit="ms", samples=released)
 
 
-def _compared(request: str, moment: str, behind: int | None, plain: "_Server", mirror: "_Server") -> Iterator[Row]:
+def _compared(request: str, moment: str, behind: int | None, plain: "Server", mirror: "Server") -> Iterator[Row]:
     """The mirror's time for a request, and what that adds to plain Mercurial's: on the clock, and of the processor."""
-    samples: dict[_Server, list[tuple[float, float]]] = {plain: [], mirror: []}
+    samples: dict[Server, list[tuple[float, float]]] = {plain: [], mirror: []}
     for server in samples:
         server.ask(request)
     for number in range(SAMPLES):
@@ -59,11 +59,16 @@ def _compared(request: str, moment: str, behind: int | None, plain: "_Server", m
     yield Row(name="  added", unit="ms CPU", samples=[limited[1] - whole[1] for whole, limited in pairs])
 
 
+def make(place: str, heads: int) -> None:
+    """Make a repository with so many heads."""
+    subprocess.run([*_command(place, "make"), str(heads)], env=_environment(), check=True)
+
+
 def _command(place: str, role: str) -> list[str]:
     return [sys.executable, "-P", "-m", CHILD, place, role]
 
 
-class _Server:
+class Server:
     """A process that answers requests; Mercurial's extensions are for the whole process."""
 
     def __init__(self, place: str, role: str) -> None:
@@ -71,7 +76,7 @@ class _Server:
         self._process = subprocess.Popen(_command(place, role), env=_environment(), stdin=pipe, stdout=pipe, text=True)
         self.requests = self._answer().split("\t")
 
-    def __enter__(self) -> "_Server":
+    def __enter__(self) -> "Server":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -73,14 +73,15 @@ class Server:
     def __init__(self, place: str, role: str) -> None:
         initialization.init()
         ui = _ui()
-        if role == "mirror":
+        # Before the extensions, as a mirror's worker: they would make it read-only.
+        self._repo = factory.repository(ui, os.fsencode(place)).unfiltered()
+        self._is_mirror = role == "mirror"
+        if self._is_mirror:
             ui.setconfig(b"vcsreplicator", b"role", b"mirror")
         for name in {"plain": (), "pushlog": (b"pushlog",), "mirror": (b"pushlog", b"vcsreplicator")}[role]:
             ui.setconfig(b"extensions", name, b"")
         extensions.loadall(ui)
         extensions.populateui(ui)
-        self._is_mirror = role == "mirror"
-        self._repo = factory.repository(ui, os.fsencode(place)).unfiltered()
         self._seq = 0
         self._behind = 1
         self.release()
@@ -90,9 +91,10 @@ class Server:
         """Path and query by name; the newest changeset in them is the last that a mirror shows."""
         changelog = self._repo.changelog
         root, newest = changelog.node(0).hex(), changelog.node(len(changelog) - 2).hex()
-        known = "+".join(changelog.node(number).hex() for number in range(0, 20_000, 200))
+        known = "+".join(changelog.node(number).hex() for number in range(0, min(20_000, len(changelog)), 200))
         return {
             "page of a changeset": f"/rev/{newest}",
+            "plain text of a changeset": f"/raw-rev/{newest}",
             "summary": "/summary",
             "json-pushes of ten": "/json-pushes",
             "capabilities": "?cmd=capabilities",
