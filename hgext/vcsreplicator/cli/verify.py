@@ -24,6 +24,8 @@ from .options import SECONDS, log_of, mirror_settings, with_config
 
 # Outcomes that an operator must look into; they give exit code 2.
 ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
+# What is left out without --deep.
+NOT_READ = "the contents of files on disk (add --deep), "
 # Colours of the outcomes; all others are red.
 STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", ComparisonOutcome.UNREACHABLE: "yellow"}
 
@@ -33,6 +35,7 @@ STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", 
 @click.option(
     "--repository", "-r", "paths", multiple=True, metavar="PATH", help="Compare only this repository; may be repeated."
 )
+@click.option("--deep", is_flag=True, help="Read the contents of all files on the mirror too, and check their hashes.")
 @click.option("--continuous", is_flag=True, help="Compare repeatedly, at a low rate ([verify] pace, rest).")
 @click.option(
     "--patience", type=SECONDS, metavar="SECONDS", help="How long a mirror may take to catch up.  [default: 60]"
@@ -43,6 +46,7 @@ def command(
     config: Config,
     names: tuple[str, ...],
     paths: tuple[str, ...],
+    deep: bool,
     continuous: bool,
     patience: float | None,
     as_json: bool,
@@ -57,6 +61,7 @@ def command(
     """
     mirrors = [mirror_settings(config, name) for name in names or _local_mirrors(config)]
     options = config.settings(verify.VerifySettings, "verify")
+    options = replace(options, deep=deep or options.deep)
     if patience is not None:
         options = replace(options, patience=patience)
     with log_of(config) as log:
@@ -89,11 +94,16 @@ def _compare_once(
             where, style = f"{verdict.mirror} {visible(verdict.path)}: ", STYLES.get(verdict.outcome, "red")
             output.print(Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}"))
 
+    left_out = {}
     for settings in mirrors:
-        verify.compare(settings, log, options, report=report, stop=stop, paths=paths)
+        left_out[settings.name] = verify.compare(settings, log, options, report=report, stop=stop, paths=paths)
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")
+        click.echo(f"not compared: {NOT_READ}hgrc" if not options.deep else "not compared: hgrc")
+        for name, count in left_out.items():
+            if count:
+                click.echo(f"left out: {count} repositories that {name} does not carry")
     if not stop.is_set():
         for path in unknown:
             click.echo(f"{visible(path)}: no mirror named here carries such a repository", err=True)

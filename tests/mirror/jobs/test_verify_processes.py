@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,28 @@ def test_a_path_without_a_repository_is_not_reported_as_equal(bench: Bench) -> N
         reported = CliRunner().invoke(program, ["verify", NAME, "-r", path, "-c", str(config)])
         assert reported.exit_code == code, reported.output
         assert ("other: no mirror" in reported.output) == (code == 1)
+
+
+def test_contents_are_read_when_asked_for_and_what_was_not_compared_is_said(bench: Bench) -> None:
+    (one,) = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_served(one)
+    config = bench.folder / "verify.toml"
+    config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
+    data = next(path for path in (bench.where(one) / ".hg/store/data").rglob("*.i"))
+    data.write_bytes(data.read_bytes()[:-1] + b"?")
+    words = ["verify", NAME, "-c", str(config)]
+    shallow = CliRunner().invoke(program, words)
+    assert shallow.exit_code == 0, shallow.output
+    assert "not compared: the contents of files on disk (add --deep), hgrc" in shallow.output
+    deep = CliRunner().invoke(program, [*words, "--deep"])
+    assert deep.exit_code == 2, deep.output
+    assert "one: differs contents: " in deep.output
+    assert "not compared: hgrc" in deep.output
+
+
+def test_contents_that_are_sound_are_equal(bench: Bench) -> None:
+    authors = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_served(*authors)
+    assert verdicts(bench, replace(QUICK, deep=True))["one"].outcome is ComparisonOutcome.EQUAL

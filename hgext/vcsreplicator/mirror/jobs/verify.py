@@ -24,7 +24,7 @@ from ...words.levels import RepositoryState
 from ...words.shape import within
 from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings
-from ..task import Look, Looked
+from ..task import Check, Checked, Look, Looked
 from . import crew
 
 COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome", ["mirror", "outcome"])
@@ -45,7 +45,7 @@ class VerifySettings:
     """Times are seconds. `workers` compare at a time; comparisons begin at least `pace`, rounds of `run` at least `rest` apart.
 
     `patience` is how long a mirror may be behind before that is reported, `again` the time between two comparisons of one
-    repository.
+    repository. `deep`: of what is equal the mirror's contents are read too, and checked against their hashes.
     """
 
     workers: int = 1
@@ -53,6 +53,7 @@ class VerifySettings:
     rest: float = 3600.0
     patience: float = 60.0
     again: float = 1.0
+    deep: bool = False
 
     def __post_init__(self) -> None:
         within(self, workers=(1, 100), pace=(0, DAY), rest=(0, 31 * DAY), patience=(0, DAY), again=(0, DAY))
@@ -64,6 +65,8 @@ class _VerifyJob:
     since: float | None = None
     before: str = ""
     is_gone: bool = False
+    # The sequence at which both are equal, while the contents are read.
+    reading_at: int | None = None
 
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
@@ -87,13 +90,20 @@ def compare(
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
-) -> None:
-    """Compare every repository (or those at `paths`) once, and report its verdict. A log that goes away meanwhile is waited for."""
+) -> int:
+    """Compare every repository (or those at `paths`) once, and report its verdict. A log that goes away meanwhile is waited for.
+
+    Returns how many repositories the mirror does not carry.
+    """
     follower = Follower(events)
     try:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
+        left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
 
-        def make_task(job: _VerifyJob) -> Look:
+        def make_task(job: _VerifyJob) -> Look | Check:
+            if job.reading_at is not None:
+                folder = settings.local(job.state.path)
+                return Check(repository=job.state.repository, folder=folder, seq=job.reading_at)
             if job.since is not None:  # it may have been renamed or deleted since
                 picture = _update_patiently(follower, stop)
                 job.state = picture.states.get(job.state.repository, job.state)
@@ -105,6 +115,7 @@ def compare(
 
         working = replace(settings, heavy_workers=options.workers)
         crew.work(working, jobs, make_task=make_task, decide=decide, stop=stop, clock=clock, pace=options.pace)
+        return left_out
     finally:
         follower.close()
 
@@ -120,13 +131,27 @@ def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
 
 
 def _decide(
-    job: _VerifyJob, looked: Looked | None, mirror: str, options: VerifySettings, now: float, report: Report
+    job: _VerifyJob, looked: Looked | Checked | None, mirror: str, options: VerifySettings, now: float, report: Report
 ) -> float | None:
     """Report the verdict, or return in how many seconds to compare again."""
-    state = job.state
+    state, reading_at, job.reading_at = job.state, job.reading_at, None
     if job.is_gone:
         return None
+    if isinstance(looked, Checked):
+        if looked.is_undecided and not looked.is_spent:
+            return options.again
+        outcome = ComparisonOutcome.DIFFERS if looked.problem else ComparisonOutcome.EQUAL
+        outcome = ComparisonOutcome.UNREACHABLE if looked.is_spent else outcome
+        note = f"contents: {looked.problem}" if looked.problem else ""
+        seq = reading_at or 0
+        report(
+            Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note)
+        )
+        return None
     outcome, note, seq = _outcome(looked)
+    if outcome is ComparisonOutcome.EQUAL and options.deep:
+        job.reading_at = seq
+        return 0.0
     if outcome is not ComparisonOutcome.EQUAL:
         is_first = job.since is None
         job.since = now if job.since is None else job.since
