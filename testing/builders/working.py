@@ -4,7 +4,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +11,8 @@ from typing import Any, Self
 import kombu
 from sqlalchemy import create_engine, text
 
-HG = str(Path(sys.executable).with_name("hg"))
+from testing.warm_hg import shared_hg
+
 # Threads of `hg serve` that import lazily at once answer with 500.
 ENVIRONMENT = {**os.environ, "HGRCPATH": "", "HGENCODING": "utf-8", "HGDEMANDIMPORT": "disable"}
 
@@ -21,7 +21,9 @@ _kombu: Any = kombu  # has no types
 
 def hg(*words: str) -> str:
     """Run Mercurial without any configuration."""
-    return subprocess.run([HG, *words], check=True, capture_output=True, text=True, env=ENVIRONMENT).stdout
+    return subprocess.run(
+        [shared_hg(ENVIRONMENT), *words], check=True, capture_output=True, text=True, env=ENVIRONMENT
+    ).stdout
 
 
 class HgHost:
@@ -58,9 +60,13 @@ class HgHost:
     def __enter__(self) -> Self:
         conf = self.folder / "web.conf"
         conf.write_text(f"[paths]\n/ = {self.folder}/*\n[web]\nrefreshinterval = 0\n")
-        command = [HG, "serve", "--web-conf", str(conf), "--port", "0", "--address", "127.0.0.1", "--print-url"]
+        listening = ["--port", "0", "--address", "127.0.0.1", "--print-url"]
         self._server = subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [shared_hg(ENVIRONMENT), "serve", "--web-conf", str(conf), *listening],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert self._server.stdout is not None
         self.root = self._server.stdout.readline().strip()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 
@@ -112,6 +113,15 @@ class RabbitMQ(Service):
             f'rabbit_auth_backend_internal:set_permissions(<<"guest">>, <<"{vhost}">>, <<".*">>, <<"{pattern}">>, '
             '<<".*">>, <<"test">>)'
         )
+
+    def held(self, url: str, queue: str) -> int:
+        """How many messages a queue of a virtual host has, with those that a receiver has not acknowledged."""
+        vhost = urllib.parse.urlsplit(url).path.removeprefix("/")
+        found = f'rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>))'
+        said = self.evaluate(
+            f"{{ok, Found}} = {found}, [{{messages, Count}}] = rabbit_amqqueue:info(Found, [messages]), Count"
+        )
+        return int(said.removeprefix("{ok, ").removesuffix("}"))
 
     def clear(self) -> None:
         """Be as after the first start: without alarms, connections and virtual hosts."""

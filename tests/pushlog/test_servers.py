@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.pushlog.conftest import HG, environment
+from testing.warm_hg import shared_hg
+from tests.pushlog.conftest import environment
 
 pytestmark = pytest.mark.processes
 
@@ -21,9 +22,9 @@ def hg(tmp_path):
     )
 
     def hg(*arguments):
-        command = [HG, *map(str, arguments)]
+        command, variables = map(str, arguments), environment(tmp_path)
         return subprocess.run(
-            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+            [shared_hg(variables), *command], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
         )
 
     return hg
@@ -31,10 +32,9 @@ def hg(tmp_path):
 
 @contextlib.contextmanager
 def serving(folder):
-    command = [HG, "serve", "-R", "shared", "-a", "127.0.0.1", "-p", "0", "--print-url"]
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    variables = environment(folder)
+    command = [shared_hg(variables), "serve", "-R", "shared", "-a", "127.0.0.1", "-p", "0", "--print-url"]
+    process = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     with process.stdout:
         try:
             yield "http://127.0.0.1:" + process.stdout.readline().decode().rstrip("/\n").rpartition(":")[2]

@@ -560,7 +560,7 @@ def test_broker_that_blocks_publishers_holds_up_dead_letters_only(
     working.start()
     rabbitmq.unblock_publishers()
     assert eventually(lambda: broker.take("hg.dead"), "the dead letter").headers["error"]
-    eventually(lambda: broker.waiting() == 0)
+    eventually(lambda: rabbitmq.held(rabbitmq.url, "hg") == 0, "the acknowledgement")
     working.stop()
     assert broker.waiting() == 0
     broker.close()
