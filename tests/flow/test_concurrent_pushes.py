@@ -142,8 +142,8 @@ def push_at_once(folder: Path, repositories: int, developers: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_eighty_pushes_to_twenty_repositories_by_twenty_at_once(tmp_path: Path) -> None:
-    push_at_once(tmp_path, 20, 20)
+def test_forty_pushes_to_ten_repositories_by_twenty_at_once(tmp_path: Path) -> None:
+    push_at_once(tmp_path, 10, 20)
 
 
 @pytest.mark.slow
