@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import Gauge
 from sqlalchemy import ColumnElement, RowMapping, delete, func, insert, select, update
 
-from ..hgpush.message import from_body
+from hgext.vcsreplicator.words.errors import MalformedEvent
+
+from ..hgpush.message import TYPE, HgPushMessage, from_body
 from .database import RepositoryKey, WorkDatabase
 from .lanes import Name, TakenMessage
 from .schema import PARKED_MESSAGES
@@ -28,6 +30,7 @@ class ParkedMessages:
     def __init__(self, database: WorkDatabase, limit: int) -> None:
         self._database, self._limit = database, limit
         self._messages = self._bytes = 0
+        self.may_have_dead = True
 
     def load(self) -> set[Name]:
         """Return the repositories that have parked messages, and count them."""
@@ -37,6 +40,7 @@ class ParkedMessages:
             messages, size = connection.execute(totals).one()
             found = {(row.source, row.number) for row in connection.execute(repositories)}
         self._messages = self._bytes = 0
+        self.may_have_dead = True
         self._count(messages, int(size))
         return found
 
@@ -67,17 +71,33 @@ class ParkedMessages:
     def read(self, name: Name, most: int) -> list[TakenMessage]:
         """Return the first messages of a repository, without dead ones."""
         source, number = name
-        return [message for message, _ in self._read(most, *_is_of(source, number), _COLUMNS.error.is_(None))]
+        mine = (_COLUMNS.source == source, _COLUMNS.number == number, _COLUMNS.error.is_(None))
+        while rows := self._select(most, *mine):
+            found = []
+            for row in rows:
+                try:
+                    found.append(_read_row(row, from_body(bytes(row["body"]))))
+                except MalformedEvent as error:  # another version parked it
+                    self.bury(row["id"], str(error))
+            if found:
+                return found
+        return []
 
-    def bury(self, message: TakenMessage, reason: str) -> None:
+    def bury(self, row: int, reason: str) -> None:
         """Mark a message for the dead-letter queue; durable on return."""
         with self._database.writing() as connection:
-            marked = update(PARKED_MESSAGES).where(_COLUMNS.id == message.row)
+            marked = update(PARKED_MESSAGES).where(_COLUMNS.id == row)
             connection.execute(marked.values(error=reason.replace("\0", "\N{REPLACEMENT CHARACTER}")))
+        self.may_have_dead = True
 
     def read_dead(self, most: int) -> list[tuple[TakenMessage, str]]:
-        """Return the first messages for the dead-letter queue, with the reasons."""
-        return self._read(most, _COLUMNS.error.is_not(None))
+        """Return the first messages for the dead-letter queue, without their pushes, and the reasons."""
+        rows = self._select(most, _COLUMNS.error.is_not(None))
+        self.may_have_dead = bool(rows)
+        return [
+            (_read_row(row, HgPushMessage(type=TYPE, repository_id=row["number"], pushes=())), row["error"])
+            for row in rows
+        ]
 
     def remove(self, messages: Sequence[TakenMessage]) -> None:
         """Delete these, which are done with."""
@@ -85,10 +105,10 @@ class ParkedMessages:
             connection.execute(delete(PARKED_MESSAGES).where(_COLUMNS.id.in_([each.row for each in messages])))
         self._count(-len(messages), -_size(messages))
 
-    def _read(self, most: int, *conditions: ColumnElement[bool]) -> list[tuple[TakenMessage, str]]:
+    def _select(self, most: int, *conditions: ColumnElement[bool]) -> Sequence[RowMapping]:
         question = select(PARKED_MESSAGES).where(*conditions).order_by(_COLUMNS.id).limit(most)
         with self._database.reading() as connection:
-            return [(_read_row(row), row["error"] or "") for row in connection.execute(question).mappings()]
+            return connection.execute(question).mappings().all()
 
     def _count(self, messages: int, size: int) -> None:
         self._messages += messages
@@ -97,14 +117,9 @@ class ParkedMessages:
         BYTES.set(self._bytes)
 
 
-def _is_of(source: str, number: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return _COLUMNS.source == source, _COLUMNS.number == number
-
-
-def _read_row(row: RowMapping) -> TakenMessage:
-    body = bytes(row["body"])
+def _read_row(row: RowMapping, message: HgPushMessage) -> TakenMessage:
     repository = RepositoryKey(source=row["source"], number=row["number"], url=row["url"])
-    return TakenMessage(row=row["id"], body=body, repository=repository, message=from_body(body))
+    return TakenMessage(row=row["id"], body=bytes(row["body"]), repository=repository, message=message)
 
 
 def _size(messages: Iterable[TakenMessage]) -> int:

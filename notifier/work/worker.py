@@ -94,7 +94,6 @@ class PushRecorder:
         self._parked = ParkedMessages(database, settings.park_bytes)
         self._is_parking_full = False
         self._letters = DeadLetters(settings, self._clock)
-        self._may_have_dead = True
         self._failures = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -135,7 +134,6 @@ class PushRecorder:
             taken.callback(self._letters.forget)
             WAITING.set(0)
             self._lanes.restore(self._parked.load())
-            self._may_have_dead = True
             self._failures = 0
             logger.info("consuming", queue=settings.place)
             while not stop.is_set():
@@ -181,10 +179,8 @@ class PushRecorder:
 
     def _send_letters(self) -> None:
         """Send the dead letters, those of parked messages in portions."""
-        if self._may_have_dead and self._letters.are_sent:
-            dead = self._parked.read_dead(DEAD_AT_ONCE)
-            self._may_have_dead = bool(dead)
-            for message, reason in dead:
+        if self._parked.may_have_dead and self._letters.are_sent:
+            for message, reason in self._parked.read_dead(DEAD_AT_ONCE):
                 self._letters.keep(
                     message.body,
                     reason,
@@ -247,8 +243,7 @@ class PushRecorder:
         if self._lanes.fail(messages, now, random.random()):
             [message] = messages
             if message.row is not None:
-                self._parked.bury(message, describe_failure(error))
-                self._may_have_dead = True
+                self._parked.bury(message.row, describe_failure(error))
             self._reporter.report(error, url)
             if self._lanes.settle(messages) and message.row is None:
                 done = functools.partial(consumer.acknowledge, message.tag)

@@ -85,6 +85,18 @@ def test_push_that_mirrors_know_no_more_is_sent_with_its_heads(
     assert receiver.bodies[0]["pushes"][0]["changesets"] == [node("x", 1)]
 
 
+def test_changesets_are_those_of_the_push_where_a_mirror_shows_more(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    shown = {number: {"changesets": [node("x", number)], "date": 1, "user": "u"} for number in (1, 2, 3)}
+    receiver.mirror.reply = lambda request: Reply(body=json.dumps({"lastpushid": 3, "pushes": shown}).encode())
+    notifier.start(it=replace(receiver.settings(), source="other"))
+    publish_pushes(log, "x", 1, 2)
+    eventually(lambda: len(receiver.told()) == 2, "both pushes")
+    assert {message.headers["source"] for message in receiver.messages} == {"other"}
+    assert [body["pushes"][0]["changesets"] for body in receiver.bodies] == [[node("x", 1)], [node("x", 2)]]
+
+
 def test_push_waits_for_a_mirror_that_answers(log: Log, notifier: Notifier, receiver: HgPushReceiver) -> None:
     answer, receiver.mirror.reply = receiver.mirror.reply, lambda request: Reply(status=502)
     notifier.start(it=receiver.settings())
@@ -134,6 +146,7 @@ def test_change_without_a_push_is_settled_without_a_message(
     notifier.settled("it")
     eventually(receiver.told)
     assert receiver.told() == [("x", 2)]
+    assert len(receiver.bodies) == 1
 
 
 def test_deleted_queue_is_declared_again_and_gets_the_message(

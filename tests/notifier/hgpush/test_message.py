@@ -80,3 +80,9 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
             reader(json.dumps(value).encode())
         except MalformedEvent:
             pass
+
+
+def test_push_of_a_message_has_a_positive_id() -> None:
+    push = {"id": 0, "date": 1, "user": "u", "changesets": []}
+    with pytest.raises(MalformedEvent, match="id: expected a positive number, got 0"):
+        from_body(json.dumps({"type": "hg-push", "repository_id": 1, "pushes": [push]}).encode())

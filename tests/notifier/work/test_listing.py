@@ -62,7 +62,8 @@ def test_parked_messages_are_listed_by_repository(file: Path, tmp_path: Path) ->
     key = RepositoryKey(source="poll", number=1, url=URL)
     message = TakenMessage(tag=1, body=body, repository=key, message=from_body(body))
     [first, _] = parked.add([message, message], 86400)
-    parked.bury(first, "no such repository")
+    assert first.row is not None
+    parked.bury(first.row, "no such repository")
     database.close()
     [found] = json.loads(run(file, "--parked", "--json").output)
     assert found == {"repository": URL, "messages": 2, "dead": 1, "bytes": 2 * len(body), "since": 86400}

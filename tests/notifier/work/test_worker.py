@@ -284,6 +284,26 @@ def test_parked_messages_are_recorded_in_order_once_the_repository_is_back(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_parked_message_that_another_version_wrote_becomes_a_dead_letter(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    made = WorkDatabase(database)
+    made.migrate()
+    made.close()
+    columns = "INSERT INTO parked_messages (source, number, url, body, parked_at)"
+    change(database, f"{columns} VALUES ('poll', 1, '{host.url(name)}', x'6e6577', 1)")
+    pushes = some_pushes(host.add(name, 1))
+    send_each(host, broker, 1, name, pushes)
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): pushes}), "the push", timeout=PATIENCE)
+    letter = eventually(lambda: broker.take("hg.dead"), "the dead letter", timeout=PATIENCE)
+    assert letter.body in ("new", b"new")
+    assert "not JSON" in letter.headers["error"]
+    eventually(lambda: rows(database, "SELECT id FROM parked_messages") == [], "no row")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_slow_repository_holds_up_no_other(
     host: HgHost,
     broker: HgQueueSender,
