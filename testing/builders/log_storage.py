@@ -76,10 +76,17 @@ def kafka_storage(kafka: Kafka, prefix: str) -> Storage:
         admin.delete_records({TopicPartition(f"{prefix}.{topic}", partition): offset})
         admin.close()
 
-    def copy_data(source: str, target: str) -> None:
+    def copy_paused() -> None:
+        """What a crash at this moment would leave."""
+        kafka.pause()
+        shutil.rmtree(kafka.folder / "copy", ignore_errors=True)
+        shutil.copytree(kafka.folder / "data", kafka.folder / "copy")
+        kafka.resume()
+
+    def restore() -> None:
         kafka.stop()
-        shutil.rmtree(kafka.folder / target, ignore_errors=True)
-        shutil.copytree(kafka.folder / source, kafka.folder / target)
+        shutil.rmtree(kafka.folder / "data")
+        shutil.copytree(kafka.folder / "copy", kafka.folder / "data")
         kafka.start()
 
     return Storage(
@@ -87,6 +94,6 @@ def kafka_storage(kafka: Kafka, prefix: str) -> Storage:
         vanish=lambda: kafka.kill(),
         come_back=lambda: kafka.restart(),
         forget=forget,
-        copy=lambda: copy_data("data", "copy"),
-        restore=lambda: copy_data("copy", "data"),
+        copy=copy_paused,
+        restore=restore,
     )

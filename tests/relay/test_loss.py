@@ -244,10 +244,10 @@ def test_a_loss_sends_nothing_again_that_an_adoption_set_aside(master: Master, l
 
 
 def restored_broker(kafka: Kafka, then: Callable[[], None]) -> None:
-    """Its data of now, put back after `then` and another stop."""
-    kafka.stop()
+    """Its data as a crash of now would leave it, put back after `then` and a stop."""
+    kafka.pause()
     shutil.copytree(kafka.folder / "data", kafka.folder / "copy")
-    kafka.start()
+    kafka.resume()
     then()
     kafka.kill()
     shutil.rmtree(kafka.folder / "data")
