@@ -12,7 +12,8 @@ from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 
 from testing.waiting import eventually
-from tests.pushlog.conftest import HG, Site, environment
+from testing.warm_hg import shared_hg
+from tests.pushlog.conftest import Site, environment
 from tests.pushlog.hostile import STYLES, fill
 
 pytestmark = pytest.mark.processes
@@ -24,7 +25,17 @@ POLICY = "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self
 def serving(folder, repository, settings=""):
     """The URL of a server."""
     (folder / "hgrc").write_text(f"[extensions]\n*:required = yes\npushlog =\n{settings}")
-    command = [HG, "serve", "-R", str(repository), "-a", "127.0.0.1", "-p", "0", "--print-url"]
+    command = [
+        shared_hg(environment(folder)),
+        "serve",
+        "-R",
+        str(repository),
+        "-a",
+        "127.0.0.1",
+        "-p",
+        "0",
+        "--print-url",
+    ]
     process = subprocess.Popen(
         command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )

@@ -11,7 +11,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from testing.services.cache import CHECKOUT
-from tests.pushlog.conftest import HG, environment
+from testing.warm_hg import shared_hg
+from tests.pushlog.conftest import environment
 
 pytestmark = pytest.mark.processes
 
@@ -59,7 +60,17 @@ BETTER_ENTRIES = {"json-log-revset-half-hidden": ["f2d8b55bc5aac52105cbfcedc2356
 @pytest.fixture(scope="session")
 def server(root):
     """The URL of an hgweb over the golden repositories."""
-    command = [HG, "serve", "--web-conf", str(root / "web.conf"), "-a", "127.0.0.1", "-p", "0", "--print-url"]
+    command = [
+        shared_hg(environment(root)),
+        "serve",
+        "--web-conf",
+        str(root / "web.conf"),
+        "-a",
+        "127.0.0.1",
+        "-p",
+        "0",
+        "--print-url",
+    ]
     with (root / "errors.log").open("wb") as errors:
         process = subprocess.Popen(command, env=environment(root), stdout=subprocess.PIPE, stderr=errors)
         try:
@@ -175,7 +186,7 @@ def test_the_wire_commands_answer_as_the_reference(case, server):
 
 @pytest.mark.parametrize("case", **named(COMMANDS))
 def test_commands_answer_as_the_reference(case, root):
-    command = HG + case["request"].removeprefix("hg")
+    command = shared_hg(environment(root)) + case["request"].removeprefix("hg")
     result = subprocess.run(
         command,
         shell=True,
