@@ -152,3 +152,20 @@ def test_a_successor_waits_a_minute_after_the_last_event_of_a_repository_that_we
     assert hands.commit() == []
     hands.now += 41.0
     assert hands.commit() == [1, 2]
+
+
+def test_the_adopted_history_of_a_successor_waits_as_its_creation_did() -> None:
+    hands = Hands("alpha")
+    former, successor = succeeded(hands)
+    adopted = Chain("x", generation=2, incarnation=2)
+    adopted.next(Type.SYNC, detail={"reason": "adopted", "replaces": successor.incarnation})
+    hands.event(*adopted.events)
+    hands.ack(adopted.ack("alpha", 1, 0))
+    hands.commit()
+    assert hands.state(adopted).released == 0
+    hands.ack(former.ack("alpha", 3))
+    hands.commit()
+    hands.ack(adopted.ack("alpha", 1))
+    hands.commit()
+    told = [(notice.event.generation, notice.event.seq) for notice in hands.notices]
+    assert told == [(1, 1), (1, 2), (1, 3), (2, 1)]

@@ -157,7 +157,7 @@ class Watch:
         for first in range(0, len(names), BATCH_STATES):
             self._core.write_again(names[first : first + BATCH_STATES])
             self._commit()
-        self._is_state_lost, self._state_due = False, 0
+        self._is_state_lost = False
 
     def _log_alarms(self, now: float) -> None:
         """Log each alarm when it begins, again after ten times the limit while it lasts, and its end."""

@@ -232,3 +232,17 @@ def test_events_of_an_adopted_history_whose_adoption_was_passed_unread_are_no_fo
     hands.ack(new.ack("alpha", 2))
     assert hands.commit() == [1, 2]
     assert hands.errors == []
+
+
+def test_events_of_a_replaced_history_that_are_still_held_do_not_bring_it_back() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(2))
+    hands.commit()
+    older = dict(hands.topics[PENDING])
+    hands.event(adopted(new), *new.take(2))
+    hands.commit()
+    hands.topics[PENDING] = {key: value for key, value in older.items() if key == f"{old.repository}/2"}
+    hands.restart()
+    state = hands.core.repositories[new.repository].state
+    assert state is not None
+    assert (state.incarnation, state.seq) == (new.incarnation, 3)

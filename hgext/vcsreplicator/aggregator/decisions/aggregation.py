@@ -83,7 +83,7 @@ class Aggregation:
         repository = self._memory.repository(notice.event.repository)
         if not is_older(repository.state, notice):
             return False
-        repository.state, repository.is_recovered = recovered(repository.state, notice), True
+        repository.state = recovered(repository.state, notice)
         self.succession.note(repository.state)
         self._memory.touched[repository.id] = self._memory.output.dirty[repository.id] = repository
         return True

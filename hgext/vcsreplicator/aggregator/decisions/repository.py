@@ -19,8 +19,8 @@ class Repository:
     """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released.
 
     `newer` are the offsets of the records since the first event of a newer version, which the log keeps as they came.
-    `is_recovered`: the stored state was lost, this one was made of notices. `is_incomplete`: events that wait for their notice are
-    missing in the queue. `newest_at` is when its newest event came, by the aggregator's clock; 0 if that was before its start.
+    `is_incomplete`: events that wait for their notice are missing in the queue. `newest_at` is when its newest event came, by the
+    aggregator's clock; 0 if that was before its start.
     """
 
     __slots__ = (
@@ -30,7 +30,6 @@ class Repository:
         "acks",
         "id",
         "is_incomplete",
-        "is_recovered",
         "is_stored_newer",
         "newer",
         "newest_at",
@@ -49,7 +48,6 @@ class Repository:
         self._newer_from = -1
         self.newest_at = 0.0
         self.is_stored_newer = False
-        self.is_recovered = False
         self.is_incomplete = False
         self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
         self._standings: dict[str, Standing] = {}
@@ -85,7 +83,7 @@ class Repository:
     def _is_behind(self, newest: HeldEvent) -> bool:
         """Whether the stored state may be older than the newest event that waits, which may belong to an adopted history."""
         state = self.state
-        if state is None or self.is_recovered or newest.seq > state.seq:
+        if state is None or newest.seq > state.seq:
             return True
         return newest.known() and newest.event.incarnation not in (state.incarnation, *state.retired)
 
