@@ -122,7 +122,8 @@ class World(RuleBasedStateMachine):
                 self.chains[name].append(Chain(name, generation=chain.generation + 1))
                 self.send(self.chains[name][-1].next())
             case "adopt":
-                self.send(self.restored(name, chain).next(Type.SYNC, detail={"reason": "adopted"}))
+                detail = {"reason": "adopted", "replaces": chain.incarnation}
+                self.send(self.restored(name, chain).next(Type.SYNC, detail=detail))
             case "repeat":
                 same = [other for other in self.chains[name] if other.repository == chain.repository]
                 self.send(*[event for other in same for event in other.events][-number:])

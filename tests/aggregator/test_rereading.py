@@ -361,3 +361,20 @@ def test_a_fork_that_was_passed_unread_is_recorded_when_its_partition_is_read_ag
         assert session.core.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
         [error] = log.records(ERRORS)
         assert fork.id in from_json(ErrorRecord, error.value or b"").reason
+
+
+def test_a_fork_is_recorded_at_the_end_of_a_log_that_lost_what_was_behind_it() -> None:
+    clock, log = installation()
+    chain = Chain("x")
+    first, second = chain.take(2)
+    fork = replace(second, id="f" * 32)
+    send(log, [first, second, fork, *chain.take(1)])
+    log.acknowledge(GROUP, EVENTS, {0: 9})
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)
+        assert session.core.repositories[chain.repository].last == 3
+        [error] = log.records(ERRORS)
+        assert fork.id in from_json(ErrorRecord, error.value or b"").reason
+        log.append([NewRecord(topic=EVENTS, key=chain.repository, value=b"junk")])
+        session.step(0.0)
+        assert len(log.records(ERRORS)) == 2

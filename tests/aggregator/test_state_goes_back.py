@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
-from hgext.vcsreplicator.log import ACKS, NOTICES, PENDING, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Notice, RepositoryState
@@ -145,6 +145,26 @@ def test_a_state_from_before_several_adoptions_announces_none_of_the_replaced_hi
     ]  # fmt: skip
     assert here.state(last).incarnation == last.incarnation
     assert here.state(last).fork is None
+
+
+def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_histories_if_events_were_lost_too() -> None:
+    here, chains = Installation(), histories(4)
+    first, *between, last = chains
+    send(here.log, first.take(3))
+    here.step(first)
+    older = here.log.copied(STATE)
+    adopted(*chains)
+    for chain in between:
+        send(here.log, [*chain.events, *chain.take(2)])
+        here.step()
+    send(here.log, [*last.events, *last.take(2)])
+    here.step()  # held
+    here.restart(lambda: [here.log.restore(STATE, older), here.log.lose(EVENTS, 0, 2)])
+    here.step(last)
+    send(here.log, [*last.events, *last.take(1)])
+    here.step(last)
+    assert [previous for _, _, previous in here.told()][2:] == [first.events[2].id, *(e.id for e in last.events[1:3])]
+    assert here.state(last).incarnation == last.incarnation
 
 
 @pytest.mark.parametrize("lost", [(STATE,), (STATE, PENDING)], ids=["state", "both"])

@@ -115,6 +115,12 @@ def _find_recorded(log: Log) -> dict[TopicPartition, int]:
     return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
 
 
+def find_cut(log: Log) -> dict[int, int]:
+    """Find the partitions of `events` that lost records before the stored position, and where they end now."""
+    ends = log.ends(EVENTS)
+    return {partition: ends[partition] for partition, at in log.stored(GROUP, EVENTS).items() if at > ends[partition]}
+
+
 def _find_start(log: Log, topic: str) -> dict[TopicPartition, int]:
     """Find the stored positions; where there is none, or the log no longer reaches back, its beginning.
 

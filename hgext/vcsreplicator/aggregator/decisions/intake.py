@@ -37,18 +37,21 @@ class EventIntake:
         # Histories of which no adoption was found, as (repository, incarnation).
         self._foreign: set[tuple[str, str]] = set()
 
-    def take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
-        """Take a record; its position passes it unless the outcome asks for it again."""
-        outcome = self._memory.guarded(partial(self._take, is_whole=is_whole), record, now)
+    def take(self, record: Record, now: float, *, is_whole: bool, is_again: bool = False) -> RecordOutcome:
+        """Take a record; its position passes it unless the outcome asks for it again.
+
+        One that may have been taken before the log lost others comes `is_again`; a fork among them counts at `settle_forks`.
+        """
+        outcome = self._memory.guarded(partial(self._take, is_whole=is_whole, is_again=is_again), record, now)
         return self._memory.pass_record(record, outcome)
 
-    def _take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
+    def _take(self, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
         repository = self._memory.repositories.get(record.key or "")
         if repository is not None and repository.newer:
             self.newer.keep(repository, record, self._memory.output)
             return RecordOutcome.HELD
         try:
-            return self._read(record, now, is_whole=is_whole)
+            return self._read(record, now, is_whole=is_whole, is_again=is_again)
         except UnknownEvent as error:
             if not is_identifier(record.key or ""):
                 return self._memory.refuse(record, str(error), now)
