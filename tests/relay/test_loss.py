@@ -39,11 +39,11 @@ class File:
     """The embedded log's database, with the backup that `docs/log.md` tells operators to make."""
 
     def __init__(self, folder: Path) -> None:
-        self._path, self._copy = folder / "log.db", folder / "copy.db"
-        self.url = f"sqlite://{self._path}"
+        self.path, self._copy = folder / "log.db", folder / "copy.db"
+        self.url = f"sqlite://{self.path}"
 
     def copy(self) -> None:
-        source, target = sqlite3.connect(self._path), sqlite3.connect(self._copy)
+        source, target = sqlite3.connect(self.path), sqlite3.connect(self._copy)
         with target:
             source.backup(target)
         source.close()
@@ -52,8 +52,8 @@ class File:
     def restore(self) -> None:
         """Puts the copy where the log was, while others may have that open."""
         for suffix in ("-wal", "-shm"):
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-        self._copy.rename(self._path)
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        self._copy.rename(self.path)
 
 
 @pytest.fixture
@@ -211,6 +211,45 @@ def test_a_push_that_sends_itself_sends_what_a_restored_log_lacks(master: Master
     file.restore()
     pushes(master, "one", "d")
     assert sequences(log, "one") == [1, 2, 3, 4, 5]
+
+
+MEDDLER = """
+import os
+from hgext.vcsreplicator.outbox import losses
+ask = losses.has_lost
+def ask_and_restore(log, *arguments):
+    answer = ask(log, *arguments)
+    if os.path.exists({copy!r}):
+        for suffix in ("-wal", "-shm"):
+            if os.path.exists({path!r} + suffix):
+                os.unlink({path!r} + suffix)
+        os.rename({copy!r}, {path!r})
+    return answer
+losses.has_lost = ask_and_restore
+"""
+
+
+def test_a_push_that_sends_itself_hides_no_loss_if_the_log_is_restored_after_the_check(
+    master: Master, log: Log, file: File
+) -> None:
+    hgrc = master.folder / "master.hgrc"
+    hgrc.write_text(hgrc.read_text().replace(f"relay = {master.socket}", f"log = {file.url}"))
+    master.create("one")
+    pushes(master, "one", "a")
+    file.copy()
+    meddler = master.folder / "meddler.py"
+    meddler.write_text(MEDDLER.format(copy=f"{file.path}.later", path=str(file.path)))
+    pushes(master, "one", "bc")
+    log.close()
+    shutil.copy(file.path.with_name("copy.db"), f"{file.path}.later")
+    usual = hgrc.read_text()
+    hgrc.write_text(f"{usual}\n[extensions]\nmeddler = {meddler}\n")
+    master.commit("one", "d")
+    assert "the push is kept and will be sent" in master.push("one")
+    assert not Path(f"{file.path}.later").exists()
+    hgrc.write_text(usual)
+    pushes(master, "one", "e")
+    assert set(ids(log)) >= {place.entry.event.id for place in master.outbox("one").kept()}
 
 
 def test_a_loss_sends_nothing_again_that_an_adoption_set_aside(master: Master, log: Log, file: File) -> None:

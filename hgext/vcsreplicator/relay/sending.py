@@ -17,7 +17,7 @@ from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry, Needs
 from ..outbox.file import Outbox, Place, SentMark
 from ..words import wire
-from ..words.errors import Rejected
+from ..words.errors import Rejected, Unavailable
 from ..words.wire import Attachment, Where
 
 # Records in one append.
@@ -45,13 +45,21 @@ class EventSender:
     def send(self, folder: str, box: Outbox) -> int:
         """Send what is unsent and return the number of entries. The caller holds the sending lock.
 
-        Raises Unavailable if the log or the blob store does not take it now; what was marked stays marked.
+        Raises Unavailable if the log or the blob store does not take it now, or the log has lost what is marked; what was marked
+        stays marked.
         """
         count = 0
         for batch in split_into_batches(box.unsent()):
-            sent = batch[-1].sent()
+            known, sent = box.sent(), batch[-1].sent()
             box.prepare_sent(sent)
             (partition, first), (_, offset) = self._append(folder, batch, box)
+            if (
+                known is not None
+                and known.partition == partition
+                and known.offset is not None
+                and first <= known.offset
+            ):
+                raise Unavailable("the log lost records while this was sent: it is sent again")
             if self.on_appended is not None:
                 self.on_appended(partition, first)
             sent = replace(sent, partition=partition, offset=offset)
