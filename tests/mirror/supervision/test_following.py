@@ -78,3 +78,11 @@ def test_what_is_released_is_served_only_of_the_history_that_is_there(members: d
     checkpoint = replace(CHECKPOINT, seq=5)
     sound = {"checkpoint": checkpoint, "incarnation": checkpoint.incarnation, "released": 5, "serving": 4}
     assert Following(id="1" * 32, path="a", **{**sound, **members}).may_release is may
+
+
+def test_only_what_is_carried_lacks_a_history_that_replaced_the_mirrors_own() -> None:
+    own = before_first("r" * 32, "a" * 32, "r", 1)
+    following = Following(id=own.repository, path="r", checkpoint=own, incarnation="b" * 32, retired=("a" * 32,))
+    assert [following.lacks(expected) for expected in (0, 1)] == [False, True]
+    following.retired = ()
+    assert not following.lacks(1)

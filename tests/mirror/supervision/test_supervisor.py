@@ -1031,3 +1031,56 @@ def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
     finally:
         source.stop()
         source.join(10)
+
+
+def catching_up(bench: Bench, event: Event) -> Any:
+    """The event's repository, which was detached and reads what it missed."""
+    bench.detach(event.repository, Reason.GAP, "lost")
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    bench.mirror.readers.start(following)
+    return following
+
+
+def test_a_repository_that_is_detached_anew_leaves_its_reader_to_others(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    catching_up(bench, event)
+    assert [*bench.mirror.readers._running] == [event.repository]
+    bench.detach(event.repository, Reason.DIVERGED, "differs")
+    assert [*bench.mirror.readers._running] == []
+
+
+def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_taken(bench: Bench) -> None:
+    first, _, third = Chain("r").take(3)
+    bench.read(first)
+    bench.applied(first)
+    run = catching_up(bench, first).run
+    following = catching_up(bench, first)
+    late = bench.record(EVENTS, third.repository, wire.encode(third))
+    bench.mirror.take(Read(records=[late], positions={(EVENTS, 0): 99}, follows=following.id, run=run))
+    assert following.phase is Phase.CATCHING_UP
+    assert not bench.mirror.state.backlog.has(following.id)
+    bench.mirror.readers.close()
+
+
+def test_a_release_that_is_stuck_is_tried_again_with_the_next_state(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    bench.applied(first)
+    following = bench.mirror.state.table.get(first.repository)
+    assert following is not None
+    following.is_release_stuck = True
+    bench.records(bench.record(STATE, first.repository, to_json(state_of(second))))
+    assert not following.is_release_stuck
+
+
+def test_a_repair_that_takes_long_is_not_slow_work(bench: Bench) -> None:
+    bench.break_down()
+    bench.passes(2)
+    repair = bench.pool.given[-1]
+    bench.passes(round(bench.settings.slow_after) + 2)
+    assert bench.pool.given[-1] is repair
+    [note] = bench.notes.detached()
+    assert note.reason is Reason.DIVERGED
