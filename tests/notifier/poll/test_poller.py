@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import threading
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from notifier.poll.poller import Poller
 from notifier.poll.settings import OnReplaced, PollSettings, StartAt
 from notifier.poll.state import PollDatabase
 from testing.builders.pushhost import HostReply, PushHost
-from testing.services.rabbitmq import RabbitMQ
+from testing.services.rabbitmq import AUTHORIZATION, RabbitMQ
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
 
@@ -334,6 +335,31 @@ def test_broker_that_is_away_costs_no_push_and_no_questions(
     eventually(lambda: list(dict.fromkeys(queue.pushes()["x"])) == [1, 2], "the push")  # the first may be unconfirmed
     polling.stop()
     queue.close()
+
+
+def ask_management(broker: Any, method: str, path: str, content: Any = None) -> Any:
+    """Ask the broker's management API; {} for an empty answer."""
+    address = f"{broker.management_url().replace('guest@', '')}/api/{path}"
+    headers = {"Authorization": AUTHORIZATION, "Content-Type": "application/json"}
+    body = None if content is None else json.dumps(content).encode()
+    request = urllib.request.Request(address, body, headers, method=method)
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+        return json.loads(answer.read() or b"{}")
+
+
+def test_push_that_the_queue_refuses_is_sent_again(
+    host: PushHost, queue: HgQueue, polling: Polling, rabbitmq: Any
+) -> None:
+    vhost = queue.url.rpartition("/")[2]
+    full = {"pattern": "^hg$", "definition": {"max-length": 0, "overflow": "reject-publish"}}
+    ask_management(rabbitmq, "PUT", f"policies/{vhost}/full", full)
+    eventually(lambda: ask_management(rabbitmq, "GET", f"queues/{vhost}/hg").get("policy") == "full", "the policy")
+    host.push("x")
+    with structlog.testing.capture_logs() as said:
+        polling.start("x")
+        eventually(lambda: any("nack" in str(line.get("reason")) for line in said), "the refusal")
+        ask_management(rabbitmq, "DELETE", f"policies/{vhost}/full")
+        eventually(lambda: queue.pushes() == {"x": [1]}, "the push")
 
 
 def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_every_push(

@@ -61,9 +61,11 @@ def test_parked_messages_are_listed_by_repository(file: Path, tmp_path: Path) ->
     body = b'{"type": "hg-push", "repository_id": 1, "pushes": []}'
     key = RepositoryKey(source="poll", number=1, url=URL)
     message = TakenMessage(tag=1, body=body, repository=key, message=from_body(body))
-    [first, _] = parked.add([message, message], 86400)
+    [first, second] = parked.add([message, message], 86400)
     assert first.row is not None
     parked.bury(first.row, "no such repository")
+    assert [each.row for each in parked.read(second.name, 10)] == [second.row]
+    assert [(each.row, reason) for each, reason in parked.read_dead(10)] == [(first.row, "no such repository")]
     database.close()
     [found] = json.loads(run(file, "--parked", "--json").output)
     assert found == {"repository": URL, "messages": 2, "dead": 1, "bytes": 2 * len(body), "since": 86400}
