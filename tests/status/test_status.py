@@ -130,6 +130,15 @@ def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(inst
     assert "makes no progress on" in installation.found(after=61.0)[0][1]
 
 
+def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installation: Installation) -> None:
+    installation.ack(3)
+    seen = installation.picture()
+    full = replace(seen.beats["alpha"], trouble="/repos/~vcsreplicator: the mirror's notes: database or disk is full")
+    seen.beats["alpha"] = full
+    [found] = findings(seen, installation.clock.now(), destinations=("lines",))
+    assert (found.level, found.text) == (2, f"mirror alpha cannot write on its disk, make room there: {full.trouble}")
+
+
 def test_a_destination_that_stands_still_is_named(installation: Installation) -> None:
     installation.ack(3)
     installation.delivered(2)

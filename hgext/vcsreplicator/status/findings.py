@@ -69,6 +69,10 @@ def findings(
             text = f"mirror {name} makes no progress on {_name_paths(late)}; see: vcsreplicator trace {late[0].path}"
             found.append(Finding(level=1, text=text))
         found += _count_lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
+        beat = picture.beats.get(name)
+        if beat is not None and beat.trouble:
+            text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
+            found.append(Finding(level=2, text=text))
     found += _refused_rules(picture)
     found += _find_destinations(picture, now, destinations, warn, critical)
     found += _find_reported(picture, now, patience, destinations, relay)

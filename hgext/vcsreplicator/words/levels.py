@@ -72,7 +72,7 @@ class Beat:
 
     `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's, `format` what its acks
     say (MIRROR_FORMAT; 1 if it does not say). `instance` distinguishes mirrors of one name: it stays over restarts, and ends
-    in `@` and the name of the machine.
+    in `@` and the name of the machine. `trouble` says why the mirror cannot write its notes, for example since its disk is full.
     """
 
     mirror: str
@@ -81,6 +81,7 @@ class Beat:
     version: str
     instance: str = ""
     format: Count = 1
+    trouble: str | None = None
 
 
 @extensible

@@ -47,6 +47,8 @@ class Detachments:
         self._settings, self._notes, self._clock = state.settings, state.notes, state.clock
         self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
         self._readers = readers
+        # Why the newest note could not be written, until one is.
+        self.trouble: str | None = None
         self._retries = Backoff(first=state.settings.retry_first, longest=state.settings.retry_longest)
 
     @contextlib.contextmanager
@@ -122,10 +124,14 @@ class Detachments:
         try:
             self._notes.detach(written)
         except Unavailable as error:
-            logger.error("note not written", repository=following.id, reason=str(error))
+            self.trouble = f"{self._settings.folder}: {error}; {written.path}: {written.reason.value} {written.note}"[
+                :NOTE_KEPT
+            ]
+            logger.error("note not written", folder=self._settings.folder, repository=following.id, reason=str(error))
             following.unwritten_note = written
             self._agenda.rest(following, NOTE_AGAIN)
             return
+        self.trouble = None
         logger.warning(
             "detached", repository=following.id, path=following.path, reason=written.reason.value, note=written.note
         )

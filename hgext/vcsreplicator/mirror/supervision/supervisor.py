@@ -205,6 +205,7 @@ class Supervisor:
             version=VERSION,
             instance=self._instance,
             format=MIRROR_FORMAT,
+            trouble=self.detachments.trouble,
         )
         self._writer.ack(self._settings.name, to_json(beat))
         metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))
