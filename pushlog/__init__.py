@@ -37,7 +37,7 @@ from . import api, checking, fetching, pushed, recording, revsets, seams, stream
 from .store import journal
 from .web import seam
 
-testedwith = b"6.9 7.0 7.1 7.2"
+testedwith = b"6.3 6.9 7.0 7.1 7.2"
 seams.check_version(versions.OLDEST)
 
 configtable: dict[Any, Any] = {}

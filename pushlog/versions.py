@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 Wrapper = Callable[..., Any]
 
 RUNNING = util.versiontuple(n=2)
-# The oldest Mercurial with which all was proven; with 6.3 a push that fails leaves an empty pushlog behind.
-OLDEST = (6, 9)
+# The oldest Mercurial on which the pushlog is tested.
+OLDEST = (6, 3)
+# The oldest on which replication is: before it the guards of a mirror were not proven.
+OLDEST_REPLICATED = (6, 9)
 # The one for which the code is written.
 _NEWEST = (7, 2)
 

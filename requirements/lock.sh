@@ -20,15 +20,16 @@ lock() {
 lock install.txt
 lock test.txt --all-extras
 
-# The newest of each older series that `make test-versions` tests, with the extensions that fit.
+# The newest of each older series that `make test-versions` tests, with the newest evolve and topic that run on it.
 lock_older() {
-    printf 'mercurial>=%s,<%s\nhg-evolve>=12,<13\n' "$1" "$2" >"$tool/older.in"
+    printf 'mercurial>=%s,<%s\nhg-evolve>=%s\n' "$1" "$2" "$3" >"$tool/older.in"
     "$tool/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
         --no-annotate --no-header "$tool/older.in" --output-file "$tool/locked"
     { echo "# Written by \`make lock\`: what \`make test-versions\` tests as Mercurial $1."; cat "$tool/locked"; } \
         >"requirements/mercurial-$1.txt"
 }
 
-lock_older 6.9 7
-lock_older 7.0 7.1
-lock_older 7.1 7.2
+lock_older 6.3 6.4 11.1,<12
+lock_older 6.9 7 12,<13
+lock_older 7.0 7.1 12,<13
+lock_older 7.1 7.2 12,<13

@@ -29,7 +29,7 @@ def register() -> None:
     """Add the commands to hgweb; called once per process."""
     for command in (pushes, pushlog, pushloghtml, pushlogstyle):
         setattr(webcommands, command.__name__, command)
-        webcommands.__all__.append(command.__name__)
+        webcommands.webcommand(command.__name__.encode("ascii"))(command)
     seams.check("mercurial.templater", "loader._parse")
     escaping.register()
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "cspvalues", policy.values)

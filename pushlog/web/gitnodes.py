@@ -124,7 +124,9 @@ class GitNodes:
 def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield texts from `first` to before `end`, all but unusual ones, read at once."""
     end = min(end, len(log))
-    inner, index = log._inner, log.index
+    inner, index = getattr(log, "_inner", None), log.index
+    if inner is None:  # Mercurial 6.3: its callers read them one by one
+        return
     with log.reading():
         begin, data = inner.get_segment_for_revs(first, end - 1)
     data = memoryview(data)

@@ -129,6 +129,7 @@ class Cluster:
         """Ends every process of the cluster."""
         if self._dana is not None:
             self._dana.close()
+            self._dana = None
         for process in self._processes.values():
             if process.poll() is None:
                 process.terminate()

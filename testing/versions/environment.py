@@ -7,6 +7,7 @@ It is made once and kept in the cache. Its own packages, Mercurial and hg-evolve
 """
 
 import hashlib
+import os
 import subprocess
 import sys
 import sysconfig
@@ -37,7 +38,8 @@ def environment(version: str) -> Path:
         pip = [base, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python, "install"]
         # Mercurial's own folder, not that of the checkout, which it would take for installed.
         pip += ["--ignore-installed", "--no-deps", "--no-build-isolation", "--require-hashes", "-r", str(requirements)]
-        subprocess.run(pip, check=True)
+        # Of an old version there is no wheel, and what its C does is not timed.
+        subprocess.run(pip, check=True, env={**os.environ, "CFLAGS": "-O0 -g0"})
         (folder / _NAME.name).write_text(f"{base}\n{version}\n")
         _move_programs(folder, cache_folder() / name)
 

@@ -152,7 +152,7 @@ class Place:
                 merge.clean_update(repository[onto])
             repository.wvfs.write(b"file", name)
             if b"file" not in repository.dirstate:
-                with repository.dirstate.changing_files(repository):
+                with getattr(repository.dirstate, "changing_files", contextlib.nullcontext)(repository):
                     repository[None].add([b"file"])
             return repository.commit(name).hex()
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pushlog import versions
+
 pytestmark = pytest.mark.processes
 
 # As a site's script would do it, with nothing else of Mercurial made ready.
@@ -20,7 +22,7 @@ from mercurial import bundle2, error
 from pushlog.versions import initialize
 initialize()
 streams = [handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")]
-assert len(streams) == 2, streams
+print(len(streams))
 for handler in streams:
     try:
         handler(SimpleNamespace(source=b"push"), None)
@@ -39,4 +41,11 @@ def test_streams_are_refused_in_a_program_that_only_loads_the_extensions(tmp_pat
         text=True,
         check=False,
     )
-    assert done.stdout.count("a push cannot bring a copy of a whole store") == 2, done.stderr
+    count, *refusals = done.stdout.splitlines()
+    if extension == "vcsreplicator" and versions.is_older_than(versions.OLDEST_REPLICATED):
+        assert not refusals  # nor does it open a repository
+        return
+    assert int(count) in (1, 2)  # Mercurial 6.3 has one
+    assert refusals == ["a push cannot bring a copy of a whole store; push changesets instead"] * int(count), (
+        done.stderr
+    )

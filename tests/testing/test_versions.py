@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A sample of `make test-versions`, and what it selects."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from testing.services.cache import CHECKOUT
-from testing.versions.__main__ import NEWEST, PARTS, run_tests, select_tests
-from testing.versions.environment import OLDER
+from testing.versions.__main__ import NEWEST, PARTS, TOGETHER, is_supported, run_tests, select_tests
+from testing.versions.environment import OLDER, interpreter
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("version", "places"),
     [
-        ("6.9", ("pushlog/record.t", "pushlog/strip.t", "pushlog/wire.t")),
+        ("6.3", ("pushlog/record.t", "pushlog/strip.t", "pushlog/wire.t")),
         ("7.0", ("hg/serving/everything.t", "hg/serving/guards.t", "hg/serving/released.t", "hg/serving/views.t")),
     ],
 )
@@ -21,8 +25,23 @@ def test_the_pushlog_on_the_oldest_mercurial_and_the_guards_on_an_older(version:
     assert cell == f"{len(places)} passed", output
 
 
+@pytest.mark.processes
+def test_a_mercurial_on_which_replication_is_not_tested_opens_no_repository(tmp_path: Path) -> None:
+    (tmp_path / "hgrc").write_text(
+        "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = mirror\n"
+    )
+    program = [Path(interpreter("6.3")).with_name("hg"), "init", tmp_path / "repository"]
+    refused = subprocess.run(
+        program, env={**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 255
+    assert "vcsreplicator" in refused.stderr
+    assert "needs Mercurial 6.9 or newer, this is 6.3" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_every_place_of_the_matrix_has_tests() -> None:
-    for places in PARTS.values():
+    for places in (*PARTS.values(), TOGETHER):
         for selected in select_tests(places):
             file, _, transcript = selected.partition("::test_transcript_holds[")
             assert (CHECKOUT / file).exists()
@@ -33,5 +52,7 @@ def test_the_matrix_has_every_series_that_the_extensions_name() -> None:
     import pushlog
     from hgext import vcsreplicator
 
-    assert pushlog.testedwith.decode().split() == [*OLDER, NEWEST]
-    assert vcsreplicator.testedwith == pushlog.testedwith
+    series = [*OLDER, NEWEST]
+    assert pushlog.testedwith.decode().split() == series
+    replicated = [version for version in series if is_supported(version, "mirror")]
+    assert vcsreplicator.testedwith.decode().split() == replicated != series

@@ -18,7 +18,7 @@ from .commands import cmdtable
 
 __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 
-seams.check_version(versions.OLDEST)
+seams.check_version(versions.OLDEST_REPLICATED)
 
 configtable: dict[Any, Any] = {}
 

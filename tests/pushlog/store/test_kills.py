@@ -6,6 +6,7 @@ survives; and by `hg` itself, killed at a system call that changes a file. Reade
 recovery, which any next writer starts.
 """
 
+import contextlib
 import errno
 import io
 import os
@@ -67,7 +68,7 @@ def commit(repository, name):
     with repository.wlock(), repository.lock():
         repository.wvfs.write(b"file", name)
         if b"file" not in repository.dirstate:
-            with repository.dirstate.changing_files(repository):
+            with getattr(repository.dirstate, "changing_files", contextlib.nullcontext)(repository):
                 repository[None].add([b"file"])
         repository.commit(name)
 

@@ -20,6 +20,7 @@ from mercurial import context, encoding, scmutil
 from mercurial.utils import cborutil
 from referencing import Registry, Resource
 
+from pushlog import versions
 from pushlog.store import database, entry
 from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
@@ -289,10 +290,11 @@ def test_a_repository_may_have_any_name(copy, path):
     name = '/\xc3\xb6 "><\r\n'  # as WSGI has it
     status, headers, body = Site(copy, "[pushlog]\nmaxpushes = 3\n").get(path, "startID=0", script=name)
     assert status == 200
-    assert "/%C3%B6%20%22%3E%3C%0D%0A/" in headers["Link"]
+    letter = "%C3%83%C2%B6" if versions.is_older_than((6, 4)) else "%C3%B6"  # Mercurial 6.3 encodes it twice
+    assert f"/{letter}%20%22%3E%3C%0D%0A/" in headers["Link"]
     if path == "/pushlog":
         feed = ElementTree.fromstring(body)
-        base = "http://hg.example.com/%C3%B6%20%22%3E%3C%0D%0A/"
+        base = f"http://hg.example.com/{letter}%20%22%3E%3C%0D%0A/"
         links = [each.get("href") for each in feed.iter("{http://www.w3.org/2005/Atom}link")]
         names = [each.text for each in feed.iter("{http://www.w3.org/2005/Atom}id")]
         assert all(each.startswith(base) for each in links + names)
@@ -607,7 +609,8 @@ def test_other_encodings_of_the_server_keep_the_feed_whole(copy):
 def test_names_are_found_in_any_encoding_of_the_server(place, server, monkeypatch, name):
     source = place("source").repository
     with source.wlock(), source.lock():
-        source.dirstate.setbranch("été".encode(), source.currenttransaction())
+        needs_transaction = not versions.is_older_than((6, 4))
+        source.dirstate.setbranch("été".encode(), *([source.currenttransaction()] if needs_transaction else []))
     node = place("source").commit(b"d")
     place("source").push_to(server)
     monkeypatch.setattr(encoding, "encoding", encoding.encoding)
