@@ -74,7 +74,9 @@ def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
         ]
     )
     watching = watch(log, stop)
-    assert "has its event 7" in (watching.fork(Box()) or "")
+    found = watching.fork(Box())
+    assert found is not None
+    assert "has its event 7" in found.reason
     stop.set()
     watching.close()
 
