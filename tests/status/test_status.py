@@ -8,7 +8,7 @@ import pytest
 from hgext.vcsreplicator import status
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status.findings import findings
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState, ServiceReport
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -172,6 +172,26 @@ def test_a_destination_that_stops_reporting_is_critical_with_the_time_of_its_las
     assert text.startswith("destination lines has given no sign of life for 61 s, since ")
     assert text.endswith("UTC; start its notifier: systemctl start vcsreplicator-notifier")
     assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
+
+
+def test_a_trouble_lasts_on_while_its_reporter_says_nothing_and_an_urgent_one_counts_at_once(
+    installation: Installation,
+) -> None:
+    installation.ack(3)
+    seen = installation.picture()
+    now = installation.clock.now()
+    passing = ServiceTrouble(text="passing", since=now - 50)
+    urgent = ServiceTrouble(text="urgent", since=now, is_urgent=True)
+    seen.reports["relay hg://other"] = ServiceReport(time=now, version="1", count=2, troubles=(passing, urgent))
+    seen.heard["relay hg://other"] = (1, now)
+
+    def texts(after: float) -> list[str]:
+        return [finding.text[:7] for finding in findings(seen, now + after, patience=60.0)]
+
+    assert texts(0.0) == ["urgent "]
+    assert set(texts(11.0)) == {"urgent ", "passing"}
+    assert "the rel" in texts(61.0), "one that the configuration does not name is missed for a week"
+    assert "the rel" not in texts(8 * 86400.0)
 
 
 def test_a_mirror_that_was_just_added_is_not_silent_yet(installation: Installation) -> None:
