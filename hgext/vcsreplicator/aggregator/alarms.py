@@ -131,16 +131,14 @@ def _alarm_held(core: Aggregation, silence: Silence, now: float, patience: float
     held: dict[str, int] = {}
     mirrors: set[str] = set()
     longest = 0.0
-    for repository in core.repositories.values():
-        if not repository.queue or repository.id in core.poison.repositories:
+    for name, seconds in measure_held(core, silence, now).items():
+        if seconds < patience or name in core.poison.repositories:
             continue
-        head = repository.id, "held"
-        silence.heard(head, repository.queue[0].seq, now)
+        repository = core.repositories[name]
         lagging = set(repository.find_lagging(core.roster))
-        is_explained = not repository.gating(core.roster) or bool(lagging and lagging <= silent)
-        if not is_explained and silence.seconds(head, now) >= patience:
-            held[repository.id] = len(repository.queue)
-            longest = max(longest, silence.seconds(head, now))
+        if repository.gating(core.roster) and not (lagging and lagging <= silent):
+            held[name] = len(repository.queue)
+            longest = max(longest, seconds)
             mirrors |= lagging - silent
     if not held:
         return []
@@ -150,6 +148,17 @@ def _alarm_held(core: Aggregation, silence: Silence, now: float, patience: float
     story = f"{sum(held.values())} of {', '.join(paths[:NAMED])}{more} wait{whom}, the oldest for {longest:.0f} s"
     story = f"{story}; see: vcsreplicator trace {paths[0]}"
     return [Alarm(kind=NOTICES_HELD, story=story)]
+
+
+def measure_held(core: Aggregation, silence: Silence, now: float) -> dict[str, float]:
+    """Return by repository with notices to come the seconds for which the first one has been the first."""
+    found = {}
+    for name, repository in core.repositories.items():
+        if repository.queue:
+            incarnation = repository.state.incarnation if repository.state else None
+            silence.heard((name, "held"), (incarnation, repository.queue[0].seq), now)
+            found[name] = silence.seconds((name, "held"), now)
+    return found
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:

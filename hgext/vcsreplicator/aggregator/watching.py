@@ -23,6 +23,7 @@ from .alarms import (
     SUCCESSOR,
     Alarm,
     alarms,
+    measure_held,
     measure_silence,
     survey,
 )
@@ -67,8 +68,6 @@ class Watch:
         self._found: tuple[Alarm, ...] = ()
         self._state_newest, self._state_due, self._is_state_lost = -1, 0, False
         self._notices_end: int | None = None
-        # Repository → its first event that waits for a notice, and since when that is its first.
-        self._firsts: dict[str, tuple[int, float]] = {}
 
     def hear(self, record: Record) -> None:
         """Count any record of a mirror as its sign of life."""
@@ -120,8 +119,7 @@ class Watch:
         core = self._core
         HELD.set(core.held)
         VERSION.set(core.roster.version)
-        self._note_firsts(now)
-        STALLED_SECONDS.set(max((now - since for _, since in self._firsts.values()), default=0.0))
+        STALLED_SECONDS.set(max(measure_held(core, self._silence, now).values(), default=0.0))
         waiting = survey(core)
         silent = measure_silence(core.roster, self._silence, now)
         _set_all(LAG, {mirror: numbers.lag for mirror, numbers in waiting.mirrors.items()})
@@ -130,13 +128,6 @@ class Watch:
         self._found = alarms(core, waiting, self._silence, now, self._patience, self._ahead.count_missing())
         _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))
         self._log_alarms(now)
-
-    def _note_firsts(self, now: float) -> None:
-        firsts = {name: other.queue[0].seq for name, other in self._core.repositories.items() if other.queue}
-        known = self._firsts
-        self._firsts = {
-            name: known[name] if name in known and known[name][0] == seq else (seq, now) for name, seq in firsts.items()
-        }
 
     def _check_state_end(self) -> None:
         """Find out whether `state` ends before what stood there at the last check.

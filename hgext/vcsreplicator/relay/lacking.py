@@ -57,10 +57,13 @@ def find_gone(
     there, found = set(known), {}
     for name, state in states.items():
         places = list(find_places(state.path, roots))
-        is_moved_aside = any(os.path.isdir(os.path.join(root, ".vcsreplicator", "deleted", name)) for root in roots)
-        if places and not state.deleted and there.isdisjoint(places) and not is_moved_aside:
+        if places and not state.deleted and there.isdisjoint(places) and not _is_moved_aside(name, roots):
             found[name] = before.get(name, now)
     return found
+
+
+def _is_moved_aside(repository: str, roots: Iterable[str]) -> bool:
+    return any(os.path.isdir(os.path.join(root, ".vcsreplicator", "deleted", repository)) for root in roots)
 
 
 def find_places(path: str, roots: Mapping[str, str]) -> Iterable[str]:

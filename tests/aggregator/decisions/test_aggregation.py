@@ -1136,6 +1136,18 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_
     ]
 
 
+def test_an_adopted_history_has_not_waited_since_an_event_of_the_same_number() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(1))
+    assert alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0) == ()
+    hands.ack(old.ack("alpha", 1))
+    hands.commit()
+    hands.now += 1000
+    hands.silence.heard("alpha", hands.now, hands.now)
+    hands.event(adopted(new))
+    assert alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0) == ()
+
+
 def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
     hands, chain = Hands("alpha", "beta"), Chain("x")
     hands.event(*chain.take(2))
