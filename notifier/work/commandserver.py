@@ -11,6 +11,7 @@ import select
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -55,12 +56,13 @@ class HgFailed(ReplicationError):
 
 
 class CommandServer:
-    """One process; used by one thread at a time."""
+    """One process; used by one thread at a time, but for `end`."""
 
     def __init__(self, *, timeout: float, memory: int, ca_file: str | None = None) -> None:
         self._timeout, self._memory = timeout, memory
         self._options = {**_OPTIONS, **({} if ca_file is None else {"web.cacerts": ca_file})}
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting, self._is_ended = threading.Lock(), False
         self._until = 0.0
 
     def run(self, *arguments: str) -> str:
@@ -75,15 +77,22 @@ class CommandServer:
             output, errors, code = self._read_result(process)
         except (OSError, EOFError) as error:
             self.close()
-            raise HgFailed(f"hg {arguments[0]}: {error or 'its process ended'}") from error
+            raise HgFailed(f"hg {arguments[0]}: {str(error) or 'its process ended'}") from error
         if code:
             said = " ".join(errors.decode("utf-8", "replace").split())
             reason = f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}"
             raise HgFailed(reason, is_damaged=code == _STORAGE)
         return output.decode("utf-8", "replace")
 
+    def end(self) -> None:
+        """End the process, whatever it does, and start no other; called by any thread."""
+        with self._starting:
+            self._is_ended = True
+            if self._process is not None:
+                self._process.kill()
+
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, and wait for that."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -100,17 +109,20 @@ class CommandServer:
         options = [word for name, value in self._options.items() for word in ("--config", f"{name}={value}")]
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         environment |= {"HGPLAIN": "1", "HGENCODING": "utf-8", "HGRCPATH": "", "HGRCSKIPREPO": "1", "LC_ALL": "C.UTF-8"}
-        try:
-            self._process = process = subprocess.Popen(
-                [str(hg) if hg.exists() else "hg", "serve", "--cmdserver", "pipe", *options],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                cwd="/",
-            )
-        except OSError as error:
-            raise Unavailable(f"hg cannot be started: {error.strerror}") from error
+        with self._starting:
+            if self._is_ended:
+                raise Unavailable("the worker is stopping")
+            try:
+                self._process = process = subprocess.Popen(
+                    [str(hg) if hg.exists() else "hg", "serve", "--cmdserver", "pipe", *options],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                    cwd="/",
+                )
+            except OSError as error:
+                raise Unavailable(f"hg cannot be started: {error.strerror}") from error
         resource.prlimit(process.pid, resource.RLIMIT_AS, (self._memory, self._memory))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
         self._read_chunk(process)  # its greeting

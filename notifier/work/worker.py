@@ -114,8 +114,10 @@ class PushRecorder:
     def close(self) -> None:
         """Stop; commands of Mercurial are ended, and what was not acknowledged comes again."""
         for server in self._all_servers:
-            server.close()
+            server.end()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        for server in self._all_servers:
+            server.close()
         self._letters.close()
 
     def _consume(self, stop: threading.Event) -> None:
