@@ -12,6 +12,7 @@ import threading
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,21 @@ def queue(rabbitmq: Any) -> Iterator[HgQueue]:
 
 
 class Polling:
-    """A poller at work in this process; `stop` ends it, and it may be started again."""
+    """A poller at work in this process; `stop` ends it, and it may be started again. Its block ends it in any case."""
 
     def __init__(self, queue_url: str, host: PushHost, folder: Path) -> None:
         self._url, self._host, self._folder = queue_url, host, folder
         self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Polling":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def settings(self, *names: str, **more: Any) -> PollSettings:
         urls = tuple(map(self._host.url, names))
@@ -115,17 +126,16 @@ class Polling:
         ready.wait()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        self.__exit__()
         if self.error is not None:
             raise self.error
 
 
 @pytest.fixture
 def polling(queue: HgQueue, host: PushHost, tmp_path: Path) -> Iterator[Polling]:
-    made = Polling(queue.url, host, tmp_path)
-    yield made
-    made.stop()
+    with Polling(queue.url, host, tmp_path) as made:
+        yield made
+        made.stop()
 
 
 def test_every_push_arrives_once_in_order_with_the_documented_body(
@@ -319,22 +329,23 @@ def test_broker_that_is_away_costs_no_push_and_no_questions(
     host: PushHost, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
 ) -> None:
     broker = own_service(RabbitMQ)
-    queue, polling = HgQueue(broker.url), Polling(broker.url, host, tmp_path)
-    host.push("x")
-    polling.start("x", interval=0.02)
-    eventually(lambda: queue.pushes() == {"x": [1]})
-    queue.close()
-    broker.kill()
-    host.push("x")
-    eventually(lambda: host.statuses[-1] == 200)
-    asked = len(host.targets)
-    threading.Event().wait(0.5)
-    assert len(host.targets) <= asked + 2
-    broker.restart()
-    queue.listen()
-    eventually(lambda: list(dict.fromkeys(queue.pushes()["x"])) == [1, 2], "the push")  # the first may be unconfirmed
-    polling.stop()
-    queue.close()
+    with closing(HgQueue(broker.url)) as queue, Polling(broker.url, host, tmp_path) as polling:
+        host.push("x")
+        polling.start("x", interval=0.02)
+        eventually(lambda: queue.pushes() == {"x": [1]})
+        queue.close()
+        broker.kill()
+        host.push("x")
+        eventually(lambda: host.statuses[-1] == 200)
+        asked = len(host.targets)
+        threading.Event().wait(0.5)
+        assert len(host.targets) <= asked + 2
+        broker.restart()
+        queue.listen()
+        eventually(
+            lambda: list(dict.fromkeys(queue.pushes()["x"])) == [1, 2], "the push"
+        )  # the first may be unconfirmed
+        polling.stop()
 
 
 def ask_management(broker: Any, method: str, path: str, content: Any = None) -> Any:
@@ -366,28 +377,28 @@ def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_e
     host: PushHost, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
 ) -> None:
     broker = own_service(RabbitMQ)
-    queue, polling = HgQueue(broker.url), Polling(broker.url, host, tmp_path)
-    host.push("x")
-    polling.start("x", "y", confirm_timeout=0.5)
-    eventually(lambda: queue.pushes() == {"x": [1]})
-    broker.block_publishers()
-    with structlog.testing.capture_logs() as said:
+    with closing(HgQueue(broker.url)) as queue, Polling(broker.url, host, tmp_path) as polling:
         host.push("x")
-        eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so")
         host.push("y")
-        eventually(lambda: "/y/" in host.targets[-1])
-        broker.unblock_publishers()
-        eventually(lambda: queue.pushes() == {"x": [1, 2], "y": [1]}, "each push once")
-        assert [line["event"] for line in said if line["log_level"] == "warning"] == ["broker blocks publishers"]
+        polling.start("x", "y", confirm_timeout=0.5)
+        eventually(lambda: queue.pushes() == {"x": [1], "y": [1]})
         broker.block_publishers()
-        host.push("x")
-        eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so again")
+        with structlog.testing.capture_logs() as said:
+            host.push("x")
+            eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so")
+            host.push("y")
+            eventually(lambda: "/y/" in host.targets[-1])
+            broker.unblock_publishers()
+            eventually(lambda: queue.pushes() == {"x": [1, 2], "y": [1, 2]}, "each push once")
+            assert [line["event"] for line in said if line["log_level"] == "warning"] == ["broker blocks publishers"]
+            broker.block_publishers()
+            host.push("x")
+            eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so again")
+            polling.stop()
+        broker.unblock_publishers()
+        polling.start("x", "y")
+        eventually(lambda: set(queue.pushes()["x"]) == {1, 2, 3}, "the last push")
         polling.stop()
-    broker.unblock_publishers()
-    polling.start("x", "y")
-    eventually(lambda: set(queue.pushes()["x"]) == {1, 2, 3}, "the last push")
-    polling.stop()
-    queue.close()
 
 
 def test_second_poller_with_one_state_is_refused(polling: Polling) -> None:
