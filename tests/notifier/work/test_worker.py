@@ -711,7 +711,8 @@ def test_killed_at_each_line_of_parking_nothing_is_lost_or_reordered(
 def survive_kills_while_parking(host: HgHost, broker: HgQueueSender, folder: Path, *, every: int) -> None:
     """In each round a repository is away, gets pushes, and comes back; the worker is killed at another line."""
     name, database = f"p{os.urandom(4).hex()}", f"sqlite:///{folder}/work.db"
-    nodes, there, away = host.add(name, 200), host.folder / name, host.folder / f"{name}-away"
+    count = 200 if every > 1 else 1500  # three a round
+    nodes, there, away = host.add(name, count), host.folder / name, host.folder / f"{name}-away"
     file = write_file(folder, url=broker.url, repositories=[host.root], migrate="at-start", **{"max-hg-retries": 1000})
     file.write_text(f"{file.read_text()}retry = {{ first = 0.02, longest = 0.1 }}\n")
     steps = PythonSteps(files=("work/parking.py",), argument="work", record=folder / "steps")
