@@ -46,6 +46,19 @@ def signal_all(ancestor: int, number: int) -> None:
             continue
 
 
+def stand_still(ancestor: int) -> bool:
+    """Whether every thread of every descendant is stopped, which SIGSTOP brings about a moment later."""
+    states = (
+        status.read_text().rpartition(")")[2].split()[0]
+        for process in descendants(ancestor)
+        for status in Path(f"/proc/{process}/task").glob("*/stat")
+    )
+    try:
+        return all(state in "TtZX" for state in states)
+    except OSError:  # ended while we looked
+        return False
+
+
 def kill_all() -> None:
     """Kill every descendant, and those it started meanwhile; returns once none is left."""
     while descendants(os.getpid()):

@@ -131,8 +131,13 @@ class Service(ABC):
             self._guard = None
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
+        """SIGSTOP: connections stay open, nothing answers; returns once all stands still."""
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + PATIENCE
+        while self._guard is not None and not guard.stand_still(self._guard.pid):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} does not stand still")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
