@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.log import EVENTS, Log
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
@@ -121,7 +122,8 @@ class Master:
 def running_relay(settings: daemon.RelaySettings, log: Log) -> Iterator[None]:
     """The relay in a thread of this process."""
     stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=daemon.run, args=(settings, log), kwargs={"stop": stop, "ready": ready.set})
+    port = MasterRepositories(settings.roots, settings.source)
+    thread = threading.Thread(target=daemon.run, args=(settings, log, port), kwargs={"stop": stop, "ready": ready.set})
     thread.start()
     try:
         assert ready.wait(30)

@@ -178,6 +178,12 @@ def test_imports_go_down_only() -> None:
     assert not offending, "\n".join(offending)
 
 
+def test_no_stage_loads_a_module_by_name() -> None:
+    """An import by name goes where `objection` does not look; what a stage needs of a higher room is handed to it."""
+    stages = [file for file in modules() if (mine := rank(module_name(file))) is not None and mine < RANKS[OURS]["hg"]]
+    assert not [str(file) for file in stages if "import_module" in file.read_text()]
+
+
 def graph() -> dict[str, set[str]]:
     """Which module imports which, imports inside functions and those for types included."""
     names = {module_name(file) for file in modules()}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log
@@ -164,8 +165,9 @@ def test_a_repository_that_nobody_announced_is_announced(master, log):
 
 
 def test_only_one_relay_has_a_socket(master, log):
+    port = MasterRepositories(master.settings().roots, master.settings().source)
     with running_relay(master.settings(), log), pytest.raises(BadConfig, match="another relay is running"):
-        daemon.run(master.settings(), log, stop=threading.Event(), ready=lambda: None)
+        daemon.run(master.settings(), log, port, stop=threading.Event(), ready=lambda: None)
 
 
 def test_a_slow_repository_holds_up_no_other(master, log):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator relay`: the daemon."""
 
+import functools
+
 import click
 
 from ..config import Config
@@ -11,7 +13,9 @@ from .options import run_daemon, with_config
 @with_config
 def command(config: Config) -> None:
     """Run the relay: send events of the master's repositories to the log."""
+    from ..hg.master.relaying import MasterRepositories
     from ..relay import daemon
 
     settings = config.settings(daemon.RelaySettings, "relay", blobs=config.blobs)
-    run_daemon(config, "relay", daemon.run, settings)
+    port = MasterRepositories(settings.roots, settings.source)
+    run_daemon(config, "relay", functools.partial(daemon.run, port=port), settings)

@@ -28,7 +28,7 @@ from .fork import StateWatch
 from .jobs import RepositoryJobs
 from .lacking import find_gone
 from .loss import LossWatch
-from .port import MasterPort, open_master
+from .port import MasterPort
 from .rounds import find_work
 from .sending import EventSender
 from .server import Server
@@ -74,6 +74,7 @@ class RelaySettings:
 def run(
     settings: RelaySettings,
     log: Log,
+    port: MasterPort,
     *,
     stop: threading.Event,
     ready: Callable[[], None],
@@ -81,7 +82,6 @@ def run(
 ) -> None:
     """Relay until `stop`; raises BadConfig if the socket cannot be had or another relay has it."""
     clock = clock or SystemClock()
-    port = open_master(settings.roots, settings.source)
     blobs = _open_blobs(settings)
     sender = EventSender(
         log=log,

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the relay needs of Mercurial."""
+"""What the relay needs of Mercurial; the command hands it in."""
 
-import importlib
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..outbox.bundles import Bundle
 from ..outbox.entry import Entry
@@ -26,10 +24,3 @@ class MasterPort(Protocol):
 
     def finish(self, root: str) -> list[str]:
         """Finish the strips, deletions and renames that a kill interrupted; describe those that could not be finished."""
-
-
-def open_master(roots: Mapping[str, str], source: str) -> MasterPort:
-    """Load the port by name: a stage imports no Mercurial. `roots` maps folders to wire prefixes."""
-    border: Any = importlib.import_module("hgext.vcsreplicator.hg.master.relaying")
-    port: MasterPort = border.MasterRepositories(roots, source)
-    return port
