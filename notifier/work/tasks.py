@@ -104,6 +104,17 @@ def make_app(settings: WorkSettings) -> Any:
             return [_kombu.Consumer(channel, queues=[queue], on_message=self.take, prefetch_count=AT_ONCE)]
 
         def take(self, message: Any) -> None:
+            try:
+                self.pass_on(message)
+            except Exception as error:  # with a lost connection `requeue` raises too, and Celery connects anew
+                logger.warning("not sent", reason=str(error)[:300])
+                time.sleep(BROKER_DELAY)
+                message.requeue()
+            else:
+                message.ack()
+
+        def pass_on(self, message: Any) -> None:
+            """Send the tasks of a message, or the message to the dead-letter queue; confirmed on return."""
             body = body_of(message)
             try:
                 repository, found = read_message(message.headers or {}, body, settings.repositories)
@@ -113,7 +124,6 @@ def make_app(settings: WorkSettings) -> Any:
                 for push in found.pushes:
                     plain = {"id": push.id, "date": push.date, "user": push.user, "changesets": push.changesets}
                     record_push.delay(repository.source, repository.number, repository.url, plain)
-            message.ack()
 
     app.steps["consumer"].add(MessagesToTasks)
     return app

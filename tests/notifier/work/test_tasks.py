@@ -102,7 +102,7 @@ def test_killed_with_its_processes_it_loses_no_push(
         broker.send(1, host.url("k"), {number: nodes})
     for count in (1, 10):
         with parallel.running():
-            wait_for_pushes(parallel, host, count)
+            wait_for_pushes(parallel, host.url("k"), count)
     broker.send(1, host.url("k"), pushes)  # all of them again
     with parallel.running() as process:
         eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)
@@ -113,10 +113,28 @@ def test_killed_with_its_processes_it_loses_no_push(
     assert broker.take("hg.dead") is None
 
 
-def wait_for_pushes(parallel: ParallelWorker, host: HgHost, count: int) -> None:
+def test_a_broker_that_takes_no_letter_ends_no_worker(
+    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
+) -> None:
+    nodes = host.add("r", 1)
+    broker.declare_otherwise("hg.dead")
+    broker.send_raw("nonsense", {})
+    with parallel.running() as process:
+        eventually(lambda: "not sent" in parallel.log.read_text(), "a refused letter", timeout=PATIENCE)
+        broker.send(1, host.url("r"), {1: nodes})
+        wait_for_pushes(parallel, host.url("r"), 1)
+        broker.delete("hg.dead")
+        letter = eventually(lambda: broker.take("hg.dead"), "a letter", timeout=PATIENCE)
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, parallel.log.read_text()
+    assert letter.body in ("nonsense", b"nonsense")
+    assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
+
+
+def wait_for_pushes(parallel: ParallelWorker, url: str, count: int) -> None:
     def are_there() -> bool:
         try:
-            return len(recorded(parallel.database).get(host.url("k"), {})) >= count
+            return len(recorded(parallel.database).get(url, {})) >= count
         except Exception:
             return False  # no tables yet
 
