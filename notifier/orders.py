@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.shape import from_json
 
 from .message import Message
 from .rejects import Rejects
-from .state import DestinationRequest, Kind, StateDatabase
+from .state import NOTHING, DestinationRequest, Kind, StateDatabase
 from .window import Window
 
 # Seconds between two looks at the requests.
@@ -111,7 +111,7 @@ def _describe_replay(replay: Replay) -> str:
     if replay.count:
         return f"sent {replay.count} messages again"
     argument = replay.request.argument
-    return f"nothing sent: the log has no message for it about {argument['repository']} since then"
+    return f"{NOTHING}sent: the log has no message for it about {argument['repository']} since then"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class Orders:
         """
         delivery = self.window.skippable(request.argument.get("message"))
         if delivery is None:
-            self._answer_request(request, "nothing skipped: no such message waits for another attempt")
+            self._answer_request(request, f"{NOTHING}skipped: no such message waits for another attempt")
             return
         message = delivery.message
         self.rejects.keep_message(message, f"skipped by {request.who}")

@@ -57,6 +57,10 @@ _NUMBER_OF = "SELECT number FROM repositories WHERE repository = ?"
 _CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
 
 
+# How the result begins of a request that found nothing to do.
+NOTHING = "nothing "
+
+
 class Kind(enum.StrEnum):
     """What an operator may ask of a destination."""
 
@@ -78,6 +82,11 @@ class DestinationRequest:
     asked_at: float
     done_at: float | None
     result: str | None
+
+    @property
+    def did_nothing(self) -> bool:
+        """Whether it was carried out and found nothing to do."""
+        return (self.result or "").startswith(NOTHING)
 
 
 class StateDatabase:

@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS deliveries (
 CREATE INDEX IF NOT EXISTS deliveries_queued ON deliveries (attempt, mature_at) WHERE state = 'queued';
 CREATE INDEX IF NOT EXISTS deliveries_finished ON deliveries (state, finished_at) WHERE state <> 'queued';
 CREATE INDEX IF NOT EXISTS deliveries_message ON deliveries (message);
+CREATE INDEX IF NOT EXISTS deliveries_failed ON deliveries (subscription, id) WHERE error IS NOT NULL;
 CREATE TABLE IF NOT EXISTS history (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     time REAL NOT NULL,

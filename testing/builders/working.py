@@ -121,7 +121,9 @@ class HgQueueSender:
 
     def declare_otherwise(self, name: str) -> None:
         """Declare a queue that the worker cannot declare, as it is another kind."""
-        self._connection.default_channel.queue_declare(name, durable=True, auto_delete=False, arguments={"x-max-length": 1})
+        self._connection.default_channel.queue_declare(
+            name, durable=True, auto_delete=False, arguments={"x-max-length": 1}
+        )
 
     def delete(self, name: str) -> None:
         """Delete a queue with its messages."""

@@ -84,7 +84,7 @@ def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[
                     f" the notifier has not answered within {wait:g} s"
                 )
             time.sleep(POLL)
-    if (request.result or "").startswith("nothing "):
+    if request.did_nothing:
         raise Refused(f"{destination}: {request.result}")
     click.echo(f"{destination}: {request.result}")
 

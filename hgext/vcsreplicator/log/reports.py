@@ -12,8 +12,8 @@ from ..words.shape import to_json
 from ..words.version import VERSION
 from . import SERVICES, Log, NewRecord
 
-# Seconds between two reports.
-INTERVAL = 10.0
+# Seconds between two reports, and after one that the log did not take: without the topic each costs TIMEOUT.
+INTERVAL, REST = 10.0, 20.0
 # Seconds that the log may take; a report that is not written is followed by a newer one.
 TIMEOUT = 2.0
 # Troubles that a report names, and characters of each.
@@ -27,16 +27,17 @@ class ServiceReporter:
 
     def __init__(self, log: Log, service: str) -> None:
         self._log, self._service = log, service
-        self._due = float("-inf")
+        self._due = self._rests_until = float("-inf")
         self._reported: list[str] = []
 
     def report(self, troubles: Collection[ServiceTrouble], *, now: float) -> None:
         """Write a report if one is due; log if the log does not take it. `now` is seconds since the epoch."""
         found = sorted(troubles, key=lambda trouble: (not trouble.is_urgent, trouble.since))
         named = [trouble.text for trouble in found]
-        if time.monotonic() < self._due and named == self._reported:
+        started = time.monotonic()
+        if started < self._rests_until or (started < self._due and named == self._reported):
             return
-        self._due, self._reported = time.monotonic() + INTERVAL, named
+        self._due, self._reported = started + INTERVAL, named
         kept = tuple(
             ServiceTrouble(text=each.text[:KEPT], since=each.since, is_urgent=each.is_urgent) for each in found[:NAMED]
         )
@@ -44,4 +45,5 @@ class ServiceReporter:
         try:
             self._log.append([NewRecord(topic=SERVICES, key=self._service, value=to_json(report))], timeout=TIMEOUT)
         except ReplicationError as error:
+            self._rests_until = time.monotonic() + REST
             logger.warning("report not written", reason=str(error))

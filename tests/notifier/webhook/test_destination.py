@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hgext.vcsreplicator.words.event import Type
 from notifier.message import messages
 from notifier.webhook.deliveries import Deliveries, DeliveryState, Ended
 from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
+from notifier.webhook.statements import LAST_ERROR
 from notifier.webhook.subscription import Order, Subscription
 from notifier.window import Delivery
 from testing.builders.endpoint import Endpoint, Reply, Request
@@ -402,3 +404,12 @@ def test_hostile_text_of_one_message_costs_no_other_of_its_batch(settings: Webho
     assert (outcomes[1], outcomes[3]) == (None, None)
     assert isinstance(outcomes[2], Rejected)
     assert "unexpected UnicodeEncodeError" in str(outcomes[2])
+
+
+def test_why_a_subscription_fails_is_found_without_reading_the_deliveries_of_others(
+    settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    assert deliveries.last_error(1) is None
+    with closing(sqlite3.connect(settings.database)) as database:
+        [(*_, plan)] = database.execute(f"EXPLAIN QUERY PLAN {LAST_ERROR}", (1,))
+    assert "USING INDEX deliveries_failed (subscription=?)" in plan
