@@ -15,12 +15,13 @@ from ..outbox.folder import Store
 from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_places
 from ..relay.scan import find_repositories
+from ..status.timeline import find_event
 from ..words import wire
 from ..words.errors import MalformedEvent, Refused
 from ..words.event import Changes, Event, Type
 from ..words.levels import RepositoryState
 from .options import log_of, relay_of, with_config, with_yes
-from .repositories import find_event, find_repository, read_picture
+from .repositories import find_repository, read_picture
 
 
 @click.command()

@@ -4,27 +4,26 @@
 import datetime
 import os
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from ..config import Config
-from ..log import EVENTS, NOTICES, Log, Record
+from ..log import Record
 from ..outbox.file import Outbox
 from ..outbox.folder import Store
 from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_places
 from ..status import DESTINATION, Picture
 from ..status.findings import RELAY_KEY
+from ..status.timeline import Announcement, find_event, find_notice, is_wanted, list_steps
 from ..words.errors import Refused, visible
 from ..words.event import Event
-from ..words.levels import Notice, RepositoryState
-from ..words.shape import from_json
+from ..words.levels import RepositoryState
 from ..words.streams import streams
 from .display import console, table
 from .options import log_of, relay_of, with_config
-from .repositories import find_event, find_repository, is_wanted, read_key, read_picture
+from .repositories import find_repository, read_picture
 from .requests import when
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def command(config: Config, repository: str, push: int | None, seq: int | None) 
         found = find_event(log, state, push, seq)
         if found is None:
             raise Refused(_describe_missing(picture, state, push, seq))
-        notice = _find_notice(log, state, found[0])
+        notice = find_notice(log, state, found[0])
     _show(config, picture, state, *found, notice)
 
 
@@ -78,38 +77,6 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
     return "; ".join([text, *relays, f"{older}: run this there"])
 
 
-def _find_notice(log: Log, state: RepositoryState, event: Event) -> tuple[Notice, Record] | None:
-    if event.incarnation == state.incarnation and state.noticed < event.seq:
-        return None
-    for record in read_key(log, NOTICES, 0, state.repository):
-        notice = from_json(Notice, record.value or b"")
-        if notice.event.id == event.id and notice.replay is None:
-            return notice, record
-    return None
-
-
-def _steps(
-    picture: Picture, state: RepositoryState, event: Event, record: Record, notice: tuple[Notice, Record] | None
-) -> Iterator[tuple[float | None, str]]:
-    """Yield the steps of the event with their times, None where it is not known."""
-    yield event.time, "committed on the master"
-    yield record.time, f"in the log: {EVENTS}, partition {record.partition}, offset {record.offset}"
-    proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
-    for proof in proofs.values():
-        yield proof.applied_at, f"applied on {proof.mirror}"
-        yield proof.served_at, f"served by {proof.mirror}"
-    for (mirror, repository), ack in sorted(picture.acks.items()):
-        if repository == state.repository and mirror not in proofs:
-            detached = f", detached: {ack.detached} {ack.note or ''}" if ack.detached else ""
-            done = "applied" if ack.applied >= event.seq else "not applied"
-            yield None, f"{mirror}: {done} (applied {ack.applied}, serving {ack.serving}{detached})"
-    if notice:
-        yield notice[1].time, f"notice written: offset {notice[1].offset}, roster version {notice[0].roster}"
-    else:
-        late = time.time() - event.time
-        yield None, f"no notice yet, {late:.0f} s after the commit (released {state.released}, noticed {state.noticed})"
-
-
 def _show_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> None:
     """Show an event that the log does not have yet."""
     _show_title(event)
@@ -134,13 +101,12 @@ def _show(
     state: RepositoryState,
     event: Event,
     record: Record,
-    notice: tuple[Notice, Record] | None,
+    notice: Announcement | None,
 ) -> None:
     _show_title(event)
-    # A step without a time is missing: it comes last.
-    steps = sorted(_steps(picture, state, event, record, notice), key=lambda step: (step[0] is None, step[0] or 0.0))
     rows = [
-        (_format_instant(at), "" if at is None else f"{1000 * (at - event.time):.0f} ms", what) for at, what in steps
+        (_format_instant(step.at), "" if step.at is None else f"{1000 * (step.at - event.time):.0f} ms", step.text)
+        for step in list_steps(picture, state, event, record, notice, time.time())
     ]
     console().print(table(("when (UTC)", "after", "what"), rows))
     if notice:

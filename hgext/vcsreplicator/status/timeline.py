@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What happened to one event, stage by stage, and when: from the commit on the master to its notice."""
+
+import enum
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..log import EVENTS, NOTICES, Log, Record, partition_of
+from ..log.table import read_records
+from ..words import wire
+from ..words.errors import Rejected
+from ..words.event import Event
+from ..words.levels import Ack, Notice, RepositoryState
+from ..words.shape import from_json
+from . import Picture
+
+
+class Stage(enum.StrEnum):
+    """How far an event is; each follows the one before."""
+
+    COMMITTED = "committed"
+    LOGGED = "in the log"
+    APPLIED = "applied"
+    SERVED = "served"
+    ANNOUNCED = "announced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineStep:
+    """A stage that an event has reached, or what it waits for (`is_done` false), in one line.
+
+    `at` is in seconds since the epoch, None where it is not known; `mirror` names the mirror of a stage that each has.
+    """
+
+    stage: Stage
+    text: str
+    at: float | None = None
+    mirror: str | None = None
+    is_done: bool = True
+
+
+# A notice and its record.
+Announcement = tuple[Notice, Record]
+
+
+def list_steps(
+    picture: Picture, state: RepositoryState, event: Event, record: Record, notice: Announcement | None, now: float
+) -> list[TimelineStep]:
+    """List the steps of the event in the order of their times, those without a time last."""
+    steps = [
+        TimelineStep(stage=Stage.COMMITTED, text="committed on the master", at=event.time),
+        TimelineStep(
+            stage=Stage.LOGGED,
+            text=f"in the log: {EVENTS}, partition {record.partition}, offset {record.offset}",
+            at=record.time,
+        ),
+        *_list_mirror_steps(picture, state, event, notice),
+        _find_last_step(state, event, notice, now),
+    ]
+    return sorted(steps, key=lambda step: (step.at is None, step.at or 0.0))
+
+
+def _list_mirror_steps(
+    picture: Picture, state: RepositoryState, event: Event, notice: Announcement | None
+) -> Iterator[TimelineStep]:
+    """Yield what the notice proves of each gating mirror, and of the others their present levels."""
+    proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
+    for name, proof in proofs.items():
+        yield TimelineStep(stage=Stage.APPLIED, text=f"applied on {name}", at=proof.applied_at, mirror=name)
+        yield TimelineStep(stage=Stage.SERVED, text=f"served by {name}", at=proof.served_at, mirror=name)
+    for (name, repository), ack in sorted(picture.acks.items()):
+        if repository == state.repository and name not in proofs:
+            yield _describe_level(ack, event)
+
+
+def _describe_level(ack: Ack, event: Event) -> TimelineStep:
+    """Describe the present level of a mirror, with its time if it is just that of the event."""
+    detached = f", detached: {ack.detached} {ack.note or ''}".rstrip() if ack.detached else ""
+    is_same = ack.incarnation == event.incarnation
+    has_applied, is_serving = is_same and ack.applied >= event.seq, is_same and ack.serving >= event.seq
+    at = None
+    if is_same and ack.applied == event.seq:
+        at = ack.served_at if is_serving else ack.applied_at
+    done = "applied" if has_applied else "not applied"
+    return TimelineStep(
+        stage=Stage.SERVED if is_serving else Stage.APPLIED,
+        text=f"{ack.mirror}: {done} (applied {ack.applied}, serving {ack.serving}{detached})",
+        at=at,
+        mirror=ack.mirror,
+        is_done=has_applied,
+    )
+
+
+def _find_last_step(state: RepositoryState, event: Event, notice: Announcement | None, now: float) -> TimelineStep:
+    if notice:
+        text = f"notice written: offset {notice[1].offset}, roster version {notice[0].roster}"
+        return TimelineStep(stage=Stage.ANNOUNCED, text=text, at=notice[1].time)
+    late = f"{now - event.time:.0f} s after the commit"
+    text = f"no notice yet, {late} (released {state.released}, noticed {state.noticed})"
+    return TimelineStep(stage=Stage.ANNOUNCED, text=text, is_done=False)
+
+
+def is_wanted(event: Event, push: int | None, seq: int | None) -> bool:
+    """Whether this is the event of that push, or with that number; without both every event is."""
+    entry = event.changes.push
+    return (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq)
+
+
+def find_event(
+    log: Log, state: RepositoryState, push: int | None, seq: int | None, *, stop: threading.Event | None = None
+) -> tuple[Event, Record] | None:
+    """Read the wanted event where it first appears; without push and number the newest. `stop` raises ReadStopped."""
+    found: tuple[Event, Record] | None = None
+    partition = partition_of(state.repository, log.partitions(EVENTS))
+    for record in _read_key(log, EVENTS, partition, state.repository, stop):
+        try:
+            event = wire.decode(record.value or b"").event
+        except Rejected:
+            continue
+        # A repeat of the same event does not count; an event of a newer history does.
+        if is_wanted(event, push, seq) and (found is None or found[0].id != event.id):
+            found = (event, record)
+    return found
+
+
+def find_notice(
+    log: Log, state: RepositoryState, event: Event, *, stop: threading.Event | None = None
+) -> Announcement | None:
+    """Read the notice of an event, not that of a replay; None without one. `stop` raises ReadStopped."""
+    if event.incarnation == state.incarnation and state.noticed < event.seq:
+        return None
+    for record in _read_key(log, NOTICES, 0, state.repository, stop):
+        notice = from_json(Notice, record.value or b"")
+        if notice.event.id == event.id and notice.replay is None:
+            return notice, record
+    return None
+
+
+def _read_key(log: Log, topic: str, partition: int, key: str, stop: threading.Event | None) -> Iterator[Record]:
+    """Yield each record of this key that has a value, up to the present end."""
+    records = read_records(log, {(topic, partition): log.beginnings(topic)[partition]}, stop=stop)
+    return (record for record in records if record.key == key and record.value)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The steps of one event: what a notice proves, and without one what is missing and where."""
+
+from dataclasses import replace
+
+from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord, topics
+from hgext.vcsreplicator.status.timeline import Stage, TimelineStep, find_event, find_notice, list_steps
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.levels import MirrorProof, Notice
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.chains import Chain
+from tests.status.test_status import Installation
+
+
+def list_all(installation: Installation, seq: int) -> list[TimelineStep]:
+    state, picture = installation.state, installation.picture()
+    found = find_event(installation.log, state, None, seq)
+    assert found is not None
+    notice = find_notice(installation.log, state, found[0])
+    return list_steps(picture, state, *found, notice, installation.clock.now())
+
+
+def prepare(*, noticed: int) -> Installation:
+    """An installation whose three events are in the log, and whose notices are written up to `noticed`."""
+    installation = Installation()
+    chain: Chain = installation.chain
+    installation.log = type(installation.log)(clock=installation.clock)
+    installation.log.create(topics(partitions=1))
+    for event in chain.events:
+        installation.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(event))])
+    for event in chain.events[:noticed]:
+        proofs = (MirrorProof(mirror="alpha", applied_at=event.time + 1, served_at=event.time + 2),)
+        notice = Notice(event=event, time=event.time + 3, roster=7, acks=proofs, previous={})
+        again = replace(notice, replay="dana, today")
+        installation.log.append(
+            [NewRecord(topic=NOTICES, key=chain.repository, value=to_json(each)) for each in (again, notice)]
+        )
+    installation.state = replace(installation.state, released=noticed, noticed=noticed)
+    return installation
+
+
+def test_an_announced_event_has_each_stage_with_its_time() -> None:
+    installation = prepare(noticed=2)
+    installation.ack(3)
+    steps = list_all(installation, 2)
+    assert {step.stage for step in steps} == set(Stage)
+    assert all(step.is_done and step.at is not None for step in steps)
+    assert {step.mirror for step in steps} == {None, "alpha"}
+    [announced] = [step for step in steps if step.stage is Stage.ANNOUNCED]
+    assert announced.text == "notice written: offset 3, roster version 7"
+
+
+def test_what_an_event_waits_for_comes_last_and_is_not_done() -> None:
+    installation = prepare(noticed=2)
+    installation.ack(2)
+    missing = [step for step in list_all(installation, 3) if not step.is_done]
+    assert [step.stage for step in missing] == [Stage.APPLIED, Stage.ANNOUNCED]
+    assert missing[0].text == "alpha: not applied (applied 2, serving 2)"
+    assert missing[1].text.startswith("no notice yet, ")
+
+
+def test_a_level_of_a_replaced_history_is_no_step_of_the_present_one() -> None:
+    installation = prepare(noticed=0)
+    former = replace(installation.chain.ack("alpha", 3), incarnation="0" * 32)
+    installation.write("acks", f"alpha/{installation.chain.repository}", former)
+    [level] = [step for step in list_all(installation, 3) if step.mirror == "alpha"]
+    assert not level.is_done
+    assert level.text.startswith("alpha: not applied")
+
+
+def test_a_mirror_at_just_this_event_says_since_when() -> None:
+    installation = prepare(noticed=2)
+    installation.write(
+        "acks", f"alpha/{installation.chain.repository}", installation.chain.ack("alpha", 3, 2, time=99.0)
+    )
+    [level] = [step for step in list_all(installation, 3) if step.mirror == "alpha"]
+    assert (level.stage, level.at, level.is_done) == (Stage.APPLIED, 99.0, True)
