@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Worker processes that die, hang or start where a folder holds traps; those here are tiny programs, no mirror's."""
 
+import errno
 import os
 import queue
 import signal
@@ -183,6 +184,41 @@ def test_a_worker_that_a_hung_nursery_forks_late_ends_and_takes_nothing_from_the
     assert worker.process.pid != late[0]
     bench.pool.give(worker, "echo")
     assert bench.arrived() == "echo"
+
+
+def test_a_forked_worker_is_waited_for_without_asking_again_and_again(bench: Bench, nursery: Nursery) -> None:
+    class Counting(ForkedProcess):
+        polls = 0
+
+        def poll(self) -> int | None:
+            self.polls += 1
+            return super().poll()
+
+    worker = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    process = worker.process = Counting(worker.process.pid)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    waiters = [threading.Thread(target=process.wait) for _ in range(2)]
+    for waiter in waiters:
+        waiter.start()
+    process.kill()
+    for waiter in waiters:
+        waiter.join(60)
+    assert (process.wait(), process.polls) == (-signal.SIGKILL, 4)
+
+
+def test_where_the_system_gives_no_descriptor_of_a_process_workers_are_started_one_by_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert bench.pool.prepare(threading.Event())
+    worker = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    assert isinstance(worker.process, subprocess.Popen)
 
 
 def test_a_forked_worker_that_is_killed_is_told_as_died(bench: Bench, nursery: Nursery) -> None:

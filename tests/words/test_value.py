@@ -4,10 +4,20 @@
 import copy
 import dataclasses
 import pickle
+from collections.abc import Mapping
+from dataclasses import field
 
 import pytest
 
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.value import Value
+
+
+class Made(Value):
+    """One with a default that is made."""
+
+    name: str
+    moved: Mapping[str, int] = field(default_factory=dict)
 
 
 class Point(Value):
@@ -58,3 +68,9 @@ def test_a_value_is_copied_pickled_and_shown() -> None:
     point = Point(x=1, y=2)
     assert copy.deepcopy(point) == pickle.loads(pickle.dumps(point)) == point
     assert repr(point) == "Point(x=1, y=2)"
+
+
+def test_a_default_that_is_made_is_there_if_the_member_is_not_given() -> None:
+    assert Made(name="a") == Made(name="a", moved={})
+    assert from_json(Made, to_json(Made(name="a"))) == Made(name="a")
+    assert Made(name="a", moved={"x": 1}) != Made(name="b", moved={})

@@ -77,17 +77,8 @@ def _make_deletion(log: Log, state: RepositoryState) -> Event:
         raise Refused(
             f"{state.path}: the aggregator has not read all its events, or they fork; see: vcsreplicator check"
         )
-    before = NewestEvent(
-        repository=last.repository,
-        incarnation=last.incarnation,
-        path=last.path,
-        generation=last.generation,
-        seq=last.seq,
-        id=last.id,
-        digest=last.digest,
-    )
     return next_event(
-        before,
+        NewestEvent.of(last),
         Type.DELETED,
         time=time.time(),
         source=Type.DELETED.value,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
-from ..mirror.checkpoint import Checkpoint
 from ..mirror.comparison import Fingerprint
 from ..outbox.entry import NewestEvent
 from ..words.errors import Unavailable
@@ -23,7 +22,7 @@ from . import observe
 ATTEMPTS = 5
 
 
-def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | Checkpoint | None]) -> Fingerprint:
+def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | None]) -> Fingerprint:
     """Return the fingerprint of now; `read_newest` reads the newest event of a master, or the checkpoint of a mirror.
 
     Raises Unavailable if the repository has no event, or changes faster than it is read.
@@ -44,7 +43,7 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | C
     raise Unavailable("the repository changes while it is read")
 
 
-def _read(repo: localrepository, newest: NewestEvent | Checkpoint) -> Fingerprint:
+def _read(repo: localrepository, newest: NewestEvent) -> Fingerprint:
     changelog = repo.changelog
     length = len(changelog)
     return Fingerprint(

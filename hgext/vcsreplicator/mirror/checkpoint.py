@@ -2,8 +2,9 @@
 """How far a mirror is in one repository: written in the transaction that applied it, and the truth after any crash."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ..outbox.entry import NewestEvent
 from ..words.digest import START
 from ..words.event import NULL_NODE, Event
 from ..words.shape import from_json
@@ -15,8 +16,7 @@ FORMER_KEPT = 16
 _LIMIT = 256 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(NewestEvent):
     """The repository after event `seq`, as the mirror has it.
 
     `length` and `tip` are the mirror's own changelog then (unfiltered) and `push` its newest push id: what a release of this
@@ -27,13 +27,6 @@ class Checkpoint:
     `stripping`: a strip was begun, and only the first `length` changesets are certain.
     """
 
-    repository: str
-    incarnation: str
-    path: str
-    generation: int
-    seq: int
-    id: str
-    digest: str
     length: int
     tip: str
     push: int | None

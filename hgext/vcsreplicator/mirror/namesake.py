@@ -20,7 +20,6 @@ from ..log.table import ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Beat
 from ..words.shape import from_json
-from .arrivals import Broken
 from .settings import MirrorSettings
 
 # How many beats a mirror that lives gives for certain while another one waits.
@@ -91,7 +90,7 @@ class Namesakes:
             except (Unavailable, ReadStopped):
                 continue
             except Exception as error:
-                report(Broken(error=error))
+                report(error)
                 return
 
     def _refuse_others(self, reader: Reader) -> None:

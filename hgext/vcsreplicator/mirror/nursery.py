@@ -3,12 +3,12 @@
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 
 import structlog
@@ -22,6 +22,15 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 PATIENCE = 5.0
 
 logger = structlog.get_logger()
+
+
+def can_fork() -> bool:
+    """Whether this machine has what a nursery needs; Linux has descriptors of processes since 5.3."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return os.uname().machine in SYS_CLONE
 
 
 class ForkedProcess:
@@ -42,11 +51,18 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code once it has ended; raises TimeoutExpired."""
-        end = float("inf") if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() >= end:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            time.sleep(0.01)
+        with self._lock:
+            # Until `poll` has its exit code no other process gets its id.
+            ended = None if self.returncode is not None else os.pidfd_open(self.pid)
+        if ended is not None:
+            try:
+                poller = select.poll()
+                poller.register(ended, select.POLLIN)
+                poller.poll(None if timeout is None else timeout * 1000)
+            finally:
+                os.close(ended)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return code
 
     def send_signal(self, number: int) -> None:

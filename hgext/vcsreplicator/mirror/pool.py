@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .nursery import SYS_CLONE, ForkedProcess, Nursery
+from .nursery import ForkedProcess, Nursery, can_fork
 from .settings import MirrorSettings
 from .task import READY
 
@@ -110,7 +110,7 @@ class WorkerPool:
 
     def prepare(self, stop: threading.Event) -> bool:
         """Start a nursery, so that workers need not start one by one; return whether it did not end by itself."""
-        if os.uname().machine not in SYS_CLONE:
+        if not can_fork():
             return True
         self._nursery = Nursery(self._environment)
         while not stop.is_set():

@@ -4,15 +4,15 @@
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
-from ..log import EVENTS, Log, Reader
+from ..log import EVENTS, Log, Reader, Record
 from ..log.table import ReadStopped, read_table
 from ..words.errors import Expired, Rewound, Unavailable
 from ..words.retry import RECONNECT
-from .arrivals import Broken, Lost, Read, Skipped
 
 # Seconds that one poll waits for records; `stop` ends it.
 POLL = 10.0
@@ -21,10 +21,42 @@ AHEAD = 2
 logger = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Records that a reader brought, and the positions where it goes on.
+
+    `follows` names the repository of a catch-up reader, `run` its catching up. The supervisor calls `taken` after it took the
+    records: a reader is never more than AHEAD of these ahead.
+    """
+
+    records: Sequence[Record]
+    positions: Mapping[tuple[str, int], int]
+    follows: str | None = None
+    run: int = 0
+    taken: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The log no longer holds the position where a catch-up reader must go on."""
+
+    follows: str
+    run: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """The log no longer holds the position of the stream's reader, which goes on at these."""
+
+    positions: Mapping[tuple[str, int], int]
+
+
 class Source:
     """One reading thread: of the stream, or with `follows` of one repository that catches up.
 
-    `may_read` holds it back, `stop` ends it. A catch-up reader holds itself back after each batch.
+    `may_read` holds it back, `stop` ends it. A catch-up reader holds itself back after each batch. What it reports is one of the
+    above, or the exception after which it cannot go on.
     """
 
     def __init__(
@@ -85,7 +117,7 @@ class Source:
             except ReadStopped:
                 return
             except Exception as error:
-                self._report(Broken(error=error))
+                self._report(error)
                 return
             finally:
                 if self._reader is not None:

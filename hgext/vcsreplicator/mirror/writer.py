@@ -8,12 +8,22 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ..log import ACKS, EVENTS, Log, NewRecord
+from ..log import ACKS, EVENTS, Log, NewRecord, Positions
 from ..words.errors import Unavailable
 from ..words.retry import RECONNECT
-from .arrivals import Broken, Ends, ExpectedEvent
 
 logger = structlog.get_logger()
+
+# The incarnation and the sequence of an event.
+ExpectedEvent = tuple[str | None, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Where `events` ended, and which event of each repository was expected before the mirror asked: later ones may follow."""
+
+    ends: Positions
+    expected: Mapping[str, ExpectedEvent]
 
 
 @dataclass(slots=True)
@@ -86,7 +96,7 @@ class AckWriter:
                 self._put_back(out)
                 threading.Event().wait(RECONNECT.delay(attempt, random.random()))
             except Exception as error:
-                self._report(Broken(error=error))
+                self._report(error)
                 return
 
     def _wait_for_work(self) -> _Outgoing | None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Value:
-    """Members are given by name and never change; equal members make equal values. Defaults must be immutable."""
+    """Members are given by name and never change; equal members make equal values. A default is one object for all values."""
 
     _members: ClassVar[frozenset[str]]
     _order: ClassVar[tuple[str, ...]]
@@ -24,7 +24,11 @@ class Value:
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         cls._order = tuple(field.name for field in fields)
         cls._members = frozenset(cls._order)
+        made = (
+            (field.name, field.default_factory) for field in fields if field.default_factory is not dataclasses.MISSING
+        )
         cls._defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+        cls._defaults.update((name, make()) for name, make in made)
 
     def __init__(self, **members: Any) -> None:
         """Take the members; raises TypeError for a missing or unknown one."""

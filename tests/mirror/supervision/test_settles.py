@@ -17,12 +17,12 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import EVENTS, STATE, Log, Record
-from hgext.vcsreplicator.mirror.arrivals import Read
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.sources import Read
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor

@@ -14,16 +14,15 @@ import structlog
 
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, Record, check_message, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.arrivals import Ends, Read, Skipped
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import AHEAD, Source
+from hgext.vcsreplicator.mirror.sources import AHEAD, Read, Skipped, Source
 from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN, Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
-from hgext.vcsreplicator.mirror.writer import AckWriter
+from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type

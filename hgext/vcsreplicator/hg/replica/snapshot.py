@@ -226,15 +226,8 @@ def _settle(
 
 
 def _checkpoint_of(state: _MasterState, now: float) -> Checkpoint:
-    there = state.level
     return Checkpoint(
-        repository=there.repository,
-        incarnation=there.incarnation,
-        path=there.path,
-        generation=there.generation,
-        seq=there.seq,
-        id=there.id,
-        digest=there.digest,
+        **vars(state.level),
         length=state.after.length,
         tip=state.after.node,
         push=state.last_push or None,

@@ -17,9 +17,9 @@ from ...words.levels import Reason
 from ...words.retry import Backoff
 from ...words.unexpected import fault
 from .. import metrics
-from ..arrivals import Ends
 from ..notes import Detached
 from ..task import Task, Trouble
+from ..writer import Ends
 from .catchup import CatchUpReaders
 from .following import NEEDS_OPERATOR, Following, Phase, retry_delay
 from .state import State

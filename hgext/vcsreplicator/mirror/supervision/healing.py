@@ -8,8 +8,8 @@ import structlog
 from ...log import EVENTS
 from ...words.errors import Rejected, Unavailable
 from ...words.levels import Reason
-from ..arrivals import Lost, Read
 from ..notes import try_to_write
+from ..sources import Lost, Read
 from .catchup import CatchUpReaders
 from .departures import Departures
 from .detached import NOTE_AGAIN, Detachments

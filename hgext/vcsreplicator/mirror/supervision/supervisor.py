@@ -20,13 +20,12 @@ from ...words.levels import MIRROR_FORMAT, Beat
 from ...words.shape import to_json
 from ...words.version import VERSION
 from .. import metrics
-from ..arrivals import Broken, Ends, Lost, Read, Skipped
 from ..notes import Notes
 from ..pool import Answered, WorkerPool
 from ..settings import MirrorSettings
-from ..sources import Source
+from ..sources import Lost, Read, Skipped, Source
 from ..task import Checked
-from ..writer import AckWriter
+from ..writer import AckWriter, Ends
 from .catchup import CatchUpReaders
 from .control import Control
 from .departures import Departures
@@ -130,8 +129,8 @@ class Supervisor:
                 self.detachments.find_silent_gaps(arrived)
             case Skipped():
                 self.intake.skip(arrived.positions)
-            case Broken():
-                raise arrived.error
+            case Exception():
+                raise arrived
 
     def close(self, patience: float) -> None:
         """Stop reading, let the workers end their tasks, and write the last acks."""
