@@ -21,7 +21,7 @@ from testing.clock import HandClock
 def waiting(hands: Hands, *, after: float = 0.0) -> list[str]:
     """What the alarms tell of successors."""
     hands.now += after
-    found = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
+    found = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
     return [alarm.text for alarm in found if alarm.kind == SUCCESSOR]
 
 

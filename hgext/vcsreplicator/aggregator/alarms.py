@@ -10,6 +10,7 @@ from ..words.levels import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
 from .decisions.aggregation import Aggregation
 from .decisions.repository import Repository
+from .decisions.succession import Wait
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
@@ -82,30 +83,30 @@ class MirrorLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What waits, and for whom.
+    """What waits, for whom, and for how many seconds.
 
     `alone` notices of `repositories` wait because no mirror gates them; `newer` has the number of events of each repository that
-    waits for a newer aggregator, `broken` of each that is stalled because decisions about it failed.
+    waits for a newer aggregator, `broken` of each that is stalled because decisions about it failed. `held` says by repository for
+    how long its first notice has been the first, `silent` by mirror for how long it gave no sign of life, `successors` how long
+    each waits.
     """
 
     mirrors: Mapping[str, MirrorLag]
     alone: int
     repositories: int
     newer: Sequence[int]
-    broken: Sequence[int] = ()
+    broken: Sequence[int]
+    held: Mapping[str, float]
+    silent: Mapping[str, float]
+    successors: Sequence[tuple[Wait, float]]
 
 
 def alarms(
-    core: Aggregation,
-    waiting: Waiting,
-    silence: Silence,
-    now: float,
-    patience: float,
-    missing: Mapping[str, int] | None = None,
+    core: Aggregation, waiting: Waiting, patience: float, missing: Mapping[str, int] | None = None
 ) -> tuple[Alarm, ...]:
     """Return what is wrong after `patience` silent seconds; `missing` counts by repository events that only mirrors have."""
     found = []
-    for name, seconds in measure_silence(core.roster, silence, now).items():
+    for name, seconds in waiting.silent.items():
         if seconds >= patience:
             backlog = waiting.mirrors[name]
             numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
@@ -115,70 +116,44 @@ def alarms(
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
         found.append(Alarm(kind=NO_GATING, numbers=numbers))
-    found += _alarm_held(core, silence, now, patience)
-    if waiting.newer:
-        found.append(Alarm(kind=NEWER, numbers={"held": sum(waiting.newer), "repositories": len(waiting.newer)}))
-    if waiting.broken:
-        found.append(Alarm(kind=BROKEN, numbers={"held": sum(waiting.broken), "repositories": len(waiting.broken)}))
+    found += _alarm_held(core, waiting, patience)
+    for kind, events in ((NEWER, waiting.newer), (BROKEN, waiting.broken)):
+        if events:
+            found.append(Alarm(kind=kind, numbers={"held": sum(events), "repositories": len(events)}))
     found += _alarm_repositories(core, LOST, "lost", core.lost)
     found += _alarm_repositories(core, MISSING, "missing", missing or {})
-    return (*found, *_alarm_successors(core, silence, now, patience))
+    return (*found, *_alarm_successors(core, waiting, patience))
 
 
-def _alarm_held(core: Aggregation, silence: Silence, now: float, patience: float) -> list[Alarm]:
+def _alarm_held(core: Aggregation, waiting: Waiting, patience: float) -> list[Alarm]:
     """Return the alarm about notices that wait longer than `patience`, but for what another alarm explains."""
-    silent = {name for name, seconds in measure_silence(core.roster, silence, now).items() if seconds >= patience}
+    silent = {name for name, seconds in waiting.silent.items() if seconds >= patience}
     held: dict[str, int] = {}
     mirrors: set[str] = set()
-    longest = 0.0
-    for name, seconds in measure_held(core, silence, now).items():
+    for name, seconds in waiting.held.items():
         if seconds < patience or name in core.poison.repositories:
             continue
         repository = core.repositories[name]
-        lagging = set(repository.find_lagging(core.roster))
-        if repository.gating(core.roster) and not (lagging and lagging <= silent):
+        late = set(repository.find_late(core.roster))
+        if repository.gating(core.roster) and not (late and late <= silent):
             held[name] = len(repository.queue)
-            longest = max(longest, seconds)
-            mirrors |= lagging - silent
+            mirrors |= late - silent
     if not held:
         return []
     paths = sorted(core.repositories[name].path for name in held)
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     whom = f", for {', '.join(sorted(mirrors))}" if mirrors else ""
+    longest = max(waiting.held[name] for name in held)
     story = f"{sum(held.values())} of {', '.join(paths[:NAMED])}{more} wait{whom}, the oldest for {longest:.0f} s"
     story = f"{story}; see: vcsreplicator trace {paths[0]}"
     return [Alarm(kind=NOTICES_HELD, story=story)]
 
 
-def measure_held(core: Aggregation, silence: Silence, now: float) -> dict[str, float]:
-    """Return by repository with notices to come the seconds for which the first one has been the first."""
-    found = {}
-    for name, repository in core.repositories.items():
-        if repository.queue:
-            incarnation = repository.state.incarnation if repository.state else None
-            silence.heard((name, "held"), (incarnation, repository.queue[0].seq), now)
-            found[name] = silence.seconds((name, "held"), now)
-    return found
-
-
-def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
-    """Return by mirror that must give signs of life the seconds without one, or since it came into its state."""
-    found = {}
-    for mirror in roster.mirrors:
-        if mirror.state in (MirrorState.ACTIVE, MirrorState.JOINING):
-            standing = mirror.name, "standing"
-            silence.heard(standing, mirror.since, now)
-            found[mirror.name] = min(silence.seconds(mirror.name, now), silence.seconds(standing, now))
-    return found
-
-
-def _alarm_successors(core: Aggregation, silence: Silence, now: float, patience: float) -> Iterator[Alarm]:
+def _alarm_successors(core: Aggregation, waiting: Waiting, patience: float) -> Iterator[Alarm]:
     """Yield the alarms of waiting successors: at once if only an operator can end the wait, else after `patience`."""
     due = []
-    for wait in core.succession.waits():
-        whom = wait.successor.id, "waits"
-        silence.heard(whom, wait.since, now)
-        is_due = silence.seconds(whom, now) >= patience
+    for wait, seconds in waiting.successors:
+        is_due = seconds >= patience
         causes = [(other, cause) for other in wait.predecessors if (cause := _find_cause(core, other, is_due=is_due))]
         if causes:
             due.append((wait, causes))
@@ -203,7 +178,7 @@ def _find_cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | 
             f"which no mirror gates: `vcsreplicator roster activate MIRROR --repository {other.id}`, "
             "or `vcsreplicator roster allow-empty yes --yes`"
         )
-    mirrors = other.find_lagging(core.roster)
+    mirrors = other.find_late(core.roster)
     if is_due and mirrors:
         return f"which mirrors lack ({', '.join(mirrors)}): `vcsreplicator roster deactivate MIRROR --repository {other.id} --yes`"
     return None
@@ -221,12 +196,16 @@ def _alarm_repositories(core: Aggregation, kind: str, what: str, counts: Mapping
     return [Alarm(kind=kind, numbers={what: sum(counts.values()), "repositories": len(counts)}, paths=paths)]
 
 
-def survey(core: Aggregation) -> Waiting:
-    """Count everything that has no notice yet."""
+def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
+    """Count everything that has no notice yet, and measure how long it has waited; `silence` remembers the signs."""
     mirrors = {mirror.name: MirrorLag() for mirror in core.roster.mirrors}
     alone = repositories = 0
-    broken = []
+    newer, broken, seconds = [], [], {}
     for repository in core.repositories.values():
+        if repository.queue:
+            seconds[repository.id] = _measure_held(repository, silence, now)
+        if repository.newer or repository.is_stored_newer:
+            newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
         if repository.id in core.poison.repositories:
             broken.append(len(repository.queue) + len(repository.newer))
             continue
@@ -241,9 +220,36 @@ def survey(core: Aggregation) -> Waiting:
             mirrors[mirror.name].held += sum(
                 held.seq > (serving if held.seq <= released else applied) for held in repository.queue
             )
-    newer = [
-        len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0)
-        for repository in core.repositories.values()
-        if repository.newer or repository.is_stored_newer
-    ]
-    return Waiting(mirrors=mirrors, alone=alone, repositories=repositories, newer=newer, broken=broken)
+    return Waiting(
+        mirrors=mirrors,
+        alone=alone,
+        repositories=repositories,
+        newer=newer,
+        broken=broken,
+        held=seconds,
+        silent=measure_silence(core.roster, silence, now),
+        successors=[(wait, _measure_wait(wait, silence, now)) for wait in core.succession.waits()],
+    )
+
+
+def _measure_held(repository: Repository, silence: Silence, now: float) -> float:
+    """Return the seconds for which the repository's first event without a notice has been the first."""
+    incarnation = repository.state.incarnation if repository.state else None
+    silence.heard((repository.id, "held"), (incarnation, repository.queue[0].seq), now)
+    return silence.seconds((repository.id, "held"), now)
+
+
+def _measure_wait(wait: Wait, silence: Silence, now: float) -> float:
+    silence.heard((wait.successor.id, "waits"), wait.since, now)
+    return silence.seconds((wait.successor.id, "waits"), now)
+
+
+def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
+    """Return by mirror that must give signs of life the seconds without one, or since it came into its state."""
+    found = {}
+    for mirror in roster.mirrors:
+        if mirror.state in (MirrorState.ACTIVE, MirrorState.JOINING):
+            standing = mirror.name, "standing"
+            silence.heard(standing, mirror.since, now)
+            found[mirror.name] = min(silence.seconds(mirror.name, now), silence.seconds(standing, now))
+    return found

@@ -23,8 +23,6 @@ from .alarms import (
     SUCCESSOR,
     Alarm,
     alarms,
-    measure_held,
-    measure_silence,
     survey,
 )
 from .decisions.aggregation import Aggregation
@@ -116,16 +114,14 @@ class Watch:
 
     def _survey(self, now: float) -> None:
         """Update figures and alarms."""
-        core = self._core
+        core, waiting = self._core, survey(self._core, self._silence, now)
         HELD.set(core.held)
         VERSION.set(core.roster.version)
-        STALLED_SECONDS.set(max(measure_held(core, self._silence, now).values(), default=0.0))
-        waiting = survey(core)
-        silent = measure_silence(core.roster, self._silence, now)
+        STALLED_SECONDS.set(max(waiting.held.values(), default=0.0))
         _set_all(LAG, {mirror: numbers.lag for mirror, numbers in waiting.mirrors.items()})
         _set_all(WAITING, {mirror: numbers.held for mirror, numbers in waiting.mirrors.items()})
-        _set_all(SILENT_SECONDS, silent)
-        self._found = alarms(core, waiting, self._silence, now, self._patience, self._ahead.count_missing())
+        _set_all(SILENT_SECONDS, waiting.silent)
+        self._found = alarms(core, waiting, self._patience, self._ahead.count_missing())
         _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))
         self._log_alarms(now)
 

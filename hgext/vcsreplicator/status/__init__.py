@@ -14,7 +14,7 @@ from ..log.table import find_beginnings
 from ..words import roster as rosters
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, MalformedEvent
-from ..words.levels import Ack, AggregatorBeat, Beat, RepositoryState, ServiceReport
+from ..words.levels import Ack, AggregatorBeat, Beat, Lag, RepositoryState, ServiceReport, measure_lag
 from ..words.shape import from_json
 
 Key = TypeVar("Key")
@@ -105,51 +105,43 @@ class Picture:
 
     def behind(self, mirror: str) -> int:
         """Count the events that this mirror has not applied, over what it has acked and what it must have."""
-        return sum(max(0, state.seq - self.applied(mirror, state)) for state in self._list_concerned(mirror))
+        return sum(lag.unapplied for _, lag in self.measure_lags(mirror))
 
     def late(self, mirror: str, now: float) -> list[RepositoryState]:
         """Return by path what this mirror lacks though nothing is new for SILENT seconds, less what is detached."""
-        found = []
-        for state in self._list_concerned(mirror):
-            known, ack = self.acks.get((mirror, state.repository)), self._ack(mirror, state)
-            is_late = self.applied(mirror, state) < state.seq or (ack.serving if ack else 0) < state.released
-            if is_late and not (known and known.detached) and self.rests(state, now):
-                found.append(state)
+        late = (state for state, lag in self.measure_lags(mirror) if lag.is_late and self.rests(state, now))
+        found = (state for state in late if not ((ack := self.acks.get((mirror, state.repository))) and ack.detached))
         return sorted(found, key=lambda state: state.path)
 
     def holding(self, state: RepositoryState) -> list[str]:
         """Name the gating mirrors that have not applied all of the repository, or do not serve what is released."""
-        found = []
-        for mirror in self.roster.mirrors if self.roster else ():
-            ack = self._ack(mirror.name, state)
-            applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
-            if mirror.gates(state.repository, state.path) and (applied < state.seq or serving < state.released):
-                found.append(mirror.name)
-        return sorted(found)
+        gating = (mirror for mirror in self._mirrors() if mirror.gates(state.repository, state.path))
+        return sorted(mirror.name for mirror in gating if self.measure_lag(mirror.name, state).is_late)
 
     def rests(self, state: RepositoryState, now: float) -> bool:
         """Whether the aggregator wrote nothing of this repository for SILENT seconds."""
         return now - self.moved.get(state.repository, now) > SILENT
 
-    def applied(self, mirror: str, state: RepositoryState) -> int:
-        """Return what this mirror has applied of the present incarnation; 0 without a level."""
-        ack = self._ack(mirror, state)
-        return ack.applied if ack else 0
-
-    def _ack(self, mirror: str, state: RepositoryState) -> Ack | None:
-        """Return the mirror's level, if it is of the present incarnation."""
+    def measure_lag(self, mirror: str, state: RepositoryState) -> Lag:
+        """Measure what this mirror lacks of the repository; only a level of the present incarnation counts."""
         ack = self.acks.get((mirror, state.repository))
-        return ack if ack and ack.incarnation == state.incarnation else None
+        counts = ack if ack and ack.incarnation == state.incarnation else None
+        return measure_lag(counts, seq=state.seq, released=state.released)
 
-    def _list_concerned(self, mirror: str) -> list[RepositoryState]:
-        """Return what the mirror has acked or must have, but for what it is deactivated for."""
+    def measure_lags(self, mirror: str) -> list[tuple[RepositoryState, Lag]]:
+        """Measure what the mirror has acked or must have, but for what it is deactivated for."""
         known = self.roster.mirror(mirror) if self.roster else None
+        given_up = known.deactivated if known else ()
         return [
-            state
+            (state, self.measure_lag(mirror, state))
             for name, state in self.states.items()
-            if (known is None or name not in known.deactivated)
-            and ((mirror, name) in self.acks or (known and not state.deleted and known.carries(state.path)))
+            if name not in given_up and ((mirror, name) in self.acks or self.must_have(mirror, state))
         ]
+
+    def must_have(self, mirror: str, state: RepositoryState) -> bool:
+        """Whether the roster has the mirror carry this repository, which is not deleted."""
+        known = self.roster.mirror(mirror) if self.roster else None
+        return known is not None and not state.deleted and known.carries(state.path)
 
     def silent(self, now: float) -> list[str]:
         """Name the mirrors that should be alive, without a sign of life for SILENT seconds."""
@@ -161,10 +153,11 @@ class Picture:
 
     def expected(self) -> list[str]:
         """Name the mirrors that should be alive: joining or active."""
-        if self.roster is None:
-            return []
         alive = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
-        return sorted(mirror.name for mirror in self.roster.mirrors if mirror.state in alive)
+        return sorted(mirror.name for mirror in self._mirrors() if mirror.state in alive)
+
+    def _mirrors(self) -> tuple[rosters.Mirror, ...]:
+        return self.roster.mirrors if self.roster else ()
 
 
 def _put_record(table: dict[Key, Value], key: Key, value: Value | None) -> None:

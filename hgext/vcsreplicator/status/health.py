@@ -71,23 +71,8 @@ def _degrade(verdict: HealthVerdict, reason: str | None, settings: HealthSetting
 
 def late(picture: Picture, mirror: str) -> Set[str]:
     """Return the repositories, carried and not deleted, of which the mirror shows less than is released."""
-    known = picture.roster.mirror(mirror) if picture.roster else None
-    if known is None:
-        return frozenset()
-    return {
-        name
-        for name, state in picture.states.items()
-        if not state.deleted
-        and state.released
-        and name not in known.deactivated
-        and known.carries(state.path)
-        and _serving(picture, mirror, name, state.incarnation) < state.released
-    }
-
-
-def _serving(picture: Picture, mirror: str, repository: str, incarnation: str) -> int:
-    ack = picture.acks.get((mirror, repository))
-    return ack.serving if ack is not None and ack.incarnation == incarnation else 0
+    lags = picture.measure_lags(mirror)
+    return {state.repository for state, lag in lags if lag.unserved and picture.must_have(mirror, state)}
 
 
 def _standing(picture: Picture, mirror: str) -> str | None:

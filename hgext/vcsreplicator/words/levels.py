@@ -9,6 +9,7 @@ newer one added are ignored.
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .event import Event
 from .shape import Count, Time, extensible
@@ -63,6 +64,24 @@ class Ack:
     detached: str | None = None
     note: str | None = None
     floor: Count = 0
+
+
+class Lag(NamedTuple):
+    """What a mirror lacks of one repository: events that it has not applied, and released ones that it does not serve."""
+
+    unapplied: int
+    unserved: int
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it lacks anything."""
+        return self.unapplied > 0 or self.unserved > 0
+
+
+def measure_lag(ack: Ack | None, *, seq: int, released: int) -> Lag:
+    """Compare a mirror's level with an event, and with what is released; `ack` is None if it has none that counts."""
+    applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
+    return Lag(unapplied=max(0, seq - applied), unserved=max(0, released - serving))
 
 
 @extensible

@@ -353,7 +353,7 @@ def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytes
     hands.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
     assert hands.commit() == [1, 1]
     assert hands.errors == []
-    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
+    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 2, "repositories": 1})
     Upgrade(monkeypatch)
     hands.restart()
@@ -387,7 +387,7 @@ def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPat
 def test_events_of_a_newer_version_raise_an_alarm() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(chain.next(version=2), *chain.take(2))
-    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
+    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 3, "repositories": 1})
 
 
@@ -1113,10 +1113,10 @@ def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
     hands.event(*chain.take(3))
     hands.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
     hands.commit()
-    assert alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0) == ()
+    assert alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0) == ()
     hands.now += 60
     hands.silence.heard("alpha", "a sign", hands.now)
-    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
+    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.mirror, alarm.numbers) == ("mirror silent", "beta", {"seconds": 60, "lag": 1, "held": 2})
     assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
 
@@ -1129,7 +1129,7 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_
         hands.commit()
         for mirror in ("alpha", "beta"):
             hands.silence.heard(mirror, hands.now, hands.now)
-        found = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
+        found = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
         hands.now += 10
     assert [alarm.text for alarm in found] == [
         "notices held: 7 of x wait, for beta, the oldest for 60 s; see: vcsreplicator trace x"
@@ -1139,13 +1139,13 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_
 def test_an_adopted_history_has_not_waited_since_an_event_of_the_same_number() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
     hands.event(*old.take(1))
-    assert alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0) == ()
+    assert alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0) == ()
     hands.ack(old.ack("alpha", 1))
     hands.commit()
     hands.now += 1000
     hands.silence.heard("alpha", hands.now, hands.now)
     hands.event(adopted(new))
-    assert alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0) == ()
+    assert alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0) == ()
 
 
 def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
@@ -1153,17 +1153,23 @@ def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
     hands.event(*chain.take(2))
     hands.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
     hands.commit()
-    assert {name: lag.held for name, lag in survey(hands.core).mirrors.items()} == {"alpha": 1, "beta": 2}
+    assert {name: lag.held for name, lag in survey(hands.core, hands.silence, hands.now).mirrors.items()} == {
+        "alpha": 1,
+        "beta": 2,
+    }
     hands.ack(chain.ack("alpha", 2, 1), chain.ack("beta", 1, 0))
     hands.commit()
-    assert {name: lag.held for name, lag in survey(hands.core).mirrors.items()} == {"alpha": 0, "beta": 2}
+    assert {name: lag.held for name, lag in survey(hands.core, hands.silence, hands.now).mirrors.items()} == {
+        "alpha": 0,
+        "beta": 2,
+    }
 
 
 def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
     hands, chain = Hands(inactive("alpha")), Chain("x")
     hands.event(*chain.take(3))
     hands.commit()
-    [alarm] = alarms(hands.core, survey(hands.core), hands.silence, hands.now, 60.0)
+    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("no gating mirror", {"held": 3, "repositories": 1})
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...log import Record
 from ...words.event import Event
-from ...words.levels import Ack, MirrorProof, RepositoryState
+from ...words.levels import Ack, MirrorProof, RepositoryState, measure_lag
 from ...words.roster import Mirror, Roster
 from .arrival import Arrival, follow
 from .held import HeldEvent
@@ -250,15 +250,14 @@ class Repository:
         """Return what is released next."""
         return self.queue[self.released] if self.released < len(self.queue) else None
 
-    def find_lagging(self, roster: Roster) -> tuple[str, ...]:
-        """Return the mirrors that the oldest notice waits for: they have not applied it, or do not serve it once released."""
+    def find_late(self, roster: Roster) -> tuple[str, ...]:
+        """Return the mirrors that the oldest event waits for: to apply it, and to serve it once it is released."""
         if not self.queue:
             return ()
         held = self.queue[0]
-        acks = ((mirror.name, self.ack(mirror.name)) for mirror in gating_at(held, self.gating(roster)))
-        return tuple(
-            name for name, ack in acks if ack is None or (ack.serving if self.released else ack.applied) < held.seq
-        )
+        names = (mirror.name for mirror in gating_at(held, self.gating(roster)))
+        released = held.seq if self.released else 0
+        return tuple(name for name in names if measure_lag(self.ack(name), seq=held.seq, released=released).is_late)
 
     def occupies(self, path: str, generation: int) -> bool | None:
         """Whether notices are left of a time before that generation at the path; None: it never left, and nothing waits."""
