@@ -189,7 +189,7 @@ class Session:
         for record in newest.values():
             self.core.levels.take(record, self._clock.now())
             self._watch.hear(record)
-            if self.core.is_full:
+            if self.core.output.is_full:
                 self.commit()
         self.core.loaded(self._clock.now())
         return positions
@@ -197,7 +197,7 @@ class Session:
     def step(self, timeout: float) -> None:
         """Read for at most `timeout` seconds, decide, and commit one batch if it is urgent, full, or old enough."""
         core, settings = self.core, self._settings
-        was_waiting = core.has_output
+        was_waiting = core.output.has_output
         timeout = min(timeout, max(0.0, self._watch.beat_due - self._clock.monotonic()))
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
@@ -205,12 +205,12 @@ class Session:
             self._go_on_reading_again()
         self._read(0.0 if core.is_undecided or self._rereading else timeout)
         core.decide(self._clock.now())
-        if core.is_urgent or core.is_full or core.is_undecided:
+        if core.output.is_urgent or core.output.is_full or core.is_undecided:
             self.commit()
         now = self._clock.monotonic()
         if not was_waiting:
             self._first = now
-        if core.has_output and now - self._first >= settings.group_time:
+        if core.output.has_output and now - self._first >= settings.group_time:
             self.commit()
         if self._watch.beat():
             self._ahead.check(self._clock.now())
@@ -252,7 +252,7 @@ class Session:
 
     def commit(self, *more: NewRecord) -> None:
         """Write everything decided and taken so far, and `more`, in one transaction."""
-        if not self.core.has_output and not more:
+        if not self.core.output.has_output and not more:
             return
         batch = self.core.batch()
         began = self._clock.monotonic()
@@ -286,7 +286,7 @@ class Session:
                 self._park(record)
                 continue
             self._note_taken(record, outcome)
-            if self.core.is_full:
+            if self.core.output.is_full:
                 self.commit()
 
     def _enter(self, record: Record) -> RecordOutcome:

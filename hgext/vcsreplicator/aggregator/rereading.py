@@ -88,7 +88,7 @@ class Rereading:
                 self._last[partition] = record
                 while self._core.events.take_again(record, now) is RecordOutcome.UNFINISHED:
                     self._commit()
-                if self._core.is_full:
+                if self._core.output.is_full:
                     self._commit()
         if not records:
             self._ends[partition] = min(self._ends[partition], self._log.ends(EVENTS)[partition])

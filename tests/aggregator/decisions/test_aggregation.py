@@ -381,7 +381,7 @@ def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPat
     hands = Hands("alpha")
     for _ in range(20):
         hands.take_event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
-    assert hands.core.is_full
+    assert hands.core.output.is_full
 
 
 def test_events_of_a_newer_version_raise_an_alarm() -> None:
@@ -426,7 +426,7 @@ def test_a_heartbeat_passes_without_a_trace() -> None:
     hands = Hands("alpha")
     beat = wire.encode_heartbeat(Heartbeat(time=1.0, sender="relay"))
     assert hands.take_event(hands.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
-    assert not hands.core.has_output
+    assert not hands.core.output.has_output
     assert hands.core.positions[EVENTS, 0] == 1
 
 

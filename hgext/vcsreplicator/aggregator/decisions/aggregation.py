@@ -13,7 +13,7 @@ from .intake import EventIntake
 from .levels import MirrorLevels
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
-from .outgoing import OutputBatch
+from .outgoing import Outgoing, OutputBatch
 from .poison import Poison, blaming
 from .repository import Repository
 from .succession import Succession
@@ -25,8 +25,9 @@ class Aggregation:
     Feed it records (`events.take`, `levels.take`, `request`), let it `decide`, and write what `batch` returns in one transaction.
     When the outcome of a transaction is unknown, throw the whole object away and load another from the log.
 
-    `positions` are where the reading of `events` and `roster-requests` begins, as (topic, partition) → offset; in `acks`, up to
-    where unreadable levels are recorded. A batch holds at most about `limit` notices, or BATCH_BYTES.
+    `positions` are where the reading of `events` and `roster-requests` goes on, as (topic, partition) → offset; in `acks`, up to
+    where unreadable levels are recorded. `repositories` are by id; `lost` counts the events of each that the log has lost, and
+    `poison` is left out. A batch holds at most about `limit` notices, or BATCH_BYTES.
     """
 
     def __init__(
@@ -37,7 +38,10 @@ class Aggregation:
         limit: int = 1000,
         poison: Poison | None = None,
     ) -> None:
-        self._memory = Memory(positions, poison or Poison())
+        self._memory = memory = Memory(positions, poison or Poison())
+        self.repositories: Mapping[str, Repository] = memory.repositories
+        self.positions, self.poison = memory.positions, memory.poison
+        self.lost: Mapping[str, int] = memory.lost
         self.succession = Succession(self._memory.repositories)
         self._membership = RosterMembership(roster, self._memory)
         self.levels = MirrorLevels(self._memory, self._membership)
@@ -108,19 +112,9 @@ class Aggregation:
         return self._decisions.is_undecided
 
     @property
-    def is_urgent(self) -> bool:
-        """Whether mirrors or receivers wait for what the next batch holds."""
-        return self._memory.output.is_urgent
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next batch is as large as a transaction should be."""
-        return self._memory.output.is_full
-
-    @property
-    def has_output(self) -> bool:
-        """Whether there is anything for the next batch at all."""
-        return self._memory.output.has_output
+    def output(self) -> Outgoing:
+        """What the next batch will hold."""
+        return self._memory.output
 
     def batch(self) -> OutputBatch:
         """Return all that changed since the last batch, to be written in one transaction."""
@@ -140,26 +134,6 @@ class Aggregation:
     def roster(self) -> Roster:
         """The present roster."""
         return self._membership.roster
-
-    @property
-    def positions(self) -> dict[tuple[str, int], int]:
-        """Where reading goes on."""
-        return self._memory.positions
-
-    @property
-    def repositories(self) -> Mapping[str, Repository]:
-        """All repositories by id."""
-        return self._memory.repositories
-
-    @property
-    def poison(self) -> Poison:
-        """What is left out."""
-        return self._memory.poison
-
-    @property
-    def lost(self) -> Mapping[str, int]:
-        """How many events of each repository the log has lost."""
-        return self._memory.lost
 
     @property
     def held(self) -> int:
