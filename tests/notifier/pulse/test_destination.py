@@ -303,7 +303,7 @@ def test_broker_in_trouble_costs_no_message_and_no_other_destination(
         publish_pushes(log, path, 1, 20)
     receiver.close()
     begin, end = {
-        "stopped": (broker.stop, broker.start),
+        "stopped": (broker.stop_app, broker.start_app),
         "killed": (broker.kill, broker.start),
         "hung": (broker.pause, broker.resume),
         "alarm": (broker.block_publishers, broker.unblock_publishers),
