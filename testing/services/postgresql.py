@@ -96,6 +96,11 @@ class PostgreSQL(Service):
         self._run(f"CREATE DATABASE {name}")
         return self._url(name)
 
+    def close(self) -> None:
+        """Stop it first: killed, it leaves shared memory."""
+        self.stop()
+        super().close()
+
     def _run(self, statement: str) -> None:
         import psycopg
 

@@ -153,8 +153,8 @@ class Service(ABC):
         raise ServiceMissing(f"{self.name} is used once")
 
     def close(self) -> None:
-        """Stop it and remove its data."""
-        self.stop()
+        """End it at once and remove its data; one that leaves something elsewhere stops in order first."""
+        self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _signal(self, number: int) -> None:

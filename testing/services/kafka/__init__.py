@@ -127,12 +127,12 @@ class FirstBroker(Kafka):
             raise ServiceMissing(f"kafka cannot be prepared: {result.stderr.strip() or result.stdout.strip()}")
         shutil.copy(self.folder / "data" / BOOTSTRAP, self._kept)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End it without haste, so that it writes its classes."""
         if self._guard is not None:
             guard.signal_all(self._guard.pid, signal.SIGTERM)
             self._guard.wait(PATIENCE)
-        super().stop()
+        super().close()
 
 
 def cluster_id() -> str:

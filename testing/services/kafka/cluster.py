@@ -90,5 +90,4 @@ class KafkaCluster:
     def close(self) -> None:
         """Stop all brokers and remove their data."""
         for broker in self.brokers.values():
-            broker.kill()
             broker.close()
