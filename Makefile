@@ -21,7 +21,7 @@ TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 unexport PYTHONDONTWRITEBYTECODE
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions check format bench lock clean
+.PHONY: demo venv test test-all test-versions check format bench man lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -75,6 +75,10 @@ endif
 bench: $(VENV)/installed-for-tests
 	$(INSTALL) services
 	$(BIN)/python -m testing.bench $(CHOSEN)
+
+# Manual pages of all verbs, for packagers.
+man: $(VENV)/installed-for-tests
+	$(BIN)/python -m testing.man_pages build/man
 
 # Newer versions within the bounds of pyproject.toml; read the difference before you commit it.
 lock: $(VENV)/installed

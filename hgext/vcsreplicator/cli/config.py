@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator config`: checks the configuration, and shows what is in use."""
 
+import importlib.resources
 import os
 
 import click
@@ -41,6 +42,12 @@ def check(config: Config, files: tuple[str, ...]) -> None:
         check_hgrc(file)
     if missing:
         raise TopicMissing(f"the log lacks the topics {', '.join(missing)}; run: vcsreplicator topics create")
+
+
+@command.command()
+def example() -> None:
+    """Print a file to begin with: every key with its meaning and default."""
+    click.echo(importlib.resources.files(__package__).joinpath("example.toml").read_text(encoding="utf-8"), nl=False)
 
 
 def _check_sections(config: Config) -> None:

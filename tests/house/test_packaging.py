@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Image, trial with compose, completion and manual pages: they name what there is. No daemon runs here, so nothing is built."""
+
+import importlib
+import importlib.util
+import shlex
+import subprocess
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.shell_completion import BashComplete
+
+from hgext.vcsreplicator.cli import VERBS, program
+from testing.services.cache import CHECKOUT
+
+
+def instructions() -> list[list[str]]:
+    """The Dockerfile's instructions, each with its words."""
+    lines = (CHECKOUT / "Dockerfile").read_text().splitlines()
+    return [line.split() for line in lines if line and not line.startswith("#")]
+
+
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load((CHECKOUT / "compose.yaml").read_text()))
+
+
+def copied() -> list[str]:
+    """Paths of the checkout that the image takes."""
+    return [
+        path for name, *words in instructions() if name == "COPY" and "--from=build" not in words for path in words[:-1]
+    ]
+
+
+def test_every_path_that_the_image_copies_is_there_and_reaches_the_build() -> None:
+    ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
+    allowed = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert ignored[0] == "*"
+    for path in copied():
+        assert (CHECKOUT / path).exists(), path
+        assert any(fnmatch(path.split("/")[0], pattern) for pattern in allowed), path
+
+
+def test_the_image_copies_all_that_a_package_is_made_of() -> None:
+    packed = {"hgext", "pushlog", "hooks", "notifier", "pyproject.toml", "setup.py", "README.md", "COPYING"}
+    assert packed <= set(copied())
+
+
+def test_the_image_knows_only_instructions_that_there_are_and_starts_our_program() -> None:
+    known = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT"}
+    assert {name for name, *_ in instructions()} <= known
+    assert instructions()[-1] == ["ENTRYPOINT", '["vcsreplicator"]']
+    for name, *words in instructions():
+        if name == "RUN":
+            done = subprocess.run(["/bin/sh", "-n", "-c", " ".join(words)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+
+
+def test_compose_starts_a_verb_with_options_that_it_has_and_services_that_it_names() -> None:
+    services = compose()["services"]
+    trial = services["trial"]
+    assert (CHECKOUT / trial["build"] / "Dockerfile").is_file()
+    verb, *options = trial["command"]
+    command = program.get_command(click.Context(program), verb)
+    assert command is not None
+    given = command.make_context(verb, list(options)).params
+    for url in (given["log"], given["pulse"]):
+        host = url.partition("://")[2].rpartition("@")[2].partition("/")[0].partition(":")[0]
+        assert host in trial["depends_on"]
+    for name in trial["depends_on"]:
+        assert services[name]["healthcheck"]["test"][0] == "CMD"
+        assert services[name]["image"].count(":") == 1
+    user = services["rabbitmq"]["environment"]
+    assert f"//{user['RABBITMQ_DEFAULT_USER']}:{user['RABBITMQ_DEFAULT_PASS']}@" in given["pulse"]
+    folder = given["folder"]
+    assert any(name == "RUN" and folder in shlex.split(" ".join(words)) for name, *words in instructions())
+
+
+@pytest.mark.parametrize(
+    ("words", "last", "expected"),
+    [([], "aggre", "aggregator"), (["roster"], "deac", "deactivate"), (["verify"], "--re", "--repository")],
+)
+def test_a_shell_completes_verbs_and_options(words: list[str], last: str, expected: str) -> None:
+    complete = BashComplete(program, {}, "vcsreplicator", "_VCSREPLICATOR_COMPLETE")
+    assert [item.value for item in complete.get_completions(words, last)] == [expected]
+
+
+@pytest.mark.filterwarnings("ignore:.click.utils.make_default_short_help:DeprecationWarning")  # of click-man
+def test_every_verb_has_a_manual_page(tmp_path: Path) -> None:
+    """Nothing to ask in an environment that `make` has not brought up to date."""
+    if importlib.util.find_spec("click_man") is None:
+        return
+    importlib.import_module("testing.man_pages").write(tmp_path)
+    names = {page.stem for page in tmp_path.glob("*.1")}
+    assert {f"vcsreplicator-{verb}" for verb in VERBS} <= names
+    assert "vcsreplicator-roster-deactivate" in names
+    page = (tmp_path / "vcsreplicator.1").read_text()
+    assert [verb for verb in VERBS if f"vcsreplicator-{verb}(1)" not in page] == []
