@@ -23,7 +23,8 @@ class Checkpoint(NewestEvent):
     event shows. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
     incarnations that this repository had before. `deleted`: this event was its deletion, and its folder must be removed.
     `moved` are the bookmarks that it set, moved or deleted, as they were before it (None: there was none): what a release of an
-    earlier event still shows. `hgrc` is the configuration that this event brought, which takes effect at its release.
+    earlier event still shows; a strip names none. `hgrc` is the configuration that this event brought, which takes effect at its
+    release.
     `stripping`: a strip was begun, and only the first `length` changesets are certain.
     """
 

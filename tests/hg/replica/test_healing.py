@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repair that cannot be done leaves everything as it is, the mirror's acknowledgement included."""
+"""A repair that cannot be done leaves all as it is; a copy shows what its predecessor showed, under the same rules for readers."""
 
-from dataclasses import replace
-from pathlib import Path
+import shutil
+from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
-from hgext.vcsreplicator.hg.replica.work import TaskRunner
-from hgext.vcsreplicator.mirror.pool import CONFIGURATION
-from hgext.vcsreplicator.mirror.task import ReadEvent, Task
-from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Reason
-from hgext.vcsreplicator.words.wire import decode
+from testing.builders.author import Author
 from testing.builders.mirroring import Bench
 
 pytestmark = pytest.mark.processes
@@ -20,31 +16,50 @@ pytestmark = pytest.mark.processes
 
 @pytest.mark.parametrize("reason", [Reason.GAP, Reason.CORRUPT])
 def test_a_repair_on_a_mirror_without_a_master_leaves_the_ack_where_the_repository_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: Reason
+    bench: Bench, worker: Any, reason: Reason
 ) -> None:
-    (tmp_path / "worker.hgrc").write_text(CONFIGURATION)
-    monkeypatch.setenv("HGRCPATH", str(tmp_path / "worker.hgrc"))
-    monkeypatch.setenv("HGRCSKIPREPO", "1")
-    with Bench(tmp_path) as bench:
-        author = bench.author("repo")
-        author.push()
-        frames = [frame for _key, frame in author.frames]
-        items = tuple(
-            ReadEvent(frame=decode(frame), partition=0, offset=offset, size=len(frame))
-            for offset, frame in enumerate(frames)
-        )
-        runner = TaskRunner(replace(bench.settings(), master=None), OpenRepositories(prepare(), 4), SystemClock())
-        task = Task(
-            repository=author.repository,
-            path=author.path,
-            folder=str(bench.where(author)),
-            incarnation=author.incarnation,
-            released=len(items),
-            items=items,
-        )
-        before = runner.perform(task)
-        assert before.trouble is None
-        after = runner.perform(replace(task, items=(), heal=reason))
+    author = bench.author("repo")
+    author.push()
+    before = worker.perform(author)
+    assert before.trouble is None
+    after = worker.perform(author, heal=reason)
     assert after.trouble is not None
     assert "master is not set: there is nothing to heal from" in after.trouble.note
-    assert (after.checkpoint, after.folder, after.serving) == (before.checkpoint, before.folder, len(items))
+    assert (after.checkpoint, after.folder, after.serving) == (before.checkpoint, before.folder, author.seq)
+
+
+def restrict(author: Author, user: str) -> None:
+    """Let one user alone read."""
+    (author.folder / ".hg/hgrc").write_text(f"[web]\nallow_read = {user}\n")
+    author.event(Type.HGRC, hgrc={"web": {"allow_read": user}})
+
+
+def test_a_copy_keeps_the_rules_for_readers_of_what_it_shows_until_its_own_release(bench: Bench, worker: Any) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    restrict(author, "first")
+    assert worker.perform(author).trouble is None
+    shown = author.seq
+    restrict(author, "second")
+    healed = worker.perform(author, released=shown, heal=Reason.CORRUPT)
+    assert (healed.trouble, healed.serving) == (None, shown)
+    assert healed.checkpoint is not None
+    assert healed.checkpoint.seq == author.seq
+    assert "allow_read = first\n" in (bench.home(author) / ".hg/hgrc").read_text()
+    worker.perform(author, heal=Reason.GAP)
+    assert "allow_read = second\n" in (bench.home(author) / ".hg/hgrc").read_text()
+
+
+def test_a_copy_that_can_never_have_its_path_is_refused_before_it_takes_a_place(bench: Bench, worker: Any) -> None:
+    former = bench.author("repo")
+    former.push()
+    assert worker.perform(former).serving == former.seq
+    shutil.move(former.folder, bench.folder / "gone")
+    author = bench.author("repo")  # of the same generation: the master forgot the one before
+    author.push()
+    bench.serve_master()
+    trouble = worker.perform(author, folder=None, heal=Reason.BOOTSTRAP).trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.note) == (Reason.REFUSED, f"path 'repo' is taken by repository {former.repository}")
+    assert set(bench.found()) == {former.repository}

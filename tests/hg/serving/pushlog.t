@@ -98,4 +98,23 @@ Clones take along what is shown, and the rest with a later pull.
   $ get 'json-pushes?version=2' | grep lastpushid; ids json-pushes
   "lastpushid": 3,
   "1": {"2": {"3": { (no-eol)
+
+A hidden changeset is named as on the master, apart from the others, once it is released.
+
+  $ printf '[experimental]\nevolution = all\n' >> "$HGRCPATH"
+  $ plain() { hg --config extensions.vcsreplicator=! "$@"; }
+  $ plain -R repo phase --draft --force 2; plain -R repo debugobsolete "$unreleased"
+  1 new obsolescence markers
+  obsoleted 1 changesets
+  $ plain serve -R repo -p $HGPORT1 -d --pid-file master.pid -E errors.log
+  $ cat master.pid >> $DAEMON_PIDS
+  $ "$PYTHON" "$RUNTESTDIR/get-with-headers.py" localhost:$HGPORT1 'json-pushes?version=2&full=1' > master.txt
+  $ get 'json-pushes?version=2&full=1' | diff master.txt -
+  $ grep -c '"desc": "change 3"' master.txt; get 'json-pushes?version=2' | grep -o '"obsoletechangesets.*]'
+  1
+  "obsoletechangesets": ["7e112ebf5c22414aa98cd568acce6ad8f3014ae7"]
+  $ release repo 2 2 2
+  $ get 'json-pushes?version=2&full=1' | grep -o '"desc": "[a-z0-9 ]*"'
+  "desc": "change 1"
+  "desc": "change 2"
   $ cat errors.log

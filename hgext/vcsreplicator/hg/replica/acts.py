@@ -21,7 +21,6 @@ from ...words.errors import Diverged, MalformedEvent
 from ...words.event import Event, Type
 from .. import bundles, observe
 from ..serving import watermark
-from ..text import text
 from . import replicated
 from .apply import successor
 
@@ -33,7 +32,6 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
     event = item.event
     if advance(checkpoint.digest, event.type, event.changes) != event.digest:
         raise Diverged(f"event {event.seq} of {event.path}: its digest does not follow from the one before")
-    before = observe.bookmarks(repo, map(text, repo._bookmarks)) if event.type is Type.STRIPPED else {}
     if event.type is Type.STRIPPED:
         _strip(repo, checkpoint, event)
     elif event.type is Type.CENSORED:
@@ -44,11 +42,10 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
             f"event {event.seq} of {event.path}: expected {event.after.length} changesets up to {event.after.node}, "
             f"found {tip.length} up to {tip.node}"
         )
-    after = observe.bookmarks(repo, before)
+    # Bookmarks that a strip moves were on what goes: what can still be shown is older than the events that put them there.
     reached = replace(
         successor(checkpoint, item, tip.length, tip.node, now),
         hgrc=event.hgrc,
-        moved={name: node for name, node in before.items() if after[name] != node},
         deleted=checkpoint.deleted or event.type is Type.DELETED,
     )
     replicated.record(repo, reached)
