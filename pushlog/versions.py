@@ -108,6 +108,16 @@ def supported_requirements() -> set[bytes]:
     return supported
 
 
+def read_revisions(log: Any, first: int, last: int) -> tuple[int, bytes, bool]:
+    """Read neighbouring revisions of a revlog, as they are stored.
+
+    Returns where their bytes begin, these, and whether entries of the index lie between them. 6.3 has no `_inner`.
+    """
+    if inner := getattr(log, "_inner", None):
+        return *inner.get_segment_for_revs(first, last), inner.inline
+    return *log._getsegmentforrevs(first, last), log._inline
+
+
 def temporary_files(tr: Transaction) -> Iterable[bytes]:
     """Give the files that a transaction removes at its end; 6.3 keeps them elsewhere."""
     files: Iterable[bytes] = getattr(tr, "_tmp_files", ())

@@ -18,6 +18,8 @@ from mercurial import changelog
 from mercurial.localrepo import localrepository
 from mercurial.revlogutils import constants
 
+from .. import versions
+
 FILE = b"pushlog-git"
 _RECORD = 24
 _BLOCK_RECORDS = 4096
@@ -123,26 +125,23 @@ class GitNodes:
 
 def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield texts from `first` to before `end`, all but unusual ones, read at once."""
-    end = min(end, len(log))
-    inner, index = getattr(log, "_inner", None), log.index
-    if inner is None:  # Mercurial 6.3: its callers read them one by one
-        return
+    end, index = min(end, len(log)), log.index
     with log.reading():
-        begin, data = inner.get_segment_for_revs(first, end - 1)
-    data = memoryview(data)
+        begin, stored, is_inline = versions.read_revisions(log, first, end - 1)
+    data = memoryview(stored)
     frames: list[tuple[int, memoryview]] = []
     for revision in range(first, end):
         entry = index[revision]
         if entry[_FLAGS_AND_START] & 0xFFFF or entry[_BASE] != revision or entry[_MODE] != constants.COMP_MODE_INLINE:
             continue
         start = (entry[_FLAGS_AND_START] >> 16) - begin
-        if inner.inline:  # entries of the index lie between the texts
+        if is_inline:  # entries of the index lie between the texts
             start += (revision + 1) * index.entry_size
         chunk = data[start : start + entry[_LENGTH]]
         if entry[_TEXT_LENGTH] <= _BULK and bytes(chunk[:1]) == _ZSTD:
             frames.append((revision, chunk))
         else:
-            yield revision, bytes(inner.decompress(chunk))
+            yield revision, bytes(log.decompress(chunk))
     if frames:
         from mercurial import zstd
 

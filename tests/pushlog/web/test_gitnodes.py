@@ -10,7 +10,7 @@ from mercurial import context, metadata, revlog
 from mercurial import ui as ui_module
 from mercurial.revlogutils import constants
 
-from pushlog.versions import factory, initialize
+from pushlog.versions import factory, initialize, read_revisions
 from pushlog.web import gitnodes
 from pushlog.web.gitnodes import GitNodes, texts
 
@@ -78,10 +78,7 @@ def test_commits_are_found(repository, are_many):
 def test_texts_in_one_piece_are_the_texts(tmp_path, compression, is_inline):
     repository = make(tmp_path / "repository", compression, [*CHANGES, (NOISE, {})])
     log = inline(repository) if is_inline else repository.changelog
-    if not hasattr(log, "_inner"):  # Mercurial 6.3
-        assert not list(texts(log, 0, 1000))
-        return
-    assert log._inner.inline == is_inline
+    assert read_revisions(log, 0, 1)[2] == is_inline
     assert dict(texts(log, 0, 1000)) == {revision: log.revision(revision) for revision in log}
     assert dict(texts(log, 1, 3)) == {revision: log.revision(revision) for revision in (1, 2)}
 
@@ -105,7 +102,6 @@ def inline(repository):
 def test_many_commits_are_found_without_looking_at_each_changeset(tmp_path, monkeypatch):
     monkeypatch.setattr(gitnodes, "_BLOCK_RECORDS", 2)
     made = make(tmp_path / "repository", "zstd", CHANGES[:5])
-    if hasattr(made.changelog, "_inner"):  # Mercurial 6.3 reads changesets one by one
-        monkeypatch.setattr(context.changectx, "extra", None)
+    monkeypatch.setattr(context.changectx, "extra", None)
     assert commits(made, are_many=True) == EXPECTED[:5]
     assert commits(made, are_many=False) == EXPECTED[:5]
