@@ -4,6 +4,7 @@
 The first of two changesets names the file and does not have it, the second has it and does not name it: both are pushed whole.
 """
 
+import inspect
 import os
 import sys
 
@@ -16,9 +17,11 @@ initialize()
 repo = factory.repository(uimod.ui.load(), os.fsencode(sys.argv[1])).unfiltered()
 path, content = os.fsencode(sys.argv[2]), b"x" * int(sys.argv[3])
 null = repo.nodeconstants.nullid
+# Before 7.2 every file's history can be written.
+writable = {"writable": True} if "writable" in inspect.signature(repo.file).parameters else {}
 with repo.lock(), repo.transaction(b"lie") as tr:
     parent = repo[b"tip"]
-    version = repo.file(path, writable=True).add(content, {}, tr, len(repo), null, null)
+    version = repo.file(path, **writable).add(content, {}, tr, len(repo), null, null)
     files = metadata.ChangingFiles(touched=[path])
     named = repo.changelog.add(parent.manifestnode(), files, b"named", tr, parent.node(), null, b"liar", b"0 0")
     manifest = repo.manifestlog[parent.manifestnode()].copy()

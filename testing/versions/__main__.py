@@ -24,6 +24,7 @@ NEWEST = ".".join(map(str, util.versiontuple(n=2)))
 # What is tested → the files and folders of its tests. The guards come with every wire command and page that can show something.
 PARTS = {
     "pushlog": ("pushlog",),
+    "hooks": ("hooks",),
     "master": ("hg/master", "hg/install.t"),
     "mirror": ("hg/replica", "hg/test_observe.py", "hg/test_bundles.py"),
     "guards": ("hg/serving", "house/test_seams.py"),
@@ -40,8 +41,8 @@ QUICK, ALL = "not slow and not services", "not services"
 
 
 def is_supported(version: str, part: str) -> bool:
-    """Whether a part is promised on a version: the pushlog on all."""
-    return part == "pushlog" or tuple(map(int, version.split("."))) >= versions.OLDEST_REPLICATED
+    """Whether a part is promised on a version: pushlog and hooks on all."""
+    return part in ("pushlog", "hooks") or tuple(map(int, version.split("."))) >= versions.OLDEST_REPLICATED
 
 
 def select_tests(places: Sequence[str]) -> list[str]:
