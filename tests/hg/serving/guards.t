@@ -91,3 +91,18 @@ Released, the bundles are given; nothing is pushed still.
   change 0
   $ hg -R repo bookmarks
   no bookmarks set
+
+A mirror that shall refuse when it is stale refuses clients over SSH and by path, until it hears of the aggregator again.
+
+  $ printf "refuse-when-stale = $TESTTMP/fresh\n" >> role.hgrc
+  $ identify() { over_ssh hg identify -i -r tip "$1" --config ui.ssh="\"$PYTHON\" \"$RUNTESTDIR/dummyssh\""; }
+  $ identify ssh://user@dummy/repo
+  remote: abort: this mirror does not know what is released now; please retry, or use another mirror
+  abort: no suitable response from remote hg
+  [255]
+  $ identify repo/../repo
+  abort: this mirror does not know what is released now; please retry, or use another mirror
+  [255]
+  $ touch fresh; identify ssh://user@dummy/repo; identify repo/../repo
+  ed51d10d1b1e
+  ed51d10d1b1e

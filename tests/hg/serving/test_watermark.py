@@ -36,15 +36,38 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 HG = str(Path(sys.executable).with_name("hg"))
 
 
+# A request that is still being answered has hgweb's own repository object; the next one gets a copy of it.
+SECOND_REQUEST = """
+import sys
+from wsgiref.util import setup_testing_defaults
+from mercurial import hgweb, ui
+from pushlog.versions import initialize
+initialize()
+web = hgweb.hgweb(sys.argv[1].encode(), baseui=ui.ui.load())
+def ask():
+    environ = {"PATH_INFO": "/json-bookmarks"}
+    setup_testing_defaults(environ)
+    return iter(web(environ, lambda status, headers, failure=None: None))
+begun = ask()
+next(begun)
+print(b"".join(ask()).decode())
+"""
+
+
+def environment_of(bench: Bench) -> dict[str, str]:
+    """The environment of what serves the mirror."""
+    hgrc = bench.folder / "serve.hgrc"
+    hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
+    return {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8", "HGDEMANDIMPORT": "disable"}
+
+
 @contextlib.contextmanager
 def served(bench: Bench, author: Author, *settings: str) -> Iterator[str]:
     """`hg serve` on the mirror's repository, by HTTP."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    hgrc = bench.folder / "serve.hgrc"
-    hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
-    environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8", "HGDEMANDIMPORT": "disable"}
+    environment = environment_of(bench)
     command = [HG, "serve", "-R", str(bench.where(author)), "-a", "127.0.0.1", "-p", str(port)]
     command += [word for setting in settings for word in ("--config", setting)]
     with (bench.folder / "serve.log").open("wb") as output:
@@ -77,6 +100,12 @@ def by_wire(url: str) -> dict[str, str]:
 
 def by_page(url: str) -> dict[str, str]:
     return {each["bookmark"]: each["node"] for each in json.loads(get(url + "json-bookmarks"))["bookmarks"]}
+
+
+def by_second_page(bench: Bench, author: Author) -> dict[str, str]:
+    command = [sys.executable, "-P", "-c", SECOND_REQUEST, str(bench.where(author))]
+    page = subprocess.run(command, env=environment_of(bench), check=True, capture_output=True).stdout
+    return {each["bookmark"]: each["node"] for each in json.loads(page)["bookmarks"]}
 
 
 def by_clone(bench: Bench, url: str, *options: str) -> dict[str, str]:
@@ -149,7 +178,7 @@ def test_what_is_applied_after_a_release_does_not_move_its_bookmarks(bench: Benc
         bench.send(author)
         bench.wait_applied(author)
         with served(bench, author) as url:
-            assert by_wire(url) == by_page(url) == history[shown]
+            assert by_wire(url) == by_page(url) == by_second_page(bench, author) == history[shown]
             assert by_clone(bench, url) == history[shown]
             assert by_clone(bench, url, "--stream") == history[shown]
             bench.release(author)
