@@ -15,7 +15,7 @@ import structlog
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, Record, check_message, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
-from hgext.vcsreplicator.mirror.notes import DeletedRepository, Notes
+from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import AHEAD, Read, Skipped, Source
@@ -586,6 +586,27 @@ def test_a_repository_whose_worker_died_twice_is_detached(bench: Bench) -> None:
         bench.mirror.take(Answered(worker=bench.pool.given[-1], answer=None))
         assert [note.note for note in bench.notes.detached()] == before
         bench.passes(1)
+
+
+def test_a_mirror_has_no_trouble_any_more_when_the_repository_of_the_unwritten_note_is_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [event], [other] = Chain("one").take(1), Chain("two").take(1)
+    bench.read(event, other)
+
+    def detach(note: Detached) -> None:
+        raise Unavailable("mirror.db: database or disk is full")
+
+    monkeypatch.setattr(bench.notes, "detach", detach)
+    bench.detach(event.repository, Reason.DIVERGED, "differs")
+    bench.detach(other.repository, Reason.GAP, "lacks one")
+    assert "disk is full" in (bench.mirror.detachments.trouble or "")
+    for each in (event, other):
+        following = bench.mirror.state.table.get(each.repository)
+        assert following is not None
+        bench.mirror.departures.abandon(following)
+        assert ("two" in (bench.mirror.detachments.trouble or "")) is (each is event)
+    assert bench.mirror.detachments.trouble is None
 
 
 def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(

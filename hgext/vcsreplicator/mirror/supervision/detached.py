@@ -47,9 +47,12 @@ class Detachments:
         self._settings, self._notes, self._clock = state.settings, state.notes, state.clock
         self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
         self._readers = readers
-        # Why the newest note could not be written, until one is.
-        self.trouble: str | None = None
         self._retries = Backoff(first=state.settings.retry_first, longest=state.settings.retry_longest)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why a note cannot be written; None if all are."""
+        return next((each.note_problem for each in self._table if each.unwritten_note is not None), None)
 
     @contextlib.contextmanager
     def isolate(self, repository: str | None) -> Iterator[None]:
@@ -124,14 +127,11 @@ class Detachments:
         try:
             self._notes.detach(written)
         except Unavailable as error:
-            self.trouble = f"{self._settings.folder}: {error}; {written.path}: {written.reason.value} {written.note}"[
-                :NOTE_KEPT
-            ]
+            problem = f"{self._settings.folder}: {error}; {written.path}: {written.reason.value} {written.note}"
             logger.error("note not written", folder=self._settings.folder, repository=following.id, reason=str(error))
-            following.unwritten_note = written
+            following.unwritten_note, following.note_problem = written, problem[:NOTE_KEPT]
             self._agenda.rest(following, NOTE_AGAIN)
             return
-        self.trouble = None
         logger.warning(
             "detached", repository=following.id, path=following.path, reason=written.reason.value, note=written.note
         )

@@ -73,8 +73,9 @@ class Following:
 
     phase: Phase = Phase.STREAM
     note: Detached | None = None
-    # A note that could not be written yet.
+    # A note that could not be written yet, and why.
     unwritten_note: Detached | None = None
+    note_problem: str = ""
 
     # Work: one that rests gets none until a time of the supervisor's clock.
     is_running: bool = False
