@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -165,6 +166,39 @@ def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_hist
     here.step(last)
     assert [previous for _, _, previous in here.told()][2:] == [first.events[2].id, *(e.id for e in last.events[1:3])]
     assert here.state(last).incarnation == last.incarnation
+
+
+@pytest.mark.parametrize("taken", range(1, 9))
+def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the_present_history(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, chains = Installation(), histories(4)
+    first, *between, last = chains
+    send(here.log, first.take(3))
+    here.step(first)
+    older = here.log.copied(STATE)
+    adopted(*chains)
+    for chain in between:
+        send(here.log, [*chain.events, *chain.take(2)])
+        here.step()
+    send(here.log, [*last.events, *last.take(2)])
+    here.step()  # held
+    lost = [event for event in last.events if event.seq > 1]
+    with monkeypatch.context() as slow:
+        slow.setattr(loop, "READ_LIMIT", 1)
+        slow.setattr(loop, "READS", 1)
+        here.restart(lambda: [here.log.restore(STATE, older), here.log.lose(EVENTS, 0, 2)])
+        for _ in range(taken):
+            here.session.step(0.0)
+            here.session.commit()
+            here.clock.advance(5.0)
+    here.restart(lambda: send(here.log, lost))  # beyond the position that was stored before the loss
+    here.step(last)
+    send(here.log, last.take(1))
+    here.step(last)
+    assert [previous for _, _, previous in here.told()][2:] == [first.events[2].id, *(e.id for e in last.events[1:3])]
+    assert here.state(last).incarnation == last.incarnation
+    assert here.state(last).fork is None
 
 
 @pytest.mark.parametrize("lost", [(STATE,), (STATE, PENDING)], ids=["state", "both"])

@@ -41,9 +41,12 @@ def load(
     log: Log, *, limit: int, poison: Poison | None, stop: threading.Event, state: Table | None = None
 ) -> Aggregation:
     """Load everything the log knows but for the levels; what was read of `state` before is not read again."""
-    positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
-    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison)
     state = read_table(log, STATE, stop=stop) if state is None else _read_rest(log, state, stop)
+    cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
+    positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
+    positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut)
+    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison)
+    core.events.cut = cut
     for record in (*state.records.values(), *read_table(log, PENDING, stop=stop).records.values()):
         _load_record(core, record)
     _recover_state(core, log, stop, state)
@@ -115,10 +118,20 @@ def _find_recorded(log: Log) -> dict[TopicPartition, int]:
     return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
 
 
-def find_cut(log: Log) -> dict[int, int]:
-    """Find the partitions of `events` that lost records before the stored position, and where they end now."""
-    ends = log.ends(EVENTS)
-    return {partition: ends[partition] for partition, at in log.stored(GROUP, EVENTS).items() if at > ends[partition]}
+def _find_cut(log: Log, beat: AggregatorBeat | None) -> dict[int, int]:
+    """Find the partitions of `events` that lost records before the stored position, and where they ended then.
+
+    Those that the sign of life names are read again from their beginning, unless the aggregator came to that end.
+    """
+    ends, begun = log.ends(EVENTS), beat.cut if beat is not None and beat.cut is not None else {}
+    cut = {}
+    for partition, at in log.stored(GROUP, EVENTS).items():
+        before = min(begun.get(str(partition), 0), ends[partition])
+        if at > ends[partition]:
+            cut[partition] = ends[partition]
+        elif at < before:
+            cut[partition] = before
+    return cut
 
 
 def _find_start(log: Log, topic: str) -> dict[TopicPartition, int]:

@@ -31,7 +31,7 @@ from .ahead import AheadLevels
 from .decisions.memory import RecordOutcome
 from .decisions.outgoing import OutputBatch
 from .decisions.poison import Poison, Poisoned
-from .loading import GROUP, IDENTITY, find_cut, load, read_state
+from .loading import GROUP, IDENTITY, load, read_state
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
 from .rereading import Rereading
 from .watching import Watch
@@ -136,7 +136,6 @@ class Session:
         self._parked: dict[int, list[Record]] = {}
         began = self._first = clock.monotonic()
         self.core = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
-        self._cut = find_cut(log)
         self._rereading = Rereading(log, self.core, self.commit)
         self._ahead = AheadLevels(self.core, log, self._rereading)
         self._watch = Watch(
@@ -152,6 +151,9 @@ class Session:
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
         try:
+            if self.core.events.cut:
+                # Before a position is stored: it may lie beyond what the log has, or between what it lost and what it gets again.
+                self.commit(self._watch.make_beat())
             acks = self._load_acks(log)
             self._take_kept()
             self._complete()
@@ -292,18 +294,8 @@ class Session:
     def _enter(self, record: Record) -> RecordOutcome:
         now = self._clock.now()
         if record.topic == EVENTS:
-            return self._enter_event(record, now)
+            return self.core.events.take(record, now, is_whole=self._rereading.is_whole(record))
         return (self.core.levels.take if record.topic == ACKS else self.core.request)(record, now)
-
-    def _enter_event(self, record: Record, now: float) -> RecordOutcome:
-        """Take an event; one that a log holds which lost those behind it may have been taken before."""
-        events, cut = self.core.events, self._cut.get(record.partition, 0)
-        is_again, is_whole = record.offset < cut, self._rereading.is_whole(record)
-        outcome = events.take(record, now, is_whole=is_whole, is_again=is_again)
-        if cut and record.offset + 1 >= cut and not outcome.is_asked_again:
-            del self._cut[record.partition]
-            events.settle_forks(record.partition, now)
-        return outcome
 
     def _note_taken(self, record: Record, outcome: RecordOutcome) -> None:
         if record.topic == ACKS:

@@ -97,6 +97,14 @@ class Watch:
             core.renew()
         self._check_state_end()
         self._restore_state()
+        self._commit(self.make_beat())
+        self._restore_state()
+        self._survey(now)
+        return True
+
+    def make_beat(self) -> NewRecord:
+        """Make the record of a sign of life."""
+        core = self._core
         if self._notices_end is None:
             [self._notices_end] = self._log.ends(NOTICES).values()
         beat = AggregatorBeat(
@@ -106,11 +114,9 @@ class Watch:
             alarms=tuple(alarm.text for alarm in self._found if alarm.kind in CARRIED),
             notices=self._notices_end,
             format=AGGREGATOR_FORMAT,
+            cut={str(partition): end for partition, end in core.events.cut.items()} or None,
         )
-        self._commit(NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat)))
-        self._restore_state()
-        self._survey(now)
-        return True
+        return NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat))
 
     def _survey(self, now: float) -> None:
         """Update figures and alarms."""

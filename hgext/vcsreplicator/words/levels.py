@@ -151,7 +151,8 @@ class AggregatorBeat:
 
     `alarms` are those that an operator cannot see in any other record, each in one line. `notices` is how far that topic went
     before: what stands there from this offset on may be newer than the states that were written before this sign of life.
-    `format` is AGGREGATOR_FORMAT, 1 if it does not say.
+    `format` is AGGREGATOR_FORMAT, 1 if it does not say. `cut` has the partitions of `events` that lost their newest records and are
+    being read again, partition → where they ended then: a start goes on with that.
     """
 
     time: Time
@@ -160,6 +161,7 @@ class AggregatorBeat:
     alarms: tuple[str, ...] = ()
     notices: Count | None = None
     format: Count = 1
+    cut: Mapping[str, Count] | None = None
 
 
 @extensible

@@ -36,14 +36,18 @@ class EventIntake:
         self._forks: dict[str, Record] = {}
         # Histories of which no adoption was found, as (repository, incarnation).
         self._foreign: set[tuple[str, str]] = set()
+        # Partitions that lost records, and where they ended then: what is before that may have been taken.
+        self.cut: dict[int, int] = {}
 
-    def take(self, record: Record, now: float, *, is_whole: bool, is_again: bool = False) -> RecordOutcome:
-        """Take a record; its position passes it unless the outcome asks for it again.
-
-        One that may have been taken before the log lost others comes `is_again`; a fork among them counts at `settle_forks`.
-        """
-        outcome = self._memory.guarded(partial(self._take, is_whole=is_whole, is_again=is_again), record, now)
-        return self._memory.pass_record(record, outcome)
+    def take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
+        """Take a record; its position passes it unless the outcome asks for it again."""
+        cut = self.cut.get(record.partition, 0)
+        take = partial(self._take, is_whole=is_whole, is_again=record.offset < cut)
+        outcome = self._memory.pass_record(record, self._memory.guarded(take, record, now))
+        if cut and record.offset + 1 >= cut and not outcome.is_asked_again:
+            del self.cut[record.partition]
+            self.settle_forks(record.partition, now)
+        return outcome
 
     def _take(self, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
         repository = self._memory.repositories.get(record.key or "")
