@@ -4,7 +4,7 @@
 It reads notices, sends their messages, keeps what can never work in `errors`, and moves the position.
 
 Rules of this file: one thread; the position is stored only after what is before it is settled; a reject is in the topic
-`errors` before it is settled; nothing blocks longer than half a second, so an operator's requests are seen soon, and `wake` ends
+`errors` before it is settled; nothing blocks longer than a second, so an operator's requests are seen soon, and `wake` ends
 what waits for notices, so a stop is seen at once.
 """
 
@@ -35,7 +35,7 @@ from .state import StateDatabase
 from .window import Delivery, Window
 
 # Seconds that any wait may last.
-IDLE_WAIT = 0.5
+IDLE_WAIT = 1.0
 
 # The same while deliveries are unconfirmed and new notices may come.
 BUSY_WAIT = 0.02

@@ -24,7 +24,7 @@ from .state import NOTHING, DestinationRequest, Kind, StateDatabase
 from .window import Window
 
 # Seconds between two looks at the requests.
-ASK_EVERY = 0.5
+ASK_EVERY = 1.0
 
 # Records of one read of a replay, and messages of it that may wait at once.
 REPLAY_BATCH = 200

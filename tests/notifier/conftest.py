@@ -21,6 +21,13 @@ def quiet() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(autouse=True)
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A destination with nothing to do sees a request at once."""
+    monkeypatch.setattr("notifier.courier.IDLE_WAIT", 0.1)
+    monkeypatch.setattr("notifier.orders.ASK_EVERY", 0.1)
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     with open_log(f"sqlite://{tmp_path}/log.db") as log:

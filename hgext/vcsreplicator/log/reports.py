@@ -13,7 +13,7 @@ from ..words.version import VERSION
 from . import SERVICES, Log, NewRecord
 
 # Seconds between two reports, and after one that the log did not take: without the topic each costs TIMEOUT.
-INTERVAL, REST = 10.0, 20.0
+INTERVAL, REST = 20.0, 20.0
 # Seconds that the log may take; a report that is not written is followed by a newer one.
 TIMEOUT = 2.0
 # Troubles that a report names, and characters of each.

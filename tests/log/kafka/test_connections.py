@@ -12,7 +12,8 @@ from typing import TypeVar
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, topics
-from hgext.vcsreplicator.log.kafka import connections as connections
+from hgext.vcsreplicator.log.kafka import connections
+from hgext.vcsreplicator.log.kafka import reader as readers
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
@@ -108,6 +109,7 @@ def test_a_broker_that_hangs_is_away_within_five_seconds_and_asked_again_when_it
     told: Callable[[object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(connections, "LONE_SUSPICION", connections.SUSPICION)  # as where there are several
     kafka = own_service(Kafka)
     found: list[float] = []
     add = unknown.add
@@ -131,7 +133,7 @@ def test_a_broker_that_hangs_is_away_within_five_seconds_and_asked_again_when_it
                 start = time.monotonic()
                 found.clear()
                 eventually(found_out, "found out")
-                took = found[0] + connections.LOOK_EVERY - start  # by then all have left it
+                took = found[0] + connections.SUSPICION - start  # by then all have left it
                 with pytest.raises(Unavailable):
                     log.ends(NOTICES)
                 kafka.resume()
@@ -145,6 +147,24 @@ def test_a_broker_that_hangs_is_away_within_five_seconds_and_asked_again_when_it
             times = [hang_and_return(b"%d" % number) for number in range(2)]
     told(f"a broker that hangs is known after {times[0]:.1f} and {times[1]:.1f} s")
     assert min(times) < 5, "promised; one of two, because this machine may stand still too"
+
+
+def test_an_idle_reader_of_one_broker_asks_after_nothing(
+    kafka: Kafka, unique_name: str, unknown: connections.Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "TROUBLE", 0.0)
+    looks: list[float] = []
+    look = connections.Connections._look
+    monkeypatch.setattr(connections.Connections, "_look", lambda self: (looks.append(1.0), look(self))[1])
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=1))
+        log.close()  # the administration has a client too
+        with closing(log.reader({(NOTICES, 0): 0})) as reader:
+            reader.poll(1.0)
+            looks.clear()
+            assert reader.poll(2 * readers.QUIET_FETCH[True]) == []
+    assert len(looks) <= 4
+    assert not unknown._probed
 
 
 def test_a_coordinator_of_positions_that_cannot_be_reached_is_looked_up_again_within_a_commit(
@@ -167,6 +187,7 @@ def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
     kafka: Kafka, unique_name: str, unknown: connections.Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SUSPICION", 0.0)  # each request that is under way
+    monkeypatch.setattr(connections, "LONE_SUSPICION", 0.0)
     with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
         log.create(topics(partitions=1))
         with closing(log.reader({(NOTICES, 0): 0})) as reader:

@@ -39,6 +39,7 @@ def test_a_broker_that_is_asked_after_again_is_asked_on_the_same_connection(
 ) -> None:
     monkeypatch.setattr(connections, "HANGING", connections.Hanging())
     monkeypatch.setattr(connections, "SUSPICION", 0.0)  # each request that is under way
+    monkeypatch.setattr(connections, "LONE_SUSPICION", 0.0)
     monkeypatch.setattr(connections, "PROBE_EVERY", 0.1)
     with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
         log.create(topics(partitions=1))

@@ -5,7 +5,7 @@ A broker that hangs is noticed within seconds, and all clients of the process kn
 
 A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers; each client
 would wait for its own time-out, and again with each broker that the next one happens to ask first. So each client that waits for
-answers looks twice a second for requests that wait long, and asks after their broker by a connection of its own, which it keeps for
+answers looks when the oldest request has waited long, and asks after its broker by a connection of its own, which it keeps for
 that. A request alone proves nothing: a produce request rightly waits for replicas, and a fetch for records, while nothing happens
 for seconds; so while nothing happens one client of the process asks. A broker that does not answer is left alone by every client:
 its connections are closed, no client connects to it, metadata are asked for until it leads nothing more, and one client probes it
@@ -28,12 +28,15 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataResponse
 
-# Seconds. The sum of the first three is how long a broker hangs before that is known; one look later all have left it: below five.
+# Seconds. A request that waits for SUSPICION makes its broker a suspect, which has ANSWER_WITHIN to answer a probe; at most
+# SUSPICION later all clients have left a broker that hangs: below five. While there are suspects a client looks every LOOK_EVERY.
 LOOK_EVERY = 0.5
-
 SUSPICION = 1.0
 ANSWER_WITHIN = 2.5
 PROBE_EVERY = 1.0
+
+# The same where there is one broker, which no other can replace: its fetches may last longer, so that little happens when idle.
+LONE_SUSPICION = 4.0
 
 # Without another failed probe: between two attempts of a service no client is left to make one.
 REMEMBERED = 60.0
@@ -87,12 +90,12 @@ class Hanging:
 HANGING = Hanging()
 
 
-def _waits(connection: Any, now: float) -> bool:
-    """Return whether a request has waited too long for this broker's answer."""
+def _suspicious_at(connection: Any, suspicion: float) -> float:
+    """Return when the oldest request has waited too long for this broker's answer; infinity if there is none."""
     if connection.initializing:
-        return bool(now - connection.begun > SUSPICION)
-    requests = connection.in_flight_requests
-    return bool(requests) and now - requests[0][2] > SUSPICION
+        return float(connection.begun + SUSPICION)
+    oldest = next(iter(connection.in_flight_requests.copy()), None)
+    return float("inf") if oldest is None else float(oldest[2] + suspicion)
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]
@@ -160,10 +163,10 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         node = self.cluster.broker_metadata(node_id)
         return None if node is None else (node.host, node.port)
 
-    def _begin_to_look(self) -> None:
+    def _begin_to_look(self, delay: float | None = None) -> None:
         if not self._looks and not self.closed:
             self._looks = True
-            self._net.call_later(LOOK_EVERY, self._look)
+            self._net.call_later(SUSPICION if delay is None else delay, self._look)
 
     def _look(self) -> None:
         """Drop the connections to brokers that hang, and probe slow ones; go on while anything is waited for or doubtful."""
@@ -175,16 +178,21 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             (node.host, node.port) for node in (*self.cluster.brokers(), *self.cluster._bootstrap_brokers.values())
         }
         suspects = {address for address in known if HANGING.doubtful(address)}
-        if suspects or any(each.initializing or each.in_flight_requests for each in self._conns.values()):
-            self._begin_to_look()
+        suspicion, next_at = LONE_SUSPICION if len(self.cluster.brokers()) == 1 else SUSPICION, float("inf")
         for connection in list(self._conns.values()):
             address = self._address(connection.node_id)
             if address is None:  # a probe
                 continue
             if address in HANGING:
                 connection.close(kafka_errors.KafkaConnectionError(f"{address[0]}:{address[1]} does not answer"))
-            elif _waits(connection, now):
+            elif (at := _suspicious_at(connection, suspicion)) <= now:
                 suspects.add(address)
+            else:
+                next_at = min(next_at, at)
+        if suspects:
+            self._begin_to_look(LOOK_EVERY)
+        elif next_at < float("inf"):
+            self._begin_to_look(next_at - now)
         for address in suspects:
             if HANGING.claim(address, id(self)):
                 self.call_soon(self._probe, address)

@@ -21,7 +21,8 @@ SLICE = 0.05
 
 # Seconds that a broker may keep a fetch while it has no records, by whether it is the only one. It answers at once when there are
 # some; but what moves from one broker to another waits for the end of the fetch, so for a while after trouble it is shorter.
-QUIET_FETCH = {True: 3.0, False: 1.0}
+# Shorter than the suspicion of `connections`, or each fetch would be asked after.
+QUIET_FETCH = {True: 3.0, False: 0.85}
 TROUBLE = 10.0
 
 # Seconds without a record after which a reader asks the broker whether there are any; doubled up to the second while none come.
