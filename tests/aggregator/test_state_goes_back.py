@@ -9,6 +9,7 @@ import pytest
 from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRecord, topics
+from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Notice, RepositoryState
@@ -108,6 +109,17 @@ def test_a_state_from_before_an_adoption_takes_no_public_sequence_back() -> None
         ("x", sequence, previous) for sequence, previous in zip((2, 3, 4, 6, 7), [None, *ids[:-1]], strict=True)
     ]
     assert (here.state(new).retired, here.state(new).base) == ((chain.incarnation,), 4)
+
+
+def test_a_state_names_the_master_whose_relay_sent_the_newest_event() -> None:
+    here, chain = Installation(), Chain("x")
+    for source in ("hg://left", "hg://right", "h" * 201, ""):
+        event = chain.next()
+        headers = wire.headers(event, source) if source else {}
+        here.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(event), headers=headers)])
+        here.step(chain)
+        assert here.state(chain).source == ("hg://left" if source == "hg://left" else "hg://right")
+        here.restart(lambda: None)
 
 
 def adopted(*chains: Chain) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What `check` says of a master whose relay is down."""
 
+import functools
 import os
 import shutil
 import tempfile
@@ -130,6 +131,10 @@ class Seen(NamedTuple):
 
     path: str
     deleted: bool = False
+    source: str | None = "hg://master"
+
+
+gone = functools.partial(find_gone, source="hg://master")
 
 
 def test_a_repository_that_was_removed_by_hand_is_gone_since_the_first_round_without_it(tmp_path: Path) -> None:
@@ -141,8 +146,17 @@ def test_a_repository_that_was_removed_by_hand_is_gone_since_the_first_round_wit
     }
     roots = {str(tmp_path): "p"}
     folders = [str(tmp_path / "one"), str(tmp_path / "two")]
-    assert find_gone(states, roots, folders, {}, 10.0) == {}
-    assert find_gone(states, roots, folders[:1], {}, 20.0) == {"2" * 32: 20.0}
-    assert find_gone(states, roots, folders[:1], {"2" * 32: 20.0}, 30.0) == {"2" * 32: 20.0}
+    assert gone(states, roots, folders, {}, 10.0) == {}
+    assert gone(states, roots, folders[:1], {}, 20.0) == {"2" * 32: 20.0}
+    assert gone(states, roots, folders[:1], {"2" * 32: 20.0}, 30.0) == {"2" * 32: 20.0}
     (tmp_path / ".vcsreplicator" / "deleted" / ("2" * 32)).mkdir(parents=True)
-    assert find_gone(states, roots, folders[:1], {"2" * 32: 20.0}, 40.0) == {}
+    assert gone(states, roots, folders[:1], {"2" * 32: 20.0}, 40.0) == {}
+
+
+def test_what_another_master_sent_is_not_gone_here_though_neither_has_a_prefix(tmp_path: Path) -> None:
+    states: Any = {
+        "1" * 32: Seen("one"),
+        "2" * 32: Seen("two", source="hg://other"),
+        "3" * 32: Seen("old", source=None),  # written by an aggregator that did not know
+    }
+    assert gone(states, {str(tmp_path): ""}, [], {}, 10.0) == {"1" * 32: 10.0, "3" * 32: 10.0}

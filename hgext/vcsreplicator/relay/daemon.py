@@ -136,7 +136,8 @@ class _Rounds:
         """Make one, and return what is wrong with the repositories."""
         now, states = self._clock.now(), self._watch.states()
         folders, found = find_work(self._settings.roots, self._port, self._work, self._losses, now)
-        self._gone = find_gone(states, self._settings.roots, folders, self._gone, now)
+        settings = self._settings
+        self._gone = find_gone(states, settings.roots, folders, self._gone, now, source=settings.source)
         for name, since in self._gone.items():
             path = states[name].path
             text = (

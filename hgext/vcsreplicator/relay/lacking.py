@@ -49,13 +49,18 @@ def find_gone(
     known: Collection[str],
     before: Mapping[str, float],
     now: float,
+    *,
+    source: str,
 ) -> dict[str, float]:
     """Return by id the repositories of which the log knows and that are in no folder of these roots any more, and since when.
 
-    `known` are the folders of the last round, `before` what this returned after the round before.
+    `known` are the folders of the last round, `before` what this returned after the round before. What a master with another
+    `source` sent is none of this one's.
     """
     there, found = set(known), {}
     for name, state in states.items():
+        if state.source not in (None, source):
+            continue
         places = list(find_places(state.path, roots))
         if places and not state.deleted and there.isdisjoint(places) and not _is_moved_aside(name, roots):
             found[name] = before.get(name, now)

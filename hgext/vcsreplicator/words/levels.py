@@ -123,7 +123,7 @@ class RepositoryState:
     the roster behind the newest decision. Relay and mirrors hold their own view against `seq`, `event` and `incarnation`.
     `retired` are the incarnations before this one, `base` how many sequences they took: a public sequence is `base` + `seq` and
     never goes back. `stays` are the paths that it left by events that are not noticed yet. `fork` is the id of the newest event
-    that did not fit the chain.
+    that did not fit the chain. `source` is the master that sent the newest event, as its record says.
     """
 
     repository: str
@@ -142,6 +142,7 @@ class RepositoryState:
     fork: str | None = None
     base: Count = 0
     stays: tuple[Stay, ...] = ()
+    source: str | None = None
 
 
 @extensible

@@ -30,6 +30,8 @@ FRAME_LIMIT = 6 * 1024 * 1024
 INLINE_LIMIT = 512 * 1024
 # The header that names the event.
 ID = "ce_id"
+# The header that names the master that sent it.
+SOURCE = "ce_source"
 # What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there.
 UNPACKED_LIMIT = 256 * 1024 * 1024
 BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
@@ -164,7 +166,7 @@ def headers(event: Event, source: str) -> Mapping[str, str]:
     return {
         "ce_specversion": "1.0",
         ID: event.id,
-        "ce_source": source,
+        SOURCE: source,
         "ce_type": f"vcsreplicator.{event.type.value}.{event.version}",
         "ce_subject": event.path.encode("utf-8", "replace").decode(),
         "ce_time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

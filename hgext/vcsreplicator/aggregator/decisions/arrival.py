@@ -69,7 +69,9 @@ def _other_incarnation(state: RepositoryState, event: Event, *, is_again: bool) 
     return Arrival.FORK if is_again and replaced and state.incarnation not in replaced else Arrival.ADOPTED
 
 
-def follow(state: RepositoryState | None, event: Event, arrival: Arrival, roster: int) -> RepositoryState:
+def follow(
+    state: RepositoryState | None, event: Event, arrival: Arrival, roster: int, source: str | None = None
+) -> RepositoryState:
     """Return the state after an event that is taken; releases and notices start over with an adopted history."""
     fresh = state is None or arrival is Arrival.ADOPTED
     before = event.seq - 1
@@ -90,6 +92,7 @@ def follow(state: RepositoryState | None, event: Event, arrival: Arrival, roster
         fork=None if fresh or state is None else state.fork,
         base=_follow_base(state, arrival),
         stays=_follow_stays(state, event, arrival),
+        source=source or (state.source if state else None),
     )
 
 

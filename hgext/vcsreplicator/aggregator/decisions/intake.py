@@ -18,6 +18,9 @@ from .outgoing import MESSAGE_BYTES
 from .repository import Repository
 from .succession import Succession
 
+# Characters of a master's name; a state keeps no longer one.
+SOURCE_LIMIT = 200
+
 
 class EventIntake:
     """Takes records of `events`, and what an older aggregator kept of them.
@@ -170,7 +173,9 @@ class EventIntake:
         return RecordOutcome.TAKEN
 
     def _follow(self, repository: Repository, event: Event, arrival: Arrival, record: Record, now: float) -> None:
-        repository.state = follow(repository.state, event, arrival, self._membership.roster.version)
+        source = record.headers.get(wire.SOURCE, "")
+        source = source if len(source) <= SOURCE_LIMIT else ""
+        repository.state = follow(repository.state, event, arrival, self._membership.roster.version, source)
         self._succession.note(repository.state)
         repository.add(HeldEvent.arrived(event, record, now))
         repository.newest_at = now
