@@ -60,7 +60,8 @@ class HgHost:
     def __enter__(self) -> Self:
         conf = self.folder / "web.conf"
         conf.write_text(f"[paths]\n/ = {self.folder}/*\n[web]\nrefreshinterval = 0\n")
-        listening = ["--port", "0", "--address", "127.0.0.1", "--print-url"]
+        # Standard output is a pipe of which the first line is read: a log of requests would fill it, and the server stand still.
+        listening = ["--port", "0", "--address", "127.0.0.1", "--print-url", "--accesslog", os.devnull]
         self._server = subprocess.Popen(
             [shared_hg(ENVIRONMENT), "serve", "--web-conf", str(conf), *listening],
             env=ENVIRONMENT,

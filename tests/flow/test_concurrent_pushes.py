@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Many push at once, also to the same repositories, through several `hg serve` processes of one master."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,8 @@ def serving(cluster: Cluster) -> Iterator[str]:
             "127.0.0.1",
             "-p",
             "0",
+            "--accesslog",
+            os.devnull,  # not the pipe, of which only the first line is read
         ],
         env={**cluster.about["master"]["env"], "HGDEMANDIMPORT": "disable"},
         cwd=cluster.folder,

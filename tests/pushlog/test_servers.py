@@ -2,6 +2,7 @@
 """Two servers that accept pushes into one repository at once: every push is recorded, nobody is refused."""
 
 import contextlib
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,6 +35,7 @@ def hg(tmp_path):
 def serving(folder):
     variables = environment(folder)
     command = [shared_hg(variables), "serve", "-R", "shared", "-a", "127.0.0.1", "-p", "0", "--print-url"]
+    command += ["--accesslog", os.devnull]  # not the pipe, of which only the first line is read
     process = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     with process.stdout:
         try:

@@ -2,6 +2,7 @@
 """Pages in a real browser: ours under a policy that allows next to nothing, all of them under the one that is the default."""
 
 import contextlib
+import os
 import shutil
 import subprocess
 from urllib.parse import quote
@@ -35,6 +36,8 @@ def serving(folder, repository, settings=""):
         "-p",
         "0",
         "--print-url",
+        "--accesslog",
+        os.devnull,  # not the pipe, of which only the first line is read
     ]
     process = subprocess.Popen(
         command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
