@@ -127,7 +127,8 @@ class SimulatedMirror(threading.Thread):
     def stop(self) -> None:
         """Ends the thread, and waits."""
         self._done.set()
-        self.join(30)
+        self.join(60)
+        assert not self.is_alive()
 
     def run(self) -> None:
         with open_log(self._log_url) as log:

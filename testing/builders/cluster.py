@@ -99,7 +99,7 @@ class Cluster:
         """Asks these services to stop, and waits; their exit codes."""
         for role in roles:
             self._processes[role].terminate()
-        return [self._processes[role].wait(30) for role in roles]
+        return [self._processes[role].wait(60) for role in roles]
 
     def kill(self, *roles: str) -> None:
         """SIGKILL to the service's main process, as the kernel would."""

@@ -176,7 +176,7 @@ class Bench:
                 yield
             finally:
                 stop.set()
-                thread.join(PATIENCE)
+                thread.join()
         if failed:
             raise failed[0]
 

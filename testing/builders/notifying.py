@@ -26,10 +26,9 @@ from notifier.public import PublicSettings
 from notifier.settings import NotifierSettings
 from notifier.state import DestinationRequest, Kind, StateDatabase
 from notifier.window import Delivery, Patience
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"}, ignore=("private/",))
-PATIENCE = 20.0
 
 
 class Notifier:

@@ -128,7 +128,7 @@ def page(url: str) -> tuple[int, str]:
     """(status, body) of a page; 0 if no server answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=30) as answer:
+        with opener.open(url, timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

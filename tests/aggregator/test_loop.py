@@ -276,7 +276,7 @@ def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.
         yield thread, left
     finally:
         stop.set()
-        thread.join(SOON)
+        thread.join()
 
 
 def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, log: Log) -> None:

@@ -25,7 +25,7 @@ from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-SOON = 30.0
+SOON = 60.0
 
 
 class Installation:

@@ -35,7 +35,10 @@ def staying(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
 
 
 def about(ready: Path) -> dict[str, Any]:
@@ -105,7 +108,7 @@ def test_a_service_that_dies_is_started_again_and_ctrl_c_leaves_no_process_behin
         eventually(lambda: about(ready)["services"]["aggregator"]["pid"] not in (before, None), what="a new process id")
         eventually(lambda: len(running_in(tmp_path)) >= len(ROLES), what="all services run")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert process.returncode == 0
         assert running_in(tmp_path) == []
 

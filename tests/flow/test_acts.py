@@ -58,7 +58,7 @@ class Web:
         return self._get(path + "?cmd=heads").decode().split()
 
     def _get(self, where: str) -> bytes:
-        with urllib.request.urlopen(self._url + where, timeout=30) as answer:
+        with urllib.request.urlopen(self._url + where, timeout=60) as answer:
             content: bytes = answer.read()
         return content
 
@@ -350,7 +350,7 @@ def deciding(bench: Bench) -> Iterator[None]:
             yield
         finally:
             stop.set()
-            thread.join(PATIENCE)
+            thread.join()
 
 
 def is_known(bench: Bench, mirror: str) -> bool:

@@ -404,9 +404,13 @@ def test_of_two_mirrors_of_one_name_that_begin_at_once_one_ends(bench: Bench, tm
     both = [threading.Thread(target=run, args=(tmp_path / name,)) for name in ("here", "there")]
     for each in both:
         each.start()
-    assert stop.wait(60)
-    for each in both:
-        each.join(60)
+    try:
+        assert stop.wait(60)
+    finally:
+        begun.abort()
+        stop.set()
+        for each in both:
+            each.join()
     assert len(ended) == 1
     assert "another mirror of this name works on" in str(ended[0])
 

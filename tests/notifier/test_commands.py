@@ -204,13 +204,18 @@ def test_listener_gets_every_message_and_repeats_what_failed(told: PulseReceiver
         return attempts.count(arrival.headers["sequence"]) > 1
 
     done: list[int] = []
+    stop = threading.Event()
     thread = threading.Thread(
-        target=lambda: done.append(listen(listener(told, prefetch=1), hand_on, stop=threading.Event(), limit=3))
+        target=lambda: done.append(listen(listener(told, prefetch=1), hand_on, stop=stop, limit=3))
     )
     thread.start()
-    eventually(lambda: _queue_exists(told))
-    publish_pushes(log, "x", 1, 3)
-    thread.join(30)
+    try:
+        eventually(lambda: _queue_exists(told))
+        publish_pushes(log, "x", 1, 3)
+        eventually(lambda: done)
+    finally:
+        stop.set()
+        thread.join()
     assert done == [3]
     assert sorted(attempts) == [1, 1, 2, 2, 3, 3]
 
@@ -229,7 +234,7 @@ def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> 
     try:
         eventually(lambda: _queue_exists(told))
         publish_pushes(log, "x", 1, 2)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert [json.loads(line)["payload"]["type"] for line in out.splitlines()] == ["changegroup.1", "changegroup.1"]

@@ -231,7 +231,7 @@ def test_sigterm_drains_within_a_bound(log: Log, receiver: Receiver, tmp_path: P
             publish_pushes(log, path, 1, 20)
         eventually(lambda: receiver.told())
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     position = log.stored("notifier-it", NOTICES)[0]
     if not isinstance(receiver, WebhookReceiver):
         arrived = len(set(eventually(receiver.told)))
@@ -319,7 +319,7 @@ class running:
 
     def __exit__(self, *error: object) -> None:
         self.process.terminate()
-        self.process.wait(15)
+        self.process.wait(60)
 
 
 def test_the_loop_works_on_kafka_too(kafka: Any, unique_name: str, tmp_path: Path) -> None:

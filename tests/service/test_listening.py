@@ -13,7 +13,7 @@ from hgext.vcsreplicator.service import listening
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture

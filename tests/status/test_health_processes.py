@@ -22,7 +22,7 @@ def health(cluster: Cluster, mirror: str) -> tuple[int, dict[str, Any]]:
     """(status, body) of the mirror's health page."""
     where = tomllib.loads(cluster.config.read_text())["listen"][f"mirror-{mirror}"]
     try:
-        with urllib.request.urlopen(f"http://{where}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{where}/health", timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -43,11 +43,11 @@ def test_a_stopped_aggregator_degrades_a_mirror_and_takes_it_out_only_where_that
         cluster.start("mirror-beta")
         eventually(lambda: health(cluster, "beta")[0] == 200)
         os.kill(cluster.pid("aggregator"), signal.SIGSTOP)
-        _, body = eventually(lambda: (h := health(cluster, "beta"))[0] == 503 and h, timeout=30)
+        _, body = eventually(lambda: (h := health(cluster, "beta"))[0] == 503 and h)
         assert "aggregator" in body["reasons"][0]
-        status, body = eventually(lambda: (h := health(cluster, "alpha"))[1]["degraded"] and h, timeout=30)
+        status, body = eventually(lambda: (h := health(cluster, "alpha"))[1]["degraded"] and h)
         assert (status, body["ready"], body["reasons"]) == (200, True, [])
         assert "the aggregator is silent for " in body["degraded"][0]
         os.kill(cluster.pid("aggregator"), signal.SIGCONT)
-        eventually(lambda: health(cluster, "beta")[0] == 200, timeout=30)
-        eventually(lambda: not health(cluster, "alpha")[1]["degraded"], timeout=30)
+        eventually(lambda: health(cluster, "beta")[0] == 200)
+        eventually(lambda: not health(cluster, "alpha")[1]["degraded"])

@@ -204,7 +204,7 @@ def test_the_relay_hears_whoever_is_in_the_group_of_the_repositories(master, log
 def ask(master):
     """Asks for what is sent already; whether the relay answered."""
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(30)
+        peer.settimeout(60)
         peer.connect(master.socket)
         try:
             peer.sendall(json.dumps({"repository": str(master.root / "one")}).encode() + b'\n{"seq": 1}\n')

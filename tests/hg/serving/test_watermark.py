@@ -88,7 +88,7 @@ def served(bench: Bench, author: Author, *settings: str) -> Iterator[str]:
 
 
 def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         content: bytes = answer.read()
     return content
 

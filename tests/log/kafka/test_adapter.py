@@ -205,7 +205,7 @@ def test_what_any_client_may_write_is_handed_out_and_stops_no_reader(kafka: Kafk
         {"key": b"\xff", "value": b"2", "headers": [("x", b"1"), ("x", b"\xff")]},
         {"value": b"3"},
     ):
-        producer.send(topic, **record).get(timeout=30)
+        producer.send(topic, **record).get(timeout=60)
     producer.close()
     reader, records = log.reader({(NOTICES, 0): 0}), []
     while len(records) < 4:
@@ -230,7 +230,7 @@ def test_a_time_that_no_clock_shows_is_a_date_all_the_same(
     admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": ours}})
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
     for timestamp in (2**62, 1):
-        producer.send(topic, value=b"1", timestamp_ms=timestamp).get(timeout=30)
+        producer.send(topic, value=b"1", timestamp_ms=timestamp).get(timeout=60)
     producer.close()
     reader, records = log.reader({(NOTICES, 0): 0}), []
     while len(records) < 2:
@@ -312,7 +312,7 @@ def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMeta
     manager._enqueue_request = enqueue_unannounced
     transactor._producer.begin_transaction()
     wait(
-        transactor._producer, lambda _: manager.send_offsets_to_transaction(positions, "single"), time.monotonic() + 30
+        transactor._producer, lambda _: manager.send_offsets_to_transaction(positions, "single"), time.monotonic() + 60
     )
 
 

@@ -48,7 +48,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
             yield bench
         finally:
             stop.set()
-            deciding.join(PATIENCE)
+            deciding.join()
 
 
 def fill(

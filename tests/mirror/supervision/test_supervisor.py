@@ -974,7 +974,7 @@ def test_a_writer_that_cannot_go_on_ends_the_mirror(bench: Bench) -> None:
     writer.start()
     writer.ack("alpha/r", b"{}")
     with pytest.raises(ZeroDivisionError):
-        bench.mirror.take(arrived.get(timeout=30))
+        bench.mirror.take(arrived.get(timeout=60))
 
 
 def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Bench) -> None:
@@ -984,11 +984,11 @@ def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Be
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     source = Source(cast(Log, log), {(EVENTS, 0): 1000}, arrived.put).start()
     try:
-        assert arrived.get(timeout=30) == Skipped(positions={(EVENTS, 0): 0})
-        assert [record.key for record in arrived.get(timeout=30).records] == [event.repository]
+        assert arrived.get(timeout=60) == Skipped(positions={(EVENTS, 0): 0})
+        assert [record.key for record in arrived.get(timeout=60).records] == [event.repository]
     finally:
         source.stop()
-        source.join(10)
+        source.join(60)
 
 
 def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_again(bench: Bench) -> None:
@@ -998,11 +998,11 @@ def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_
     log = Failing(bench.log, "reader", Rewound("lost"))
     source = Source(cast(Log, log), {(EVENTS, 0): 1}, arrived.put).start()
     try:
-        assert arrived.get(timeout=30) == Skipped(positions={(EVENTS, 0): 0})
-        assert [record.key for record in arrived.get(timeout=30).records] == [event.repository]
+        assert arrived.get(timeout=60) == Skipped(positions={(EVENTS, 0): 0})
+        assert [record.key for record in arrived.get(timeout=60).records] == [event.repository]
     finally:
         source.stop()
-        source.join(10)
+        source.join(60)
 
 
 def test_a_mirror_follows_the_roster_of_a_log_that_went_back(bench: Bench) -> None:
@@ -1027,7 +1027,7 @@ def test_a_mirror_follows_the_roster_of_a_log_that_went_back(bench: Bench) -> No
         assert seen == sorted(seen)  # and none before it
     finally:
         source.stop()
-        source.join(10)
+        source.join(60)
 
 
 def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
@@ -1050,7 +1050,7 @@ def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
         eventually(full.is_set, "one more")
     finally:
         source.stop()
-        source.join(10)
+        source.join(60)
 
 
 def catching_up(bench: Bench, event: Event) -> Any:

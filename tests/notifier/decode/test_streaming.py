@@ -132,7 +132,7 @@ def test_an_output_that_is_away_holds_the_input(log: Log, tmp_path: Path) -> Non
 
 
 def test_a_second_decoder_of_a_topic_ends_the_first(log: Log, tmp_path: Path) -> None:
-    stop, second_ready, ended = threading.Event(), threading.Event(), []
+    stop, first_ready, ended = threading.Event(), threading.Event(), []
 
     def first() -> None:
         try:
@@ -140,15 +140,16 @@ def test_a_second_decoder_of_a_topic_ends_the_first(log: Log, tmp_path: Path) ->
         except Fenced as error:
             ended.append(error)
 
-    first_ready = threading.Event()
     thread = threading.Thread(target=first)
     thread.start()
-    eventually(first_ready.is_set)
-    source = streaming.LogSource(log, "raw")
-    second_ready.set()
-    submit(log, a_raw())
-    thread.join()
-    source.close()
+    try:
+        eventually(first_ready.is_set)
+        with closing(streaming.LogSource(log, "raw")):
+            submit(log, a_raw())
+            eventually(lambda: ended, "the first decoder ends")
+    finally:
+        stop.set()
+        thread.join()
     assert ended
 
 

@@ -528,7 +528,7 @@ def survive_kills(host: PushHost, queue: HgQueue, folder: Path, *, kills: int) -
         eventually(lambda: {name: list(dict.fromkeys(ids)) for name, ids in queue.pushes().items()} == expected, "all")
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 # -- a simulated day
