@@ -14,8 +14,8 @@ from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Sessi
 from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.status import Follower
 from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.levels import AggregatorBeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb

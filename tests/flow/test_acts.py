@@ -19,7 +19,7 @@ from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.status import Follower
+from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.roster import Verb

@@ -13,7 +13,8 @@ from hgext.vcsreplicator.aggregator.alarms import LOST, MISSING
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
-from hgext.vcsreplicator.status import Follower, Picture
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.follower import Follower
 from testing.builders.cluster import Cluster
 from testing.waiting import eventually
 

@@ -6,7 +6,8 @@ import pytest
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
-from hgext.vcsreplicator.status import Follower, Picture, look_at_destinations
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes

@@ -8,6 +8,7 @@ import pytest
 from hgext.vcsreplicator import status
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -65,8 +66,8 @@ class Installation:
         self.write(ACKS, "alpha", Beat(mirror="alpha", time=now, positions={}, version="1"))
         for name in self.reporting:
             self.write(SERVICES, f"destination {name}", ServiceReport(time=now, version="1"))
-        picture = status.Follower(self.log).update()
-        status.look_at_destinations(self.log, picture)
+        picture = Follower(self.log).update()
+        look_at_destinations(self.log, picture)
         return picture
 
     def found(self, after: float = 0.0, destinations: tuple[str, ...] = ("lines",)) -> list[tuple[int, str]]:
@@ -225,7 +226,7 @@ def test_what_holds_a_notice_back_are_mirrors_that_gate_it_heard_of_or_not(insta
 def test_a_picture_holds_nothing_that_the_log_has_lost(installation: Installation) -> None:
     log, state = installation.log, installation.state
     older = log.copied(STATE)
-    follower = status.Follower(log)
+    follower = Follower(log)
     installation.write(STATE, "f" * 32, replace(state, repository="f" * 32))
     assert len(follower.update().states) == 2
     log.restore(STATE, older)

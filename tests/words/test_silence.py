@@ -6,8 +6,8 @@ import pytest
 from hgext.vcsreplicator.aggregator.alarms import SILENT
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
-from hgext.vcsreplicator.status import Follower
 from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat

@@ -25,8 +25,8 @@ def command(config: Config) -> None:
 
 def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
     """Make the page /status, the same as `vcsreplicator status --json`."""
-    from ..status import Follower, look_at_destinations
     from ..status.findings import as_data
+    from ..status.follower import Follower, look_at_destinations
 
     lock = threading.Lock()
     followers: list[Follower] = []

@@ -12,8 +12,9 @@ from ..config import Config
 from ..log import Log
 from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_lacking, has_outbox
-from ..status import SILENT, Follower, look_at_destinations
+from ..status import SILENT
 from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Finding, finding_of, findings
+from ..status.follower import Follower, look_at_destinations
 from ..words.errors import visible
 from ..words.shape import plain
 from .options import SECONDS, destinations, log_of, relay_of, with_config, with_json

@@ -2,7 +2,8 @@
 """The present picture of the log, and the repositories that arguments name."""
 
 from ..log import Log
-from ..status import Follower, Picture
+from ..status import Picture
+from ..status.follower import Follower
 from ..words.errors import Refused
 from ..words.levels import RepositoryState
 

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config import Config
-from ..status import AGGREGATOR, DESTINATION, Follower, Picture, look_at_destinations
+from ..status import AGGREGATOR, DESTINATION, Picture
 from ..status.findings import DESTINATION_KEY, RELAY_KEY, as_data, findings
+from ..status.follower import Follower, look_at_destinations
 from ..words.errors import Unavailable, visible
 from .display import console, table
 from .options import destinations, log_of, relay_of, with_config, with_json

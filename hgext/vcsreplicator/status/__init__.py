@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far everything is, read from the log alone: one picture of roster, repositories, mirrors, services and their lag.
+"""How far everything is: one picture of roster, repositories, mirrors, services and their lag, made of the log alone. Pure."""
 
-Compacted topics are read whole once and then followed, so a watched picture costs what has changed.
-"""
-
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record
-from ..log.table import find_beginnings
+from ..log import ACKS, ROSTER, SERVICES, STATE, Record
 from ..words import roster as rosters
-from ..words.clock import Clock, SystemClock
-from ..words.errors import BadConfig, Expired, MalformedEvent
+from ..words.errors import MalformedEvent
 from ..words.levels import Ack, AggregatorBeat, Beat, Lag, RepositoryState, ServiceReport, measure_lag
 from ..words.shape import from_json
 
@@ -25,14 +19,8 @@ AGGREGATOR = "aggregator"
 # What the groups of destinations begin with.
 DESTINATION = "notifier-"
 
-# Seconds for which a record counts as just written, and for which a new one is waited for: more than two beats.
-FRESH, WATCH = 10.0, 12.0
-
 # Seconds without progress after which a finding says so.
 SILENT = 60.0
-
-# Records of `notices` and of `errors`, which are larger, that are read to count them.
-COUNTED, COUNTED_ERRORS = 1000, 100
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,113 +153,3 @@ def _put_record(table: dict[Key, Value], key: Key, value: Value | None) -> None:
         table.pop(key, None)
     else:
         table[key] = value
-
-
-class Follower:
-    """Keeps a picture up to date; used by one thread."""
-
-    def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008
-        self._log, self._clock = log, clock
-        self._begin()
-
-    def _begin(self) -> None:
-        self._grew = self._clock.monotonic()
-        self.picture = Picture(has_services=self._has_services())
-        self._topics = (ROSTER, STATE, ACKS, SERVICES) if self.picture.has_services else (ROSTER, STATE, ACKS)
-        self._reader = self._log.reader(find_beginnings(self._log, *self._topics))
-
-    def _has_services(self) -> bool:
-        """Whether the log has the topic `services`, which an older release did not create."""
-        try:
-            self._log.partitions(SERVICES)
-        except BadConfig:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Free the reader."""
-        self._reader.close()
-
-    def update(self) -> Picture:
-        """Return the picture with everything committed before the call, nothing that the log has lost. Raise Unavailable."""
-        try:
-            return self._read_on()
-        except Expired:
-            former = self._reader
-            self._begin()
-            former.close()
-            return self._read_on()
-
-    def _read_on(self) -> Picture:
-        before, patience = self.picture.newest, 0.0
-        ends = {(t, p): end for t in self._topics for p, end in self._log.ends(t).items()}
-        # At least once: of a log that lost records the ends may be passed already.
-        while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
-            for record in self._reader.poll(patience, limit=5000):
-                self.picture.absorb(record)
-            patience = 1.0
-        picture = self.picture
-        if picture.newest > before:
-            self._grew = self._clock.monotonic()
-        picture.groups = {
-            group: positions.get(0, 0)
-            for group, positions in self._log.groups(NOTICES).items()
-            if group.startswith(DESTINATION)
-        }
-        return picture
-
-    def now(self) -> float:
-        """Return the time by the log's clock, from its records and this follower's monotonic clock."""
-        return self.picture.newest + self._clock.monotonic() - self._grew
-
-    def present(self, pause: Callable[[float], object] = time.sleep) -> float:
-        """Update the picture and return the time by the log's clock, for a command that reads the log once.
-
-        The newest record may be old, and the clocks of this machine and of the log may differ: unless they agree that it is
-        fresh, this watches for up to WATCH seconds. If nothing comes in all of them, every service is silent.
-        """
-        newest = self.update().newest
-        if newest == 0 or 0 <= self._clock.now() - newest <= FRESH:
-            return max(newest, self._clock.now())
-        began = self._clock.monotonic()
-        while self._clock.monotonic() - began < WATCH:
-            pause(0.2)
-            if self.update().newest > newest:
-                return self.now()
-        return max(self._clock.now(), newest + SILENT + WATCH)
-
-
-def look_at_destinations(log: Log, picture: Picture) -> None:
-    """Count what each destination lacks and find the time of the first of it; count `errors`.
-
-    On Kafka each transaction takes an offset too, so some records are read; of more than that the difference of the offsets is
-    good enough.
-    """
-    beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
-    lags, oldest = {}, {}
-    read: dict[int, list[Record]] = {end: []}
-    for group, position in picture.groups.items():
-        start = min(max(position, beginning), end)
-        if start not in read:
-            read[start] = _read_some(log, NOTICES, start, end, limit=COUNTED)
-        found = read[start]
-        lags[group] = len(found) if len(found) < COUNTED else end - start
-        if found:
-            oldest[group] = found[0].time
-    picture.lags, picture.oldest = lags, oldest
-    beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
-    errors = len(_read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS))
-    picture.errors = errors if errors < COUNTED_ERRORS else end - beginning
-
-
-def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> list[Record]:
-    """Read at most `limit` records of a topic with one partition."""
-    if start >= end:
-        return []
-    reader, found = log.reader({(topic, 0): start}), list[Record]()
-    try:
-        while len(found) < limit and reader.positions()[topic, 0] < end:
-            found += reader.poll(1.0, limit=limit - len(found))
-    finally:
-        reader.close()
-    return found

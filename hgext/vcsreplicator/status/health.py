@@ -15,7 +15,8 @@ from ..words.clock import DAY, Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.roster import MirrorState
 from ..words.shape import within
-from . import AGGREGATOR, Follower, Picture
+from . import AGGREGATOR, Picture
+from .follower import Follower
 
 NAMED = 5
 

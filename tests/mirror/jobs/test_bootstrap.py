@@ -23,7 +23,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, CopyFailed, Progress, bootstrap
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
-from hgext.vcsreplicator.status import Follower
+from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.roster import MirrorState, Verb

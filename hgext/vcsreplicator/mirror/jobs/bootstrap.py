@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ...log import EVENTS, Log
-from ...status import Follower, Picture
+from ...status import Picture
+from ...status.follower import Follower
 from ...words.clock import Clock, SystemClock
 from ...words.errors import Refused
 from ...words.levels import Reason, RepositoryState

@@ -17,7 +17,8 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from ...log import Log
-from ...status import Follower, Picture
+from ...status import Picture
+from ...status.follower import Follower
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import Expired, Unavailable
 from ...words.levels import RepositoryState
