@@ -80,3 +80,18 @@ While a line names the pushlog, it cannot be left out by a mistake, not even wit
   remote: added 1 changesets with 1 changes to 1 files
   remote: recorded push in replication log in *s (glob)
   a
+
+A repository in a form that only a newer Mercurial knows, as after a downgrade, is refused by the name of the form.
+
+  $ echo b > b; hg commit -qAm b
+  $ requires=../repos/one/.hg/requires; cp $requires ../known; echo form-of-tomorrow >> $requires
+  $ pushed
+  remote: abort: repository requires features unknown to this Mercurial: form-of-tomorrow
+  remote: (see https://mercurial-scm.org/wiki/MissingRequirement for more information)
+  abort: repository requires features unknown to this Mercurial: form-of-tomorrow
+  (see https://mercurial-scm.org/wiki/MissingRequirement for more information)
+  [255]
+  $ cp ../known $requires
+  $ pushed | tail -2
+  b
+  a

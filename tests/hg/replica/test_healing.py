@@ -63,3 +63,23 @@ def test_a_copy_that_can_never_have_its_path_is_refused_before_it_takes_a_place(
     assert trouble is not None
     assert (trouble.reason, trouble.note) == (Reason.REFUSED, f"path 'repo' is taken by repository {former.repository}")
     assert set(bench.found()) == {former.repository}
+
+
+def test_a_form_that_only_a_newer_mercurial_knows_is_named_and_healed_by_a_copy_in_one_that_this_knows(
+    bench: Bench, worker: Any
+) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    assert worker.perform(author).serving == author.seq
+    requires = bench.home(author) / ".hg/requires"
+    requires.write_text(requires.read_text() + "form-of-tomorrow\n")
+    shown = author.seq
+    author.push()
+    before = worker.perform(author, released=shown)
+    assert before.trouble is not None
+    assert (before.trouble.reason, before.serving) == (Reason.CORRUPT, shown)
+    assert "requires features unknown to this Mercurial: form-of-tomorrow" in before.trouble.note
+    healed = worker.perform(author, heal=Reason.CORRUPT)
+    assert (healed.trouble, healed.serving) == (None, author.seq)
+    assert "form-of-tomorrow" not in requires.read_text()

@@ -50,6 +50,14 @@ A view that is smaller than what is served stays smaller, for pages and for clie
   90a8f74e9175
   90a8f74e9175
 
+So does one that a repository's owner chose, whom the web server need not trust.
+
+#if root
+  $ printf '[web]\nview = immutable\n' > repo/.hg/hgrc; chown 65534 repo/.hg/hgrc
+  $ serve 2> /dev/null; get json-log | grep '"desc"' | cut -d '"' -f 4; stop; rm repo/.hg/hgrc
+  change 0
+#endif
+
 A view that cannot be limited is refused.
 
   $ printf '[web]\nview = visible-hidden\n' > repo/.hg/hgrc
@@ -61,6 +69,10 @@ A view that cannot be limited is refused.
   
   a mirror cannot limit the view visible-hidden: expected served, visible, all, immutable or base
   $ printf '[server]\nview = visible-hidden\n' > repo/.hg/hgrc
+  $ serve; get '?cmd=heads'; stop
+  500 Internal Server Error
+  
+  a mirror cannot limit the view visible-hidden: expected served, visible, all, immutable or base
   $ on_mirror hg id -i -r tip ssh://user@dummy/repo --config ui.ssh="$ssh"
   remote: abort: a mirror cannot limit the view visible-hidden: expected served, visible, all, immutable or base
   abort: no suitable response from remote hg

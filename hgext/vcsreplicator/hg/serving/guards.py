@@ -134,7 +134,6 @@ def _choose_web_view(orig: Callable[..., localrepository], repo: localrepository
     """Choose the view of hgweb's pages; the request refused what cannot be limited."""
     if not is_mirror(repo.ui):
         return orig(repo)
-    _serve(repo)
     try:
         return repo.filtered(limited_view(_configured_view(repo.ui, b"web")))
     except error.Abort:
