@@ -4,6 +4,7 @@
 On a terminal a long cell is folded within its column. Elsewhere each row is one line, for `grep`.
 """
 
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -16,11 +17,20 @@ from ..words.errors import visible
 WIDE = 1_000_000
 
 
+class PipedConsole(Console):
+    """A console that ends the program as main() does when the reader of its pipe is gone."""
+
+    def on_broken_pipe(self) -> None:
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+        sys.exit(141)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Open standard output or error; brackets and colons are printed as they are."""
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_terminal else WIDE
-    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    return PipedConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

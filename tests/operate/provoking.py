@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What provokes each entry of the runbook that one cluster can provoke, and what shows that its words repaired it.
+
+Every function leaves the installation as healthy as it found it, and uses a repository of its own.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from mercurial import lock
+
+from hgext.vcsreplicator.log import EVENTS, NewRecord
+from hgext.vcsreplicator.log.opening import open_log
+from testing.builders.endpoint import Reply
+from testing.waiting import eventually
+from testing.warm import is_stem
+
+from .page import Entry, OnCall
+
+Provocation = Callable[[OnCall, Entry], None]
+# Entry of the runbook → what provokes it.
+PROVOCATIONS: dict[str, Provocation] = {}
+
+
+def provokes(name: str) -> Callable[[Provocation], Provocation]:
+    """Enter the function in the table."""
+
+    def enter(provocation: Provocation) -> Provocation:
+        PROVOCATIONS[name] = provocation
+        return provocation
+
+    return enter
+
+
+def mirror_folder(on_call: OnCall, mirror: str, name: str) -> Path:
+    return on_call.cluster.folder / "repos" / mirror / name
+
+
+def hold(folder: Path, process: int) -> Path:
+    """Lock the store in the name of this process of this machine; the lock, to be removed."""
+    place = folder / ".hg/store/lock"
+    os.symlink(b"%s:%d" % (lock._getlockprefix(), process), os.fsencode(place))
+    return place
+
+
+def hg_by_hand(on_call: OnCall, folder: Path, *words: str) -> None:
+    """What an administrator does with a Mercurial that does not load the extension."""
+    environment = {**on_call.cluster.about["master"]["env"], "HGRCPATH": os.devnull, "HGUSER": "hand"}
+    subprocess.run(["hg", "-R", str(folder), *words], env=environment, check=True, capture_output=True)
+
+
+def leaves(process: int) -> list[int]:
+    """Processes that a service started and that started none, such as a mirror's workers."""
+    children = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [leaf for child in children for leaf in leaves(child)] or [process]
+
+
+@provokes("VcsreplicatorServiceDown")
+def down(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    on_call.cluster.kill("aggregator")
+    on_call.push(name)
+    entry.type("systemctl start", unit="aggregator")
+    on_call.wait_announced(name)
+    entry.until_ok()
+
+
+@provokes("VcsreplicatorPushesNotSent")
+def pushes_not_sent(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    with closing(sqlite3.connect(on_call.cluster.folder / "log.db", isolation_level=None)) as log:
+        log.execute("BEGIN IMMEDIATE")  # no other process can write
+        assert "the push is kept and will be sent" in on_call.push(name)
+        eventually(lambda: "will try again" in on_call.cluster.output("relay"))
+        assert on_call.metric("relay", "vcsreplicator_relay_unsent_repositories") == 1
+        assert "another process keeps it locked" in entry.type("vcsreplicator topics list").text
+        log.execute("ROLLBACK")
+    on_call.wait_announced(name)
+    eventually(lambda: on_call.metric("relay", "vcsreplicator_relay_unsent_repositories") == 0)
+
+
+@provokes("VcsreplicatorRepositoryForked")
+def forked(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    folder, backup = on_call.cluster.repository(name), on_call.cluster.folder / "backup"
+    shutil.copytree(folder, backup, symlinks=True)
+    on_call.push(name)
+    on_call.wait_announced(name)
+    shutil.rmtree(folder)
+    backup.rename(folder)
+    clone = on_call.cluster.folder / "work" / name
+    on_call.cluster.commit(clone, "after the backup")
+    refused = on_call.cluster.hg("--cwd", clone, "push", check=False)
+    assert "the log has its event" in refused
+    entry.until("vcsreplicator check", name)
+    assert name in entry.do("vcsreplicator trace PATH", PATH=name)
+    entry.do("hg -R FOLDER replicateadopt --yes", FOLDER=folder)
+    on_call.push(name)
+    entry.until("vcsreplicator trace PATH", "notice written", PATH=name)
+
+    moved = on_call.repository()
+    place = on_call.cluster.repository(f"{moved}-moved")
+    on_call.cluster.repository(moved).rename(place)
+    entry.do("hg -R FOLDER replicaterename --yes", FOLDER=place)
+    eventually(lambda: f"{moved}-moved" in os.listdir(on_call.cluster.folder / "repos/beta"), "the mirror follows")
+
+
+@provokes("VcsreplicatorNoticesStalled")
+def stalled(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    on_call.cluster.stop("mirror-beta")
+    on_call.push(name)
+    entry.until("vcsreplicator status", "beta")
+    entry.until("vcsreplicator trace PATH", "beta: not applied", PATH=name)
+    entry.do("vcsreplicator roster deactivate MIRROR --yes", MIRROR="beta")
+    on_call.wait_announced(name)
+    assert on_call.metric("aggregator", "vcsreplicator_aggregator_stalled_seconds") < 60
+    entry.until_ok()
+    back(on_call, "beta")
+
+
+def back(on_call: OnCall, mirror: str) -> None:
+    """Start the mirror, and let it gate again."""
+    on_call.cluster.start(f"mirror-{mirror}")
+    assert on_call.cluster.cli("roster", "join", mirror).returncode == 0
+    eventually(lambda: f"{mirror} | active" in rows(on_call, "roster", "list"), f"{mirror} gates again", every=0.5)
+
+
+def rows(on_call: OnCall, *words: str) -> str:
+    """A table that a verb prints, its cells with bars between."""
+    lines = on_call.cluster.cli(*words).stdout.splitlines()
+    return "\n".join(" | ".join(line.replace("│", " ").split()) for line in lines)
+
+
+@provokes("VcsreplicatorMirrorSilent")
+def silent(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    on_call.cluster.kill("mirror-beta")
+    on_call.push(name)
+    eventually(lambda: "mirror beta is silent" in on_call.cluster.cli("check").stdout, every=0.5)
+    entry.do("vcsreplicator roster deactivate MIRROR --yes", MIRROR="beta")
+    on_call.wait_announced(name)
+    on_call.cluster.start("mirror-beta")
+    entry.do("vcsreplicator roster join MIRROR", MIRROR="beta")
+    eventually(lambda: "active" in line_of("beta", entry.do("vcsreplicator roster list")), every=0.5)
+
+
+def line_of(word: str, text: str) -> str:
+    """The first line that begins with the word."""
+    return next((line for line in text.splitlines() if line.strip(" │").startswith(word)), "")
+
+
+@provokes("VcsreplicatorMirrorBehind")
+def behind(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    os.kill(on_call.cluster.pid("mirror-beta"), signal.SIGSTOP)
+    on_call.push(name)
+    eventually(lambda: line_of("beta", entry.do("vcsreplicator status")).split()[3] == "1", every=0.5)
+    os.kill(on_call.cluster.pid("mirror-beta"), signal.SIGCONT)
+    eventually(lambda: line_of("beta", entry.do("vcsreplicator status")).split()[3] == "0", every=0.5)
+    on_call.wait_announced(name)
+
+
+@provokes("VcsreplicatorRepositoryDetached")
+def detached(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    held = hold(mirror_folder(on_call, "beta", name), os.getpid())
+    on_call.push(name)
+    entry.until("vcsreplicator status", "locked")
+    held.unlink()
+    entry.do("vcsreplicator heal MIRROR PATH", MIRROR="beta", PATH=name)
+    on_call.wait_announced(name)
+    eventually(lambda: line_of("beta", entry.do("vcsreplicator status")).split()[4] == "0", every=0.5)
+
+
+@provokes("VcsreplicatorMirrorDiffers")
+def differs(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    folder = mirror_folder(on_call, "alpha", name)
+    hg_by_hand(on_call, folder, "bookmark", "-r", "tip", "by-hand")
+    compare, names = "vcsreplicator verify MIRROR --repository PATH", {"MIRROR": "alpha", "PATH": name}
+    answer = entry.type(compare, **names)
+    assert answer.code == 2
+    assert "bookmarks" in answer.text
+    entry.do("vcsreplicator heal MIRROR PATH --yes", **names)
+    eventually(lambda: entry.type(compare, **names).code == 0, every=0.5)
+
+
+@provokes("VcsreplicatorWorkersFail")
+def workers_fail(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    workers = [worker for worker in leaves(on_call.cluster.pid("mirror-alpha")) if not is_stem(worker)]
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    on_call.push(name)
+    eventually(lambda: "slow" in on_call.detached("alpha"), "one of them has the push")
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):  # the mirror may have replaced it already
+            os.kill(worker, signal.SIGKILL)
+    eventually(lambda: '"worker died"' in on_call.cluster.output("mirror-alpha"))
+    entry.do("vcsreplicator heal MIRROR PATH --yes", MIRROR="alpha", PATH=name)
+    on_call.push(name)
+    on_call.wait_announced(name)
+
+
+@provokes("VcsreplicatorRecordsRejected")
+def records_rejected(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    with open_log(on_call.cluster.log_url) as log:
+        log.append([NewRecord(topic=EVENTS, key=name, value=b"of another program")])
+    listed = entry.until("vcsreplicator errors list", "events/")
+    number = listed.splitlines()[-1].strip(" │").split()[0]
+    assert '"topic": "events"' in entry.do("vcsreplicator errors show NUMBER", NUMBER=number)
+    entry.do("hg -R FOLDER replicatesync", FOLDER=on_call.cluster.repository(name))
+    on_call.push(name)
+    on_call.wait_announced(name)
+
+
+@provokes("VcsreplicatorDestinationDown")
+def destination_down(on_call: OnCall, entry: Entry) -> None:
+    name, folder = on_call.repository(), on_call.cluster.folder / "late"
+    folder.rename(folder.with_name("away"))
+    on_call.push(name)
+    entry.until("vcsreplicator destination list", "failing since")
+    on_call.wait_announced(name)  # by the other destination
+    folder.with_name("away").rename(folder)
+    eventually(lambda: "failing" not in entry.do("vcsreplicator destination list"), every=0.5)
+
+
+@provokes("VcsreplicatorDestinationLate")
+def destination_late(on_call: OnCall, entry: Entry) -> None:
+    name, folder = on_call.repository(), on_call.cluster.folder / "late"
+    folder.rename(folder.with_name("away"))
+    on_call.push(name)
+    entry.until("vcsreplicator destination list", "failing since")
+    entry.do("vcsreplicator destination skip NAME --yes", NAME="late")
+    assert "late" in on_call.cluster.cli("errors", "list").stdout
+    folder.with_name("away").rename(folder)
+    eventually(lambda: on_call.metric("notifier", "vcsreplicator_notifier_oldest_age_seconds") < 300)
+
+
+@provokes("VcsreplicatorDestinationPaused")
+def destination_paused(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    on_call.cluster.cli("destination", "pause", "late")
+    on_call.cluster.cli("subscription", "pause", "ci")
+    on_call.push(name)
+    entry.until("vcsreplicator destination list", "paused")
+    assert "pause" in entry.do("vcsreplicator subscription history")
+    entry.do("vcsreplicator destination resume NAME", NAME="late")
+    entry.do("vcsreplicator subscription resume NAME", NAME="ci")
+    eventually(lambda: "paused" not in entry.do("vcsreplicator destination list"), every=0.5)
+    eventually(lambda: (name, 3) in on_call.endpoint.told)
+
+
+@provokes("VcsreplicatorMessagesRejected")
+def messages_rejected(on_call: OnCall, entry: Entry) -> None:
+    name, folder = on_call.repository(), on_call.cluster.folder / "late"
+    folder.rename(folder.with_name("away"))
+    on_call.push(name)
+    eventually(lambda: "failing since" in on_call.cluster.cli("destination", "list").stdout, every=0.5)
+    skipped = on_call.cluster.cli("destination", "skip", "late", "--yes").stdout
+    [message] = re.findall(r"skipped (\S+) of", skipped)
+    folder.with_name("away").rename(folder)
+
+    def newest() -> dict[str, str]:
+        listed = entry.until("vcsreplicator errors list", "late")
+        number = listed.splitlines()[-1].strip(" │").split()[0]
+        return dict(json.loads(entry.do("vcsreplicator errors show NUMBER", NUMBER=number)))
+
+    kept = eventually(lambda: (error := newest())["reason"].startswith(message) and error, every=0.5)
+    said = entry.do(
+        "vcsreplicator replay --repository PATH --since PUSHID --to DESTINATION",
+        PATH=kept["key"],
+        PUSHID=2,
+        DESTINATION="late",
+    )
+    assert "1" in said
+    assert f"/{name}" in (folder / "notices.jsonl").read_text().splitlines()[-1]
+
+
+@provokes("VcsreplicatorWebhooksFail")
+def webhooks_fail(on_call: OnCall, entry: Entry) -> None:
+    on_call.endpoint.reply = lambda request: Reply(status=500, body=b"no room")
+    name = on_call.repository()
+    listed = entry.until("vcsreplicator deliveries list", "exhausted")
+    number = line_with("exhausted", listed).strip(" │").split()[0]
+    assert "status 500" in entry.do("vcsreplicator deliveries show ID", ID=number)
+    on_call.endpoint.reply = lambda request: Reply()
+    entry.do("vcsreplicator deliveries redeliver --exhausted SUBSCRIPTION --yes", SUBSCRIPTION="ci")
+    eventually(lambda: (name, 2) in on_call.endpoint.told)
+    eventually(lambda: "exhausted" not in entry.do("vcsreplicator deliveries list"), every=0.5)
+
+
+def line_with(word: str, text: str) -> str:
+    """The first line that has the word."""
+    return next(line for line in text.splitlines() if word in line)
+
+
+@provokes("alarm no gating mirror")
+def no_gating_mirror(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    for mirror in ("alpha", "beta"):
+        assert on_call.cluster.cli("roster", "deactivate", mirror, "--yes").returncode == 0
+    on_call.push(name)
+    eventually(lambda: "no gating mirror: 1 held" in on_call.cluster.cli("check").stdout, every=0.5)
+    entry.do("vcsreplicator roster allow-empty yes --yes")
+    on_call.wait_announced(name)
+    assert on_call.cluster.cli("roster", "allow-empty", "no", "--yes").returncode == 0
+    on_call.push(name)
+    for mirror in ("alpha", "beta"):
+        entry.do("vcsreplicator roster activate MIRROR", MIRROR=mirror)
+    on_call.wait_announced(name)
+
+
+@provokes("alarm notices held")
+def notices_held(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    held = hold(mirror_folder(on_call, "beta", name), os.getpid())
+    on_call.push(name)
+    eventually(lambda: f"1 of {name} wait, for beta" in on_call.cluster.cli("check").stdout, every=0.5)
+    assert "beta: not applied" in entry.do("vcsreplicator trace PATH", PATH=name)
+    entry.do("vcsreplicator roster deactivate MIRROR --repository PATH --yes", MIRROR="beta", PATH=name)
+    on_call.wait_announced(name)
+    held.unlink()
+    assert on_call.cluster.cli("roster", "activate", "beta", "--repository", name).returncode == 0
+
+
+@provokes("reason locked")
+def locked(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    folder = mirror_folder(on_call, "beta", name)
+    with subprocess.Popen(["sleep", "600"]) as other:
+        hold(folder, other.pid)
+        on_call.push(name)
+        eventually(lambda: "locked" in on_call.detached("beta"), "the mirror's log lines say it")
+        assert str(other.pid) in entry.type("hg -R FOLDER debuglocks", FOLDER=folder).text
+        other.kill()
+    on_call.wait_announced(name)  # Mercurial breaks the lock of a process that is dead
+
+
+@provokes("reason diverged")
+def diverged(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    folder = mirror_folder(on_call, "alpha", name)
+    hg_by_hand(on_call, folder, "--config", "ui.allowemptycommit=yes", "commit", "-m", "by hand")
+    on_call.push(name)
+    on_call.wait_announced(name)
+    assert "diverged" in on_call.detached("alpha")
+    assert on_call.cluster.cli("verify", "alpha", "--repository", name).returncode == 0
+
+
+@provokes("reason corrupt")
+def corrupt(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    changelog = mirror_folder(on_call, "alpha", name) / ".hg/store/00changelog.i"
+    changelog.write_bytes(b"\xff" * changelog.stat().st_size)
+    on_call.push(name)
+    on_call.wait_announced(name)
+    assert "corrupt" in on_call.detached("alpha")
+    assert on_call.cluster.cli("verify", "alpha", "--repository", name).returncode == 0
+
+
+@provokes("exit 0")
+def exit_0(on_call: OnCall, entry: Entry) -> None:
+    assert on_call.cluster.stop("notifier") == [0]
+    entry.type("systemctl start", unit="notifier")
+    on_call.repository()
+
+
+@provokes("exit 1")
+def exit_1(on_call: OnCall, entry: Entry) -> None:
+    cluster = on_call.cluster
+    cluster.stop("notifier")
+    host, _, port = on_call.address("notifier").partition(":")
+    with socket.create_server((host, int(port))):
+        cluster.revive("notifier")
+        eventually(lambda: cluster.exit_code("notifier") is not None)
+        assert cluster.exit_code("notifier") == 1
+        assert "in use" in cluster.output("notifier").splitlines()[-1]
+    cluster.start("notifier")  # the unit
+    on_call.repository()
+
+
+@provokes("exit 76")
+def exit_76(on_call: OnCall, entry: Entry) -> None:
+    cluster = on_call.cluster
+    other = cluster.folder / "other.toml"
+    other.write_text(cluster.config.read_text().partition("[listen]")[0])
+    words = cluster.about["services"]["aggregator"]
+    argv = [*words["argv"][:-1], str(other)]
+    with subprocess.Popen(argv, env=words["env"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as newer:
+        eventually(lambda: cluster.exit_code("aggregator") == 76)
+        newer.terminate()
+    entry.type("systemctl start", unit="aggregator")
+    on_call.repository()
+
+
+@provokes("exit 78")
+def exit_78(on_call: OnCall, entry: Entry) -> None:
+    cluster = on_call.cluster
+    cluster.stop("aggregator")
+    right = cluster.config.read_text()
+    cluster.config.write_text(right.replace("[aggregator]\n", '[aggregator]\nbeat = "often"\n'))
+    cluster.revive("aggregator")
+    eventually(lambda: cluster.exit_code("aggregator") == 78)
+    last = cluster.output("aggregator").splitlines()[-1]
+    assert f"{cluster.config}: aggregator.beat: expected" in last
+    answer = entry.type("vcsreplicator config check")
+    assert answer.code == 78
+    assert "aggregator.beat" in answer.text
+    cluster.config.write_text(right)
+    entry.type("systemctl start", unit="aggregator")
+    on_call.repository()
