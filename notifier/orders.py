@@ -23,7 +23,7 @@ from .rejects import Rejects
 from .state import NOTHING, DestinationRequest, Kind, StateDatabase
 from .window import Window
 
-# Seconds between two looks at the requests.
+# Seconds between two readings of the requests.
 ASK_EVERY = 1.0
 
 # Records of one read of a replay, and messages of it that may wait at once.

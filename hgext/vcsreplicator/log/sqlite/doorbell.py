@@ -122,7 +122,7 @@ class _Folder:
         return direct if len(os.fsencode(direct)) <= LONGEST_ADDRESS else f"/proc/self/fd/{self._descriptor}/{name}"
 
     def share(self, name: str) -> None:
-        """Whoever may write in the folder may ring the bell."""
+        """Let every process that may write in the folder ring the bell."""
         os.chmod(name, os.fstat(self._descriptor).st_mode & 0o666, dir_fd=self._descriptor)
 
     def remove(self, name: str) -> None:

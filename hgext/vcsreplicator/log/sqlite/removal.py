@@ -4,7 +4,7 @@
 Replaced values leave at once, tombstones and expired records in small steps.
 
 Age is time in which the log was in use. A machine that was off for a month, or a clock that jumped a year ahead, would else take
-away at the next append what nobody had a chance to read.
+away at the next append what no reader had a chance to read.
 """
 
 import itertools

@@ -38,7 +38,7 @@ from .startup import Startup
 from .state import State
 from .watch import WorkerWatch
 
-# Seconds between two looks at the workers and the positions.
+# Seconds between two checks of the workers and the positions.
 TICK = 0.2
 # Seconds that a turn waits for something to arrive: while something is under way, and at most.
 BUSY_TURN, IDLE_TURN = 0.1, 2.0
