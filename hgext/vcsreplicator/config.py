@@ -16,9 +16,10 @@
     [poll]              repositories of other hosts to follow          notifier.poll.settings.PollSettings
     [work]              a database of what is pushed                       notifier.work.settings.WorkSettings
     [guardian]          a broker and the limits of its queues          notifier.guardian.settings
+    [dashboard]         the pages that show all this           hgext.vcsreplicator.dashboard.settings.DashboardSettings
     [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
     [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge,
-                        decode, poll, work, guardian
+                        decode, poll, work, guardian, dashboard
 
 Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
 only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
@@ -42,7 +43,7 @@ OPTIONAL = ("aggregator", "bootstrap", "verify", "health", "decode")
 # A file with these alone needs no log.
 WITHOUT_LOG = ("poll", "work", "guardian", "listen", "insecure")
 # What may stand at the top of the file.
-SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", *WITHOUT_LOG, *OPTIONAL)
+SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "dashboard", *WITHOUT_LOG, *OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

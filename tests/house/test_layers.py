@@ -17,7 +17,7 @@ from testing.services.cache import CHECKOUT
 
 OURS = "hgext.vcsreplicator"
 ORDER = {
-    OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < demo < cli",
+    OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
     "< master, serving < replica < commands, registration",
@@ -50,7 +50,9 @@ CLIENTS = {
     "maxminddb": "notifier.decode.geo",
     "ua_parser": "notifier.decode.agent",
     "zstandard": "notifier.decode.",
-    "uvicorn": "notifier.edge.server",
+    "uvicorn": ("notifier.edge.server", f"{OURS}.dashboard.server"),
+    "starlette": f"{OURS}.dashboard.",
+    "jinja2": f"{OURS}.dashboard.pages",
     "uvloop": "notifier.edge.",
     "httptools": "notifier.edge.",
 }

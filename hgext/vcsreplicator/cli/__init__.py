@@ -44,13 +44,14 @@ VERBS = {
     "listen": "Receive messages from an AMQP exchange",
     "status": "Show progress, and what an operator must do",
     "check": "Say whether an operator must act (for monitoring)",
+    "dashboard": "Serve pages that show how far everything is",
     "trace": "Follow one push through every stage",
     "config": "Check the configuration, and show what is in use",
 }
 
 
 # Verbs that run for long, which are services.
-SERVICES = frozenset({"relay", "mirror", "aggregator", "notifier", "web"})
+SERVICES = frozenset({"relay", "mirror", "aggregator", "notifier", "web", "dashboard"})
 
 
 class _Verbs(click.Group):

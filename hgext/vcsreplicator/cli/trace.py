@@ -110,24 +110,24 @@ def _show(
     ]
     console().print(table(("when (UTC)", "after", "what"), rows))
     if notice:
-        settings = _read_notifier(config)
+        settings = read_notifier(config)
         for group, position in sorted(picture.groups.items()):
             name = group.removeprefix(DESTINATION)
-            click.echo(f"{name}: {_describe_delivery(settings, name, event, is_passed=position > notice[1].offset)}")
+            click.echo(f"{name}: {describe_delivery(settings, name, event, is_passed=position > notice[1].offset)}")
 
 
 def _format_instant(at: float | None) -> str:
     return "" if at is None else f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
-def _read_notifier(config: Config) -> "NotifierSettings | None":
+def read_notifier(config: Config) -> "NotifierSettings | None":
     """Read the settings of the notifier; None where the file has none."""
     from notifier.settings import read
 
     return read(config.tables, config.file) if "notifier" in config.tables else None
 
 
-def _describe_delivery(settings: "NotifierSettings | None", name: str, event: Event, *, is_passed: bool) -> str:
+def describe_delivery(settings: "NotifierSettings | None", name: str, event: Event, *, is_passed: bool) -> str:
     """Say what became of the messages of an event at one destination: some events have none."""
     from notifier.public import public_url
 

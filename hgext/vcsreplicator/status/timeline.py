@@ -4,6 +4,7 @@
 import enum
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from ..log import EVENTS, NOTICES, Log, Record, partition_of
@@ -22,8 +23,10 @@ class Stage(enum.StrEnum):
     COMMITTED = "committed"
     LOGGED = "in the log"
     APPLIED = "applied"
+    RELEASED = "released"
     SERVED = "served"
     ANNOUNCED = "announced"
+    DELIVERED = "delivered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,12 @@ def find_notice(
         if notice.event.id == event.id and notice.replay is None:
             return notice, record
     return None
+
+
+def read_at(log: Log, topic: str, partition: int, offset: int) -> Record | None:
+    """Read the record at an offset; None if it does not come within seconds. Raise Expired if the log has lost it."""
+    with closing(log.reader({(topic, partition): offset})) as reader:
+        return next(iter(reader.poll(5.0, limit=1)), None)
 
 
 def _read_key(log: Log, topic: str, partition: int, key: str, stop: threading.Event | None) -> Iterator[Record]:

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator dashboard`: the pages that show how far everything is."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..config import Config, address
+from ..log import Log
+from ..words.errors import BadConfig
+from ..words.event import Event
+from ..words.secrecy import Exposure
+from .options import destinations, naming, relay_of, run_daemon, with_config
+from .trace import describe_delivery, read_notifier
+
+
+@click.command()
+@with_config
+def command(config: Config) -> None:
+    """Serve pages that show mirrors, repositories, pushes and troubles."""
+    try:
+        from ..dashboard import server
+    except ModuleNotFoundError as error:
+        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[dashboard]") from None
+    from ..dashboard.settings import DashboardSettings
+    from ..dashboard.sources import Sources
+
+    settings = config.settings(DashboardSettings, "dashboard")
+    where = address(settings.listen, f"{config.file}: dashboard.listen")
+    if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):
+        found = f"tokens in plain text to {settings.listen}, expected a loopback address behind a proxy with TLS"
+        raise BadConfig(f'{config.file}: dashboard.listen: {found}; if it is meant, write insecure = ["plain-text"]')
+    relay, wanted, is_public = relay_of(config), destinations(config), _read_public(config)
+    notifier = read_notifier(config)
+
+    def run(settings: Any, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
+        def describe(name: str, event: Event, is_passed: bool) -> str:
+            return describe_delivery(notifier, name, event, is_passed=is_passed)
+
+        sources = Sources(
+            log=log,
+            destinations=wanted,
+            relay=relay.source if relay else None,
+            is_public=is_public,
+            describe_delivery=describe,
+        )
+        with naming(config):
+            server.run(settings, sources, address=where, stop=stop, ready=ready)
+
+    run_daemon(config, "dashboard", run, settings)
+
+
+def _read_public(config: Config) -> Callable[[str], bool]:
+    """Return what says of a path whether it is public; without a section [public] none is."""
+    if "public" not in config.tables:
+        return lambda path: False
+    from notifier.public import public_url
+    from notifier.settings import read
+
+    settings = read(config.tables, config.file).public
+    return lambda path: public_url(path, settings) is not None

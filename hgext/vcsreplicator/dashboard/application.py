@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The pages. Each shows the newest view; a guest sees no free text, because that may name repositories."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from ..words.shape import plain
+from .drawing import draw_timeline
+from .feed import Feed
+from .guard import Guard
+from .pages import render
+from .readers import Readers
+from .settings import ReaderRole
+from .sources import Sources
+from .tracing import NotRead, trace_event
+from .view import SHORT, Condition, RepositoryRow, View, select_rows
+from .watcher import LogWatcher
+
+# Rows of a page of repositories, and of those that wait on the first page.
+PAGE, WAITING = 100, 10
+
+# Paths whose visibility is remembered.
+REMEMBERED = 50_000
+
+logger = structlog.get_logger()
+
+
+def make_application(sources: Sources, watcher: LogWatcher, readers: Readers, *, hosts: Sequence[str]) -> Starlette:
+    """Make the application; `hosts` are the names by which it may be called, beside those of this machine."""
+    pages = _Pages(sources, watcher)
+    routes = [
+        Route("/", pages.show_overview),
+        Route("/repositories", pages.show_repositories),
+        Route("/repository/{repository}", pages.show_repository),
+        Route("/repository/{repository}/event/{seq:int}", pages.show_event),
+        Route("/pushes", pages.show_pushes),
+        Route("/pushes/live", Feed(watcher, pages.name_for).answer),
+        Route("/api/overview.json", pages.list_overview),
+        Route("/api/repositories.json", pages.list_repositories),
+        Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
+    ]
+    allowed = ["localhost", "127.0.0.1", "::1", "[::1]", *hosts]
+    return Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=allowed, www_redirect=False),
+            Middleware(Guard, readers=readers),
+        ],
+        exception_handlers={HTTPException: _show_refusal, Exception: _log_crash},
+    )
+
+
+def _show_refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return render("message.html", request, status=error.status_code, title="Not found", text=error.detail)
+
+
+def _log_crash(request: Request, error: Exception) -> Response:
+    logger.error("page crashed", path=request.url.path, kind=type(error).__name__, exc_info=error)
+    return PlainTextResponse("The page cannot be shown; the log lines of the dashboard say why.\n", 500)
+
+
+class _Pages:
+    """The answers; called from several threads."""
+
+    def __init__(self, sources: Sources, watcher: LogWatcher) -> None:
+        self._sources, self._watcher = sources, watcher
+        self._is_public = functools.lru_cache(REMEMBERED)(sources.is_public)
+
+    def name_for(self, request: Request) -> Callable[[str, str], str]:
+        """Return what gives the name of a repository, by id and path, as this reader may see it."""
+        if request.state.role is ReaderRole.READER:
+            return lambda repository, path: path
+        return lambda repository, path: path if self._is_public(path) else repository[:SHORT]
+
+    def may_see(self, request: Request, path: str) -> bool:
+        """Whether this reader may see the name, and so the page, of the repository at this path."""
+        return request.state.role is ReaderRole.READER or self._is_public(path)
+
+    def show_overview(self, request: Request) -> Response:
+        return self._render(request, "overview.html", waiting=self._list_held)
+
+    def _list_held(self, view: View) -> list[tuple[RepositoryRow, list[str]]]:
+        """List the longest queues of notices, each with the mirrors that it waits for."""
+        longest = sorted(view.repositories, key=lambda row: -row.waits)[:WAITING]
+        return [(row, view.picture.holding(row.state)) for row in longest if row.waits]
+
+    def show_repositories(self, request: Request) -> Response:
+        text, condition, page = _read_query(request)
+        return self._render(
+            request,
+            "repositories.html",
+            q=text,
+            condition=condition,
+            conditions=list(Condition),
+            page=page,
+            rows=lambda view: self._select(request, view),
+            size=PAGE,
+        )
+
+    def _select(self, request: Request, view: View) -> list[RepositoryRow]:
+        text, condition, _ = _read_query(request)
+        return select_rows(view.repositories, text, condition, self.name_for(request))
+
+    def show_repository(self, request: Request) -> Response:
+        return self._render(
+            request,
+            "repository.html",
+            state=lambda view: self._find(request, view),
+            acks=lambda view: [
+                ack
+                for (_, repository), ack in sorted(view.picture.acks.items())
+                if repository == request.path_params["repository"]
+            ],
+            holding=lambda view: view.picture.holding(self._find(request, view)),
+        )
+
+    def _find(self, request: Request, view: View) -> Any:
+        """Find the repository that the address names. What a reader may not see answers as if it were not there."""
+        state = view.picture.states.get(request.path_params["repository"])
+        if state is None or not self.may_see(request, state.path):
+            raise HTTPException(404, "There is no such repository, or you may not see it.")
+        return state
+
+    def show_event(self, request: Request) -> Response:
+        view = self._watcher.view
+        if view is None:
+            return self._render(request, "event.html")
+        state, seq = self._find(request, view), request.path_params["seq"]
+        try:
+            event, steps = trace_event(self._sources, view, state, seq)
+        except NotRead as error:
+            text = f"Event {seq} of {state.path} cannot be shown: {error}."
+            return render("message.html", request, watcher=self._watcher, status=404, title="Not read", text=text)
+        return self._render(request, "event.html", state=state, event=event, steps=steps, picture=draw_timeline(steps))
+
+    def show_pushes(self, request: Request) -> Response:
+        return self._render(request, "pushes.html")
+
+    def list_overview(self, request: Request) -> Response:
+        view, is_reader = self._watcher.view, request.state.role is ReaderRole.READER
+        content: dict[str, Any] = {"trouble": self._watcher.trouble if is_reader else bool(self._watcher.trouble)}
+        if view is None:
+            return JSONResponse(content, 503)
+        services = [plain(row) if is_reader else {**plain(row), "troubles": len(row.troubles)} for row in view.services]
+        return JSONResponse(
+            {
+                **content,
+                "now": view.now,
+                "mirrors": [plain(row) for row in view.mirrors],
+                "services": services,
+                "findings": plain(view.findings) if is_reader else len(view.findings),
+                "repositories": len(view.repositories),
+                "waiting": view.waiting,
+                "pushes": view.pushes,
+            }
+        )
+
+    def list_repositories(self, request: Request) -> Response:
+        view, name = self._watcher.view, self.name_for(request)
+        if view is None:
+            return JSONResponse({"repositories": []}, 503)
+        rows, page = self._select(request, view), _read_query(request)[2]
+        shown = [
+            {
+                "name": name(row.state.repository, row.state.path),
+                "condition": row.condition,
+                "seq": row.state.seq,
+                "released": row.state.released,
+                "noticed": row.state.noticed,
+            }
+            for row in rows[(page - 1) * PAGE : page * PAGE]
+        ]
+        return JSONResponse({"count": len(rows), "page": page, "repositories": shown})
+
+    def _render(self, request: Request, template: str, **content: Any) -> Response:
+        """Render a page; functions among its content get the view. Without any view it says so, with 503."""
+        view = self._watcher.view
+        if view is None:
+            text = "The log was not read yet."
+            return render("message.html", request, watcher=self._watcher, status=503, title="Not read yet", text=text)
+        made = {key: value(view) if callable(value) else value for key, value in content.items()}
+        made |= {"name": self.name_for(request), "may_see": lambda path: self.may_see(request, path)}
+        return render(template, request, watcher=self._watcher, view=view, **made)
+
+
+def _read_query(request: Request) -> tuple[str, Condition | None, int]:
+    """Return the text, the condition and the page that are asked for; what cannot be understood counts as not asked."""
+    query = request.query_params
+    condition, page = query.get("state", ""), query.get("page", "1")
+    return (
+        query.get("q", "")[:500],
+        Condition(condition) if condition in set(Condition) else None,
+        int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 7 and int(page) else 1,
+    )

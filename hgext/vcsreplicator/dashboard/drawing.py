@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The picture of a timeline: a line for the master, each mirror and the notice, from one stage to the next. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..status.timeline import Stage, TimelineStep
+
+# Where the first and the last dot stand, in percent of the width; while something is missing, there is room behind the last.
+FIRST, LAST, LAST_SO_FAR = 2.0, 98.0, 75.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """A stage at its place, in percent of the width."""
+
+    x: float
+    stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineLane:
+    """A line of the picture: its label, its dots, and from where to where it is drawn; not done, it goes on to the edge."""
+
+    label: str
+    dots: tuple[Dot, ...]
+    start: float
+    end: float
+    is_done: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelinePicture:
+    """`released` is where a line goes through all lanes, `seconds` how long the whole is."""
+
+    lanes: tuple[TimelineLane, ...]
+    released: float | None
+    seconds: float
+
+
+def draw_timeline(steps: Sequence[TimelineStep]) -> TimelinePicture:
+    """Draw the steps that have a time, and as open lanes those that are missing."""
+    times = [step.at for step in steps if step.at is not None]
+    first, last = min(times), max(times)
+
+    width = (LAST if all(step.is_done for step in steps if step.stage is not Stage.DELIVERED) else LAST_SO_FAR) - FIRST
+
+    def place(at: float) -> float:
+        return round(FIRST + ((at - first) / (last - first) * width if last > first else 0.0), 2)
+
+    begins = {step.stage: step.at for step in steps if step.at is not None and step.mirror is None}
+    logged = begins.get(Stage.LOGGED) or first
+    lanes = [_draw_lane("master to log", steps, (Stage.COMMITTED, Stage.LOGGED), None, first, place)]
+    for mirror in sorted({step.mirror for step in steps if step.mirror is not None}):
+        lanes.append(_draw_lane(mirror, steps, (Stage.APPLIED, Stage.SERVED), mirror, logged, place))
+    served = max((step.at for step in steps if step.stage is Stage.SERVED and step.at is not None), default=logged)
+    lanes.append(_draw_lane("notice", steps, (Stage.ANNOUNCED,), None, served, place))
+    released = begins.get(Stage.RELEASED)
+    return TimelinePicture(
+        lanes=tuple(lanes), released=None if released is None else place(released), seconds=last - first
+    )
+
+
+def _draw_lane(
+    label: str,
+    steps: Iterable[TimelineStep],
+    stages: Sequence[Stage],
+    mirror: str | None,
+    start: float,
+    place: Callable[[float], float],
+) -> TimelineLane:
+    """Draw the stages of one lane, from where the stage before it ended."""
+    mine = [step for step in steps if step.stage in stages and step.mirror == mirror]
+    dots = [Dot(x=place(step.at), stage=step.stage.value) for step in mine if step.at is not None]
+    is_done = all(step.is_done for step in mine)
+    end = max([dot.x for dot in dots], default=place(start))
+    return TimelineLane(
+        label=label,
+        dots=tuple(dots),
+        start=min(place(start), end),
+        end=end if is_done else 100.0,
+        is_done=is_done,
+    )

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What stands before every page: no answer without a role, and headers that let a browser do next to nothing with it."""
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .readers import Readers
+
+# The policy of all pages: what they use comes from here, and no other site shows them in a frame.
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Refuses requests without a role, with 401; the others find theirs in `request.state.role`."""
+
+    def __init__(self, application: ASGIApp, readers: Readers) -> None:
+        self._application, self._readers = application, readers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        role = self._readers.find_role(scope["headers"], (scope.get("client") or ("", 0))[0])
+        if role is None:
+            headers = {"www-authenticate": 'Basic realm="vcsreplicator", charset="UTF-8"'}
+            text = "A token is needed: as password, or as Authorization: Bearer TOKEN\n"
+            await PlainTextResponse(text, 401, headers)(scope, receive, send_guarded)
+            return
+        scope.setdefault("state", {})["role"] = role
+        await self._application(scope, receive, send_guarded)

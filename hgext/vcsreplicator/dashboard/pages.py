@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The templates: every text is escaped, and written in one line without control characters."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from ..words.errors import visible
+
+
+def render(template: str, request: Request, *, status: int = 200, **content: Any) -> HTMLResponse:
+    """Render a template; `request` is there for its path and its role."""
+    headers = {"retry-after": "5"} if status == 503 else None
+    return HTMLResponse(_environment.get_template(template).render(request=request, **content), status, headers)
+
+
+def _finalize(value: object) -> object:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def format_instant(at: float | None) -> str:
+    """Write a time in UTC, to the second; nothing for None or never."""
+    return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S}" if at else ""
+
+
+def format_span(seconds: float) -> str:
+    """Write a span in the largest unit that leaves at least two of it."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 2 else f"{1000 * max(0.0, seconds):.0f} ms"
+
+
+def format_age(at: float, now: float) -> str:
+    """Write how long ago that was, in whole seconds at least; 0 stands for never."""
+    seconds = max(0.0, now - at)
+    return "never" if not at else f"{format_span(seconds) if seconds >= 2 else f'{seconds:.0f} s'} ago"
+
+
+_environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    finalize=_finalize,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters |= {"instant": format_instant, "span": format_span, "age": format_age}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The newest events of the log, as many as fit a fixed amount of memory, and when each was released and announced."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..log import EVENTS, NOTICES, STATE, Log, Reader, Record
+from ..status import AGGREGATOR
+from ..words import wire
+from ..words.errors import MalformedEvent, Rejected
+from ..words.levels import Notice, RepositoryState
+from ..words.shape import from_json
+
+# Events that are kept, of one repository and in all.
+PER_REPOSITORY, IN_ALL = 20, 20_000
+
+# Records of each partition of `events`, and of `notices`, that are read at the start.
+EVENTS_BEFORE, NOTICES_BEFORE = 200, 2000
+
+# Records of one read: a frame has up to 512 KiB.
+BATCH = 50
+
+# Announcements that are kept for readers of the feed.
+ANNOUNCED = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentEvent:
+    """What is kept of an event; times in seconds since the epoch, None where it did not happen while we looked."""
+
+    repository: str
+    incarnation: str
+    path: str
+    seq: int
+    id: str
+    type: str
+    time: float
+    logged: float
+    partition: int
+    offset: int
+    push: int | None
+    user: str | None
+    released: float | None = None
+    announced: float | None = None
+    notice: int | None = None
+
+
+class RecentEvents:
+    """Follows `events`, `notices` and `state`; used by one thread."""
+
+    def __init__(self, log: Log) -> None:
+        self._reader = _open_reader(log)
+        self._events: dict[str, RecentEvent] = {}
+        self._by_repository: dict[str, deque[str]] = {}
+        # Event id → record of a notice that was read before its event: no order is meant between two topics.
+        self._early: dict[str, tuple[float, int]] = {}
+        self.announced: deque[RecentEvent] = deque(maxlen=ANNOUNCED)
+
+    def close(self) -> None:
+        """Free the reader."""
+        self._reader.close()
+
+    def read_on(self, wait: float) -> bool:
+        """Take what is new, and say whether there was any. Raise Unavailable, or Expired after which another is opened."""
+        records = self._reader.poll(wait, limit=BATCH)
+        for record in records:
+            try:
+                self._take(record)
+            except (MalformedEvent, Rejected):
+                continue
+        return bool(records)
+
+    def of(self, repository: str) -> list[RecentEvent]:
+        """Return the events of a repository, the newest first."""
+        names = self._by_repository.get(repository, ())
+        return [self._events[name] for name in reversed(names) if name in self._events]
+
+    def newest(self) -> Iterator[RecentEvent]:
+        """Yield all events, the newest first."""
+        return reversed(self._events.values())
+
+    def _take(self, record: Record) -> None:
+        if record.value is None or record.key in (None, AGGREGATOR):
+            return
+        if record.topic == EVENTS:
+            self._add(record)
+        elif record.topic == NOTICES:
+            notice = from_json(Notice, record.value)
+            if notice.replay is None:
+                self._announce(notice.event.id, record.time, record.offset)
+        else:
+            state = from_json(RepositoryState, record.value)
+            for known in self.of(state.repository):
+                if known.released is None and known.incarnation == state.incarnation and known.seq <= state.released:
+                    self._events[known.id] = replace(known, released=record.time)
+
+    def _announce(self, name: str, at: float, offset: int) -> None:
+        known = self._events.get(name)
+        if known is None:
+            self._early[name] = at, offset
+            if len(self._early) > NOTICES_BEFORE:
+                del self._early[next(iter(self._early))]
+        elif known.notice is None:
+            self._events[name] = known = replace(known, announced=at, notice=offset)
+            self.announced.append(known)
+
+    def _add(self, record: Record) -> None:
+        event = wire.decode(record.value or b"").header.event
+        if event is None or event.id in self._events:  # a heartbeat, or a repeat
+            return
+        push = event.changes.push
+        self._events[event.id] = RecentEvent(
+            repository=event.repository,
+            incarnation=event.incarnation,
+            path=event.path,
+            seq=event.seq,
+            id=event.id,
+            type=event.type.value,
+            time=event.time,
+            logged=record.time,
+            partition=record.partition,
+            offset=record.offset,
+            push=push.id if push else None,
+            user=push.user[:200] if push else None,
+        )
+        names = self._by_repository.setdefault(event.repository, deque())
+        names.append(event.id)
+        if early := self._early.pop(event.id, None):
+            self._announce(event.id, *early)
+        if len(names) > PER_REPOSITORY:
+            self._events.pop(names.popleft(), None)
+        if len(self._events) > IN_ALL:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._events.pop(next(iter(self._events)))
+        names = self._by_repository[oldest.repository]
+        names.remove(oldest.id)
+        if not names:
+            del self._by_repository[oldest.repository]
+
+
+def _open_reader(log: Log) -> Reader:
+    """Read the last records of events and notices, and what comes; of `state` only what comes."""
+    positions = {}
+    for topic, before in ((EVENTS, EVENTS_BEFORE), (NOTICES, NOTICES_BEFORE), (STATE, 0)):
+        beginnings = log.beginnings(topic)
+        for partition, end in log.ends(topic).items():
+            positions[topic, partition] = max(beginnings[partition], end - before)
+    return log.reader(positions)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The section `[dashboard]` of the services' file."""
+
+import enum
+import os
+from dataclasses import dataclass
+
+from ..words.secrecy import is_loopback
+
+
+class ReaderRole(enum.StrEnum):
+    """What a reader sees: names of public repositories only, or everything."""
+
+    GUEST = "guest"
+    READER = "reader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """Where the dashboard listens, and who may read it.
+
+    `listen` is host:port. `users` is a file with a line `NAME:ROLE:SHA-256 of the token` for each user, or `NAME:ROLE:-` for one
+    that only a proxy names. `anonymous` is the role without a token. `proxy_header` has the name of the user in requests from
+    `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address.
+    """
+
+    listen: str
+    users: str | None = None
+    anonymous: ReaderRole | None = None
+    proxy_header: str | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.users is None and self.anonymous is None:
+            raise ValueError('users: expected the path of a file of users, or anonymous = "guest"')
+        if self.users is not None and not os.path.isabs(self.users):
+            raise ValueError(f"users: expected an absolute path, got {self.users!r}")
+        if self.anonymous is ReaderRole.READER and not self.is_local:
+            raise ValueError('anonymous: "reader" shows all names; on an address that others reach, expected "guest"')
+        if (self.proxy_header is None) != (not self.trusted_proxies):
+            raise ValueError("proxy-header: expected together with trusted-proxies")
+        if self.proxy_header is not None and self.users is None:
+            raise ValueError("users: expected a file that gives a role to each user that the proxy names")
+        if any(not host or "*" in host or ":" in host for host in self.hosts):
+            raise ValueError(f"hosts: expected names without port and *, got {list(self.hosts)}")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the dashboard."""
+        return is_loopback(self.listen.rpartition(":")[0].strip("[]"))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The timeline of one event: the records are read where they are known to be, or else searched for a bounded time."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..log import EVENTS, NOTICES, Record
+from ..log.table import ReadStopped
+from ..status import DESTINATION
+from ..status.timeline import (
+    Announcement,
+    Stage,
+    TimelineStep,
+    find_event,
+    find_notice,
+    list_steps,
+    read_at,
+)
+from ..words import wire
+from ..words.errors import Expired, Rejected, Unavailable
+from ..words.event import Event
+from ..words.levels import Notice, RepositoryState
+from ..words.shape import from_json
+from .recent import RecentEvent
+from .sources import Sources
+from .view import View
+
+# Seconds that a search of the log may take, and how many run at a time.
+DEADLINE, SEARCHES = 10.0, 2
+
+_searches = threading.BoundedSemaphore(SEARCHES)
+
+
+class NotRead(Exception):
+    """The event cannot be shown; the text says why, for readers of any role."""
+
+
+def trace_event(sources: Sources, view: View, state: RepositoryState, seq: int) -> tuple[Event, list[TimelineStep]]:
+    """Return an event of the present history and its steps, deliveries included. Raise NotRead."""
+    known = next(
+        (
+            event
+            for event in view.events.get(state.repository, ())
+            if event.seq == seq and event.incarnation == state.incarnation
+        ),
+        None,
+    )
+    try:
+        event, record, notice = _read_known(sources, known) if known else _search(sources, state, seq)
+        if notice is None and known is None:
+            notice = _search_notice(sources, state, event)
+    except (Unavailable, Expired):
+        raise NotRead("the log cannot be read, or has lost this event") from None
+    except Rejected:
+        raise NotRead("the log holds something else in place of this event") from None
+    except ReadStopped:
+        raise NotRead(f"it was not found within {DEADLINE:.0f} s; vcsreplicator trace searches longer") from None
+    steps = list_steps(view.picture, state, event, record, notice, view.now)
+    if known and known.released is not None:
+        steps.append(TimelineStep(stage=Stage.RELEASED, text="released to mirrors", at=known.released))
+        steps.sort(key=lambda step: (step.at is None, step.at or 0.0))
+    return event, [*steps, *_list_deliveries(sources, view, event, notice)]
+
+
+def _read_known(sources: Sources, known: RecentEvent) -> tuple[Event, Record, Announcement | None]:
+    record = read_at(sources.log, EVENTS, known.partition, known.offset)
+    if record is None:
+        raise Unavailable("the record did not come")
+    event = wire.decode(record.value or b"").header.event
+    if event is None or event.id != known.id:
+        raise Expired("another record stands there")
+    found = None if known.notice is None else read_at(sources.log, NOTICES, 0, known.notice)
+    notice = None if found is None else from_json(Notice, found.value or b"")
+    return event, record, (notice, found) if notice and found and notice.event.id == event.id else None
+
+
+def _search(sources: Sources, state: RepositoryState, seq: int) -> tuple[Event, Record, None]:
+    if not 1 <= seq <= state.seq:
+        raise NotRead(f"the newest event is {state.seq}")
+    with _searching() as stop:
+        found = find_event(sources.log, state, None, seq, stop=stop)
+    if found is None:
+        raise NotRead("it is older than the retention of the log")
+    return *found, None
+
+
+def _search_notice(sources: Sources, state: RepositoryState, event: Event) -> Announcement | None:
+    with _searching() as stop:
+        return find_notice(sources.log, state, event, stop=stop)
+
+
+@contextmanager
+def _searching() -> Iterator[threading.Event]:
+    """Give an event that is set at the deadline."""
+    if not _searches.acquire(blocking=False):
+        raise NotRead("other searches of the log are under way; load the page again in a few seconds")
+    stop = threading.Event()
+    timer = threading.Timer(DEADLINE, stop.set)
+    timer.start()
+    try:
+        yield stop
+    finally:
+        timer.cancel()
+        _searches.release()
+
+
+def _list_deliveries(sources: Sources, view: View, event: Event, notice: Announcement | None) -> Iterator[TimelineStep]:
+    for group, position in sorted(view.picture.groups.items()) if notice else ():
+        name, is_passed = group.removeprefix(DESTINATION), bool(notice and position > notice[1].offset)
+        text = f"{name}: {sources.describe_delivery(name, event, is_passed)}"
+        yield TimelineStep(stage=Stage.DELIVERED, text=text, is_done=is_passed)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the pages show, made from one picture of the log: mirrors, services, repositories, findings. Pure, and never changed."""
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ..status import AGGREGATOR, DESTINATION, Picture
+from ..status.findings import DESTINATION_KEY, RELAY_KEY, Finding, findings
+from ..words.levels import RepositoryState
+from .recent import RecentEvent, RecentEvents
+
+# Events in the list of the newest.
+NEWEST = 100
+
+# Characters of a repository's id that stand for a name that a reader may not see.
+SHORT = 8
+
+
+class Condition(enum.StrEnum):
+    """How a repository is, the worst first."""
+
+    FORKED = "forked"
+    DETACHED = "detached"
+    WAITING = "waiting"
+    CURRENT = "current"
+    DELETED = "deleted"
+
+
+_ORDER = {condition: number for number, condition in enumerate(Condition)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRow:
+    """A mirror; `lag` is for how many seconds the oldest event that it lacks is in the log, `seen` 0 for never."""
+
+    name: str
+    standing: str
+    repositories: int
+    behind: int
+    lag: float
+    detached: int
+    seen: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRow:
+    """The aggregator, a relay or a destination; `oldest` is when the first notice that it lacks was written."""
+
+    name: str
+    seen: float
+    behind: int | None = None
+    position: int | None = None
+    oldest: float | None = None
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryRow:
+    """A repository; `waits` counts its events without a notice."""
+
+    state: RepositoryState
+    condition: Condition
+    waits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The log as of `now`, by its own clock.
+
+    `newest` are events, `events` those of each repository, the newest first, and `pushes` how many came in the last minute.
+    """
+
+    now: float
+    picture: Picture
+    findings: tuple[Finding, ...]
+    mirrors: tuple[MirrorRow, ...]
+    services: tuple[ServiceRow, ...]
+    repositories: tuple[RepositoryRow, ...]
+    newest: tuple[RecentEvent, ...]
+    events: Mapping[str, list[RecentEvent]]
+    pushes: int
+
+    @property
+    def waiting(self) -> int:
+        """Return how many events have no notice yet."""
+        return sum(row.waits for row in self.repositories)
+
+
+def make_view(
+    picture: Picture, recent: RecentEvents, now: float, *, destinations: Collection[str] | None, relay: str | None
+) -> View:
+    """Make a view that shares nothing with the picture that goes on changing."""
+    kept = replace(
+        picture,
+        states=dict(picture.states),
+        acks=dict(picture.acks),
+        beats=dict(picture.beats),
+        heard=dict(picture.heard),
+        moved=dict(picture.moved),
+        reports=dict(picture.reports),
+    )
+    events = sorted(recent.newest(), key=lambda event: event.logged, reverse=True)
+    by_repository: dict[str, list[RecentEvent]] = {}
+    for event in events:
+        by_repository.setdefault(event.repository, []).append(event)
+    return View(
+        now=now,
+        picture=kept,
+        findings=tuple(findings(kept, now, destinations=destinations, relay=relay)),
+        mirrors=tuple(_list_mirrors(kept, recent, now)),
+        services=tuple(_list_services(kept, relay)),
+        repositories=tuple(_list_repositories(kept)),
+        newest=tuple(events[:NEWEST]),
+        events=by_repository,
+        pushes=sum(event.push is not None and now - event.logged <= 60 for event in events),
+    )
+
+
+def _list_mirrors(picture: Picture, recent: RecentEvents, now: float) -> Iterable[MirrorRow]:
+    known = {mirror.name: mirror for mirror in picture.roster.mirrors} if picture.roster else {}
+    carried = Counter(mirror for mirror, _ in picture.acks)
+    detached = Counter(ack.mirror for ack in picture.acks.values() if ack.detached)
+    for name in sorted(known.keys() | picture.beats.keys()):
+        lacks = [(state, lag.unapplied) for state, lag in picture.measure_lags(name) if lag.unapplied]
+        yield MirrorRow(
+            name=name,
+            standing=f"{known[name].state}, {known[name].role}" if name in known else "not in the roster",
+            repositories=carried[name],
+            behind=sum(count for _, count in lacks),
+            lag=_measure_wait(picture, recent, lacks, now),
+            detached=detached[name],
+            seen=picture.seen(name),
+        )
+
+
+def _measure_wait(
+    picture: Picture, recent: RecentEvents, lacks: Iterable[tuple[RepositoryState, int]], now: float
+) -> float:
+    """Return how long the oldest event that a mirror lacks is in the log, at least: old ones are not remembered."""
+    oldest = now
+    for state, count in lacks:
+        logged = [event.logged for event in recent.of(state.repository) if event.seq > state.seq - count]
+        oldest = min([oldest, *logged] if logged else [oldest, picture.moved.get(state.repository, now)])
+    return max(0.0, now - oldest)
+
+
+def _list_services(picture: Picture, relay: str | None) -> Iterable[ServiceRow]:
+    alarms = picture.aggregator.alarms if picture.aggregator else ()
+    yield ServiceRow(name=AGGREGATOR, seen=picture.seen(AGGREGATOR), troubles=alarms)
+    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION): group for group in picture.groups}
+    expected = {RELAY_KEY + relay} if relay else set()
+    for name in sorted(picture.reports.keys() | groups.keys() | expected, reverse=True):
+        report, group = picture.reports.get(name), groups.get(name, "")
+        yield ServiceRow(
+            name=name,
+            seen=picture.seen(name),
+            behind=picture.lags.get(group),
+            position=picture.groups.get(group),
+            oldest=picture.oldest.get(group),
+            troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
+        )
+
+
+def _list_repositories(picture: Picture) -> list[RepositoryRow]:
+    """List the repositories, the worst first."""
+    detached = {ack.repository for ack in picture.acks.values() if ack.detached}
+    rows = [
+        RepositoryRow(state=state, condition=_find_condition(state, detached), waits=max(0, state.seq - state.noticed))
+        for state in picture.states.values()
+    ]
+    return sorted(rows, key=lambda row: (_ORDER[row.condition], -row.waits, row.state.path))
+
+
+def _find_condition(state: RepositoryState, detached: Collection[str]) -> Condition:
+    if state.fork:
+        return Condition.FORKED
+    if state.repository in detached:
+        return Condition.DETACHED
+    if state.noticed < state.seq:
+        return Condition.WAITING
+    return Condition.DELETED if state.deleted else Condition.CURRENT
+
+
+def select_rows(
+    rows: Iterable[RepositoryRow], text: str, condition: Condition | None, name: Callable[[str, str], str]
+) -> list[RepositoryRow]:
+    """Select the repositories whose shown name contains the text, so that a search tells nothing of names that are not."""
+    wanted = text.strip("/ ").lower()
+    return [
+        row
+        for row in rows
+        if (condition is None or row.condition is condition)
+        and wanted in name(row.state.repository, row.state.path).lower()
+    ]

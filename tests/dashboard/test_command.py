@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The verb as an operator starts it, the page about its keys, and what it refuses."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.dashboard.readers import read_users
+from hgext.vcsreplicator.dashboard.settings import DashboardSettings
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import BadConfig
+from testing.services.cache import CHECKOUT
+from testing.waiting import eventually
+from tests.dashboard.conftest import TOKEN, users_file
+from tests.dashboard.test_browser import free_port
+
+
+def test_every_key_is_on_the_page() -> None:
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \| (?:required|none) \|", (CHECKOUT / "docs/dashboard.md").read_text(), re.MULTILINE
+    )
+    assert rows == [field.name.replace("_", "-") for field in fields(DashboardSettings)]
+
+
+def config(folder: Path, section: str) -> str:
+    file = folder / "services.toml"
+    file.write_text(f'log = "sqlite://{folder}/log.db"\n{section}')
+    file.chmod(0o640)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("", "section [dashboard] is missing"),
+        ('[dashboard]\nlisten = "127.0.0.1:1"', "users: expected the path of a file"),
+        ('[dashboard]\nlisten = "0.0.0.0:1"\nanonymous = "guest"', "dashboard.listen: tokens in plain text"),
+        ('[dashboard]\nlisten = "127.0.0.1:1"\nanonymous = "all"', "anonymous"),
+    ],
+)
+def test_a_wrong_section_is_refused_with_file_and_key(tmp_path: Path, section: str, words: str) -> None:
+    result = CliRunner().invoke(program, ["dashboard", "--config", config(tmp_path, section)])
+    assert isinstance(result.exception, BadConfig)
+    assert str(tmp_path) in str(result.exception)
+    assert words in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dana",
+        "dana:reader",
+        f"dana:reader:{TOKEN}",
+        "dana:admin:-",
+        "a b:reader:-",
+        "d:reader:-\nd:guest:-",
+        "d:guest:-:-",
+    ],
+)
+def test_a_wrong_line_of_users_is_named_without_what_it_says(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "users"
+    file.write_text(f"# names\n\n{line}\n")
+    with pytest.raises(BadConfig, match=re.escape(str(file))) as caught:
+        read_users(str(file))
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_missing_file_of_users_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=r"dashboard\.users: .*/nothing cannot be read"):
+        read_users(str(tmp_path / "nothing"))
+
+
+@pytest.mark.processes
+def test_the_verb_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=2))
+    port = free_port()
+    file = config(tmp_path, f'[dashboard]\nlisten = "127.0.0.1:{port}"\nusers = "{users_file(tmp_path)}"\n')
+    command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "dashboard", "--config", file]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, cwd=CHECKOUT, env={**os.environ, "NOTIFY_SOCKET": ""}
+    ) as process:
+        try:
+
+            def ask() -> str:
+                asked = urllib.request.Request(
+                    f"http://127.0.0.1:{port}/", headers={"Authorization": f"Bearer {TOKEN}"}
+                )
+                try:
+                    with urllib.request.urlopen(asked, timeout=10) as answer:
+                        return str(answer.read().decode())
+                except OSError:
+                    assert process.poll() is None
+                    return ""
+
+            assert "There is no mirror yet" in eventually(ask)
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the pages show, to whom, and what they say while the log is away."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.routing import Mount, Route
+
+from hgext.vcsreplicator.dashboard.settings import DashboardSettings, ReaderRole
+from hgext.vcsreplicator.words.errors import Unavailable
+from testing.waiting import eventually
+from tests.dashboard.conftest import (
+    AS_READER,
+    SECRET,
+    TOKEN,
+    Installation,
+    Site,
+    client,
+    fill,
+    pages,
+    settings,
+    watching,
+)
+
+
+def addresses(installation: Installation, site: Site) -> list[str]:
+    """An address of every route that the application has; of those of a repository, one for each that there is."""
+    found = []
+    for route in site.app.routes:
+        if isinstance(route, Mount):
+            found += [f"{route.path}/style.css", f"{route.path}/live.js", f"{route.path}/nothing"]
+        elif isinstance(route, Route) and "{" not in route.path:
+            found.append(route.path)
+        else:
+            for chain in installation.chains.values():
+                found.append(route.path.replace("{repository}", chain.repository).replace("{seq:int}", "3"))
+    return [*found, "/nowhere"]
+
+
+def readable(installation: Installation, site: Site) -> Iterator[str]:
+    return (address for address in addresses(installation, site) if address != "/pushes/live")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "Bearer"},
+        {"authorization": "Basic ###"},
+        {"authorization": "Digest x"},
+        {"authorization": f"Bearer {TOKEN}" + "x" * 500},
+        {"x-remote-user": "proxied"},
+    ],
+)
+def test_no_address_answers_without_a_token(
+    installation: Installation, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    with pages(installation, settings(tmp_path)) as site:
+        for address in addresses(installation, site):
+            answer = site.get(address, headers=headers)
+            assert answer.status_code == 401, address
+            assert "Basic" in answer.headers["www-authenticate"]
+
+
+def test_a_wrong_token_is_no_guest(site: Site) -> None:
+    assert site.get("/").status_code == 200
+    assert site.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_a_token_opens_as_password_too(installation: Installation, tmp_path: Path) -> None:
+    with pages(installation, settings(tmp_path)) as site:
+        words = base64.b64encode(f"dana:{TOKEN}".encode()).decode()
+        assert SECRET in site.get("/", headers={"authorization": f"Basic {words}"}).text
+
+
+def test_no_address_changes_anything(installation: Installation, site: Site) -> None:
+    for address in addresses(installation, site):
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert site.request(method, address, headers=AS_READER).status_code in (404, 405), address
+
+
+def test_no_page_shows_a_guest_a_private_name(installation: Installation, site: Site) -> None:
+    private = installation.chains[SECRET]
+    for address in [*readable(installation, site), "/repositories?q=payroll", f"/repositories?q={private.repository}"]:
+        text = site.get(address).text
+        assert "payroll" not in text.replace('value="payroll"', ""), address
+        assert "dana@example.com" not in text, address
+        if private.repository in address and not address.startswith("/repositories"):
+            assert site.get(address).status_code == 404
+    assert private.repository[:8] in site.get("/repositories").text
+    assert "0 of 4" in site.get("/repositories?q=payroll").text
+
+
+def test_a_reader_sees_all_names_and_what_is_wrong(installation: Installation, site: Site) -> None:
+    text = site.get("/", headers=AS_READER).text
+    assert "status 500 for secret/payroll" in text
+    assert "public/firefox is detached on beta: locked" in text
+    assert "1 of 4" in site.get("/repositories?q=payroll", headers=AS_READER).text
+    for address in readable(installation, site):
+        expected = 404 if address in ("/nowhere", "/static/nothing") else 200
+        assert site.get(address, headers=AS_READER).status_code == expected, address
+
+
+def test_names_are_escaped_and_in_one_line(site: Site) -> None:
+    for address in ("/", "/repositories", "/pushes"):
+        text = site.get(address).text
+        assert "<b>" not in text
+        assert "public/&lt;b&gt;&#34;odd&#34; name" in text
+    assert "status 500 for secret/payroll \\x1b[31m\\n&lt;i&gt;" in site.get("/", headers=AS_READER).text
+
+
+def test_every_answer_has_the_policy(installation: Installation, site: Site) -> None:
+    for address in readable(installation, site):
+        headers = site.get(address).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'"), address
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_proxy_that_is_trusted_names_the_user(installation: Installation, tmp_path: Path) -> None:
+    made = settings(tmp_path, proxy_header="X-Remote-User", trusted_proxies=("10.0.0.7",))
+    with pages(installation, made) as site:
+        assert SECRET in site.get("/", headers={"X-Remote-User": "proxied"}).text
+        assert site.get("/", headers={"X-Remote-User": "stranger"}).status_code == 401
+        twice = [("X-Remote-User", "proxied"), ("X-Remote-User", "dana")]
+        assert site.get("/", headers=twice).status_code == 401
+    made = settings(tmp_path, proxy_header="X-Remote-User", trusted_proxies=("10.0.0.8",))
+    with pages(installation, made) as site:
+        assert site.get("/", headers={"X-Remote-User": "proxied"}).status_code == 401
+
+
+def test_another_name_for_this_machine_is_refused(installation: Installation, tmp_path: Path) -> None:
+    with pages(installation, settings(tmp_path, hosts=("status.example",))) as site:
+        assert site.get("/", headers={**AS_READER, "host": "evil.example"}).status_code == 400
+        assert site.get("/", headers={**AS_READER, "host": "status.example:443"}).status_code == 200
+
+
+def test_repositories_are_listed_the_worst_first(site: Site) -> None:
+    rows = site.get("/api/repositories.json", headers=AS_READER).json()["repositories"]
+    assert [(row["name"], row["condition"]) for row in rows[:3]] == [
+        ("public/firefox", "detached"),
+        (SECRET, "waiting"),
+        ('public/<b>"odd" name', "current"),
+    ]
+    found = site.get("/api/repositories.json?state=waiting", headers=AS_READER).json()
+    assert [row["name"] for row in found["repositories"]] == [SECRET]
+
+
+@pytest.mark.parametrize("query", ["page=0", "page=99999999999", "page=²", "state=odd", "page=-1&q=%ff%00"])
+def test_an_odd_question_is_answered(site: Site, query: str) -> None:
+    assert site.get(f"/repositories?{query}").status_code == 200
+
+
+def test_the_overview_says_how_late_a_mirror_is_and_what_holds_notices_back(site: Site) -> None:
+    content = site.get("/api/overview.json", headers=AS_READER).json()
+    alpha, beta = content["mirrors"]
+    assert (alpha["behind"], alpha["lag"]) == (0, 0)
+    assert (beta["behind"], beta["detached"]) == (2, 1)
+    assert 70 < beta["lag"] < 80
+    assert content["waiting"] == 2
+    assert {row["name"] for row in content["services"]} == {"aggregator", "relay hg.example", "destination hooks"}
+
+
+def test_an_announced_event_has_its_whole_timeline(installation: Installation, site: Site) -> None:
+    repository = installation.chains["public/tools"].repository
+    text = site.get(f"/repository/{repository}/event/2", headers=AS_READER).text
+    for words in (
+        "committed on the master",
+        "applied on beta",
+        "served by alpha",
+        "notice written",
+        "hooks: delivered",
+    ):
+        assert words in text
+    assert text.count("<circle") == 2 + 2 * 2 + 1
+
+
+def test_an_event_that_waits_shows_what_it_waits_for(installation: Installation, site: Site) -> None:
+    repository = installation.chains[SECRET].repository
+    text = site.get(f"/repository/{repository}/event/4", headers=AS_READER).text
+    assert "beta: not applied (applied 3, serving 3)" in text
+    assert "no notice yet" in text
+    assert "beta (waiting)" in text
+
+
+def test_an_event_that_is_not_remembered_is_searched_for(tmp_path: Path) -> None:
+    installation = Installation()
+    for _ in range(30):
+        installation.push("public/busy")
+    repository = installation.chains["public/busy"].repository
+    with pages(installation, settings(tmp_path)) as site:
+        assert "notice written" in site.get(f"/repository/{repository}/event/2", headers=AS_READER).text
+        gone = site.get(f"/repository/{repository}/event/31", headers=AS_READER)
+        assert gone.status_code == 404
+        assert "the newest event is 30" in gone.text
+
+
+class AwayLog:
+    """A log that stops to answer while `is_away`."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._log, self.is_away = installation.log, False
+
+    def __getattr__(self, name: str) -> object:
+        if self.is_away:
+            raise Unavailable("no broker answers at kafka.internal")
+        return getattr(self._log, name)
+
+
+def test_pages_say_since_when_the_log_is_away_and_show_what_was_known(tmp_path: Path) -> None:
+    installation = fill()
+    log = AwayLog(installation)
+    made = settings(tmp_path, anonymous=ReaderRole.GUEST)
+    log.is_away = True
+    with watching(installation.sources, log) as watcher:  # type: ignore[arg-type]
+        site = client(installation, watcher, made)
+        eventually(lambda: "kafka" in (watcher.trouble or ""))
+        for address in ("/", "/repositories", f"/repository/{'0' * 32}", f"/repository/{'0' * 32}/event/1", "/pushes"):
+            answer = site.get(address, headers=AS_READER)
+            assert answer.status_code == 503, address
+            assert "The log cannot be read since 2" in answer.text
+        assert site.get("/api/overview.json").status_code == 503
+        log.is_away = False
+        eventually(lambda: watcher.trouble is None)
+        assert "cannot be read" not in site.get("/").text
+        log.is_away = True
+        eventually(lambda: watcher.trouble is not None)
+        text = site.get("/", headers=AS_READER).text
+        assert "kafka.internal" in text
+        assert "public/firefox" in text
+        assert "kafka.internal" not in site.get("/").text
+        assert "The log cannot be read since 2" in site.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("members", "key"),
+    [
+        ({}, "users"),
+        ({"users": "relative"}, "users"),
+        ({"listen": "0.0.0.0:80", "anonymous": ReaderRole.READER}, "anonymous"),
+        ({"anonymous": ReaderRole.GUEST, "proxy_header": "X-User"}, "proxy-header"),
+        ({"anonymous": ReaderRole.GUEST, "proxy_header": "X-User", "trusted_proxies": ("::1",)}, "users"),
+        ({"anonymous": ReaderRole.GUEST, "hosts": ("*",)}, "hosts"),
+    ],
+)
+def test_settings_that_let_in_anybody_are_refused(members: dict[str, object], key: str) -> None:
+    with pytest.raises(ValueError, match=f"^{key}: "):
+        DashboardSettings(**{"listen": "127.0.0.1:1", **members})  # type: ignore[arg-type]
