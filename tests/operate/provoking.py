@@ -24,6 +24,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.endpoint import Reply
 from testing.waiting import eventually
 from testing.warm import is_stem
+from tests.flow.test_log_loss import prune
 
 from .page import Entry, OnCall
 
@@ -334,6 +335,107 @@ def notices_held(on_call: OnCall, entry: Entry) -> None:
     on_call.wait_announced(name)
     held.unlink()
     assert on_call.cluster.cli("roster", "activate", "beta", "--repository", name).returncode == 0
+
+
+def restore_the_log(on_call: OnCall, copy: Path) -> None:
+    """Put an older log in the place of the present one, and start all but the relay."""
+    cluster, log = on_call.cluster, on_call.cluster.folder / "log.db"
+    readers = [role for role in cluster.roles if not role.startswith("web-")]
+    cluster.stop(*[role for role in readers if cluster.running(role)])
+    for suffix in ("", "-wal", "-shm"):
+        log.with_name(f"log.db{suffix}").unlink(missing_ok=True)
+    shutil.copy(copy, log)
+    cluster.start(*[role for role in readers if role != "relay"])
+
+
+def copy_the_log(on_call: OnCall) -> Path:
+    """A copy of the log as it is now."""
+    copy = on_call.cluster.folder / "copy.db"
+    copy.unlink(missing_ok=True)
+    with closing(sqlite3.connect(on_call.cluster.folder / "log.db")) as log, closing(sqlite3.connect(copy)) as target:
+        log.backup(target)
+    return copy
+
+
+@provokes("alarm events missing in the log")
+def events_missing(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    copy = copy_the_log(on_call)
+    on_call.push(name)
+    on_call.wait_announced(name)
+    restore_the_log(on_call, copy)
+    missing = f"events missing in the log: 1 missing, 1 repositories ({name})"
+    eventually(lambda: missing in on_call.cluster.cli("check").stdout, every=0.5)
+    on_call.cluster.start("relay")
+    eventually(lambda: on_call.cluster.cli("check").returncode == 0, every=0.5, timeout=90)
+
+
+def lose_events(on_call: OnCall) -> str:
+    """A repository of which an event is lost in log and outbox, and a later one has come; its name."""
+    name = on_call.repository()
+    copy = copy_the_log(on_call)
+    on_call.cluster.stop("mirror-beta")
+    on_call.push(name)
+    on_call.push(name)
+    eventually(lambda: f"{name} | 4" in rows(on_call, "status"), "both are in the log", every=0.5)
+    on_call.cluster.stop("relay")
+    prune(on_call.cluster.repository(name) / ".hg/store", kept=1)
+    restore_the_log(on_call, copy)
+    on_call.cluster.start("relay")
+    eventually(lambda: f"({name}); they get no notice" in on_call.cluster.cli("check").stdout, every=0.5)
+    return name
+
+
+@provokes("VcsreplicatorLogLostRecords")
+def log_lost_records(on_call: OnCall, entry: Entry) -> None:
+    name = lose_events(on_call)
+    assert name in entry.type("vcsreplicator check").text
+    assert "the log lost events that the outbox keeps no more" in on_call.cluster.output("relay")
+    entry.do("hg -R FOLDER replicatesync", FOLDER=on_call.cluster.repository(name))
+    on_call.wait_announced(name)
+    on_call.cluster.stop("aggregator")
+    on_call.cluster.start("aggregator")
+    entry.until_ok()
+    eventually(lambda: entry.type("vcsreplicator verify").code == 0, "all are equal", every=1)
+
+
+@provokes("alarm events lost")
+def events_lost(on_call: OnCall, entry: Entry) -> None:
+    name = lose_events(on_call)
+    entry.do("hg -R FOLDER replicatesync", FOLDER=on_call.cluster.repository(name))
+    on_call.wait_announced(name)
+    on_call.cluster.stop("aggregator")
+    on_call.cluster.start("aggregator")
+    eventually(lambda: on_call.cluster.cli("check").returncode == 0, every=0.5, timeout=90)
+
+
+@provokes("reason slow")
+def slow(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    workers = [worker for worker in leaves(on_call.cluster.pid("mirror-alpha")) if not is_stem(worker)]
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    on_call.push(name)
+    eventually(lambda: "slow" in on_call.detached("alpha"), "its task takes too long")
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
+    on_call.wait_announced(name)
+
+
+@provokes("reason gap")
+def gap(on_call: OnCall, entry: Entry) -> None:
+    name = on_call.repository()
+    folder, copy = mirror_folder(on_call, "alpha", name), on_call.cluster.folder / "older"
+    shutil.copytree(folder, copy, symlinks=True)
+    on_call.push(name)
+    on_call.wait_announced(name)
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    on_call.push(name)
+    on_call.wait_announced(name)
+    assert "gap" in on_call.detached("alpha")
+    assert on_call.cluster.cli("verify", "alpha", "--repository", name).returncode == 0
 
 
 @provokes("reason locked")

@@ -12,7 +12,7 @@ from testing.builders.cluster import Cluster
 from testing.builders.endpoint import Endpoint
 
 from .page import OnCall
-from .provoking import PROVOCATIONS
+from .submitting import PROVOCATIONS
 
 pytestmark = pytest.mark.processes
 

@@ -8,16 +8,13 @@ import pytest
 from testing.services.cache import CHECKOUT
 
 from .page import entries
-from .provoking import PROVOCATIONS
+from .submitting import PROVOCATIONS
 
 # Entries that need more than a cluster: a test elsewhere provokes them. It does not type the commands of the page.
 ELSEWHERE = {
-    "VcsreplicatorLogLostRecords": "test_what_no_outbox_keeps_is_named_by_check_and_a_sync_makes_all_mirrors_level",
     "VcsreplicatorBrokerBlocked": "test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_every_push",
     "VcsreplicatorMessagesNotRouted": "test_mandatory_refuses_what_no_queue_gets",
-    "VcsreplicatorEdgeQueues": "test_while_the_log_is_away_messages_wait_on_disk_and_follow_in_order",
     "VcsreplicatorEdgeSetAside": "test_a_queued_message_that_the_log_refuses_is_set_aside",
-    "VcsreplicatorDecodeRejects": "test_decoded_messages_go_to_their_topic_and_rejects_whole_to_errors",
     "VcsreplicatorRepeatsPass": "test_a_file_of_ids_that_is_lost_while_it_is_used_does_not_stop_the_decoder",
     "VcsreplicatorPollFails": "test_broken_repository_holds_up_no_other",
     "VcsreplicatorPolledRepositoryReplaced": "test_replaced_repository_is_followed_as_a_new_one_if_that_is_set",
@@ -26,13 +23,9 @@ ELSEWHERE = {
     "VcsreplicatorGuardianMails": "test_mails_wait_for_a_mail_server_that_is_away",
     "alarm events of a newer version": "test_events_of_a_newer_version_raise_an_alarm",
     "alarm decisions failed": "test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_announced_and_others_go_on",
-    "alarm events lost": "test_what_no_outbox_keeps_is_named_by_check_and_a_sync_makes_all_mirrors_level",
-    "alarm events missing in the log": "test_after_an_older_log_every_push_is_announced_mirrors_are_level_and_check_named_the_loss",
     "alarm successor waits": "test_a_successor_of_a_repository_that_no_mirror_gates_is_named_and_goes_when_the_operator_says_so",
     "alarm mirror of an older release": "test_the_present_release_goes_on_where_the_former_stopped",
-    "reason slow": "test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed",
     "reason crashed": "test_a_repository_whose_worker_died_twice_is_detached",
-    "reason gap": "test_a_gap_is_filled_from_the_master",
     "reason blob-missing": "test_a_bundle_that_is_only_on_the_master_is_fetched",
     "reason expired": "test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for",
     "reason fork": "test_two_histories_in_the_log_stay_detached_until_a_heal_request",
