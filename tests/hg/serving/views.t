@@ -111,3 +111,21 @@ A union of a mirror's repository and another one shows what is released; on the 
   $ hg -R both verify -q
   $ on_mirror hg -R union:repo+one log -T '{desc} {files};'
   own own;subrepositories .hgsub .hgsubstate;change 3 file;change 2 file;change 1 file;change 0 file; (no-eol)
+
+A released changeset that is hidden is shown in the one view that asks for it, and not to one that asks for more than is served.
+
+  $ printf '[experimental]\nevolution = all\n' >> role.hgrc
+  $ hg init hiding; cd hiding
+  $ for name in kept pruned; do echo > $name; hg commit -qAm $name -d '0 0'; done; hg update -q 0
+  $ hg debugobsolete $(hg log -r 1 -T '{node}') --config experimental.evolution=all
+  1 new obsolescence markers
+  obsoleted 1 changesets
+  $ cd ..; release hiding 2; mv repo before; mv hiding repo
+  $ for view in served served.hidden visible all; do
+  >   printf "[web]\nview = $view\n" > repo/.hg/hgrc
+  >   serve; echo $view: $(get json-log | grep '"desc"' | cut -d '"' -f 4); stop
+  > done
+  served: kept
+  served.hidden: pruned kept
+  visible: kept
+  all: kept
