@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.hg.replica import healing
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Reason
 from testing.builders.author import Author
@@ -49,6 +50,35 @@ def test_a_copy_keeps_the_rules_for_readers_of_what_it_shows_until_its_own_relea
     assert "allow_read = first\n" in (bench.home(author) / ".hg/hgrc").read_text()
     worker.perform(author, heal=Reason.GAP)
     assert "allow_read = second\n" in (bench.home(author) / ".hg/hgrc").read_text()
+
+
+class Killed(BaseException):
+    """Instead of a kill."""
+
+
+def test_rules_that_a_killed_repair_put_into_its_copy_do_not_outlive_their_removal(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    restrict(author, "first")
+    worker.perform(author)
+    keep = healing._keep_hgrc
+
+    def keep_and_be_killed(*arguments: Any) -> None:
+        keep(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(healing, "_keep_hgrc", keep_and_be_killed)
+        with pytest.raises(Killed):
+            worker.perform(author, heal=Reason.CORRUPT)
+    (author.folder / ".hg/hgrc").unlink()
+    author.event(Type.HGRC, hgrc={})
+    assert worker.perform(author).serving == author.seq
+    assert worker.perform(author, heal=Reason.CORRUPT).trouble is None
+    assert not (bench.home(author) / ".hg/hgrc").exists()
 
 
 def test_a_copy_that_can_never_have_its_path_is_refused_before_it_takes_a_place(bench: Bench, worker: Any) -> None:

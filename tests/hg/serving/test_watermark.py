@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.hg.serving import views, watermark
 from hgext.vcsreplicator.log import STATE, NewRecord
+from hgext.vcsreplicator.words.event import Tip
 from hgext.vcsreplicator.words.levels import AggregatorBeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.author import Author
@@ -147,6 +149,19 @@ def eventful(bench: Bench) -> tuple[Author, Mapping[int, Mapping[str, str]]]:
         author.bookmark(name, node)
         keep()
     return author, history
+
+
+def test_a_repository_object_stays_with_the_release_that_it_was_opened_with(bench: Bench) -> None:
+    author = bench.author("repo")
+    first, second = (author.push().after for _ in range(2))
+
+    def release(tip: Tip) -> None:
+        watermark.write_watermark(author.repo, seq=1, length=tip.length, tip=tip.node, push_id=None)
+
+    release(first)
+    views.hold_release(author.repo)
+    release(second)
+    assert views.first_unreleased(author.repo) == first.length
 
 
 def test_every_client_sees_exactly_the_bookmarks_of_the_release(bench: Bench) -> None:
