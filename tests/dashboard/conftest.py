@@ -3,7 +3,6 @@
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -216,12 +215,3 @@ def site(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -
     """Who has no token is a guest."""
     with pages(installation, settings(tmp_path_factory.mktemp("site"), anonymous=ReaderRole.GUEST)) as site:
         yield site
-
-
-@contextmanager
-def stopping() -> Iterator[threading.Event]:
-    stop = threading.Event()
-    try:
-        yield stop
-    finally:
-        stop.set()

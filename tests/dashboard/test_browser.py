@@ -34,10 +34,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(installation: Installation) -> Iterator[str]:
-    """The URL of a server whose readers see everything."""
+def serving(installation: Installation, role: ReaderRole = ReaderRole.READER) -> Iterator[str]:
+    """The URL of a server whose readers have this role."""
     port = free_port()
-    made = DashboardSettings(listen=f"127.0.0.1:{port}", anonymous=ReaderRole.READER)
+    made = DashboardSettings(listen=f"127.0.0.1:{port}", anonymous=role)
     stop, ready, errors = threading.Event(), threading.Event(), []
 
     def serve() -> None:

@@ -119,11 +119,7 @@ class _Pages:
             request,
             "repository.html",
             state=lambda view: self._find(request, view),
-            acks=lambda view: [
-                ack
-                for (_, repository), ack in sorted(view.picture.acks.items())
-                if repository == request.path_params["repository"]
-            ],
+            acks=lambda view: view.list_levels(request.path_params["repository"]),
             holding=lambda view: view.picture.holding(self._find(request, view)),
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..status import AGGREGATOR, DESTINATION, Picture
 from ..status.findings import DESTINATION_KEY, RELAY_KEY, Finding, findings
-from ..words.levels import RepositoryState
+from ..words.levels import Ack, RepositoryState
 from .recent import RecentEvent, RecentEvents
 
 # Events in the list of the newest.
@@ -86,6 +86,18 @@ class View:
     def waiting(self) -> int:
         """Return how many events have no notice yet."""
         return sum(row.waits for row in self.repositories)
+
+    def is_announced(self, event: RecentEvent) -> bool:
+        """Whether the event has its notice; the aggregator may not have seen its repository yet."""
+        state = self.picture.states.get(event.repository)
+        if event.notice is not None or state is None:
+            return event.notice is not None
+        return state.incarnation == event.incarnation and state.noticed >= event.seq
+
+    def list_levels(self, repository: str) -> list[Ack]:
+        """List the levels of the mirrors in one repository, by name."""
+        found = (ack for (_, name), ack in self.picture.acks.items() if name == repository)
+        return sorted(found, key=lambda ack: ack.mirror)
 
 
 def make_view(

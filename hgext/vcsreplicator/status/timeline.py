@@ -72,8 +72,9 @@ def _list_mirror_steps(
     for name, proof in proofs.items():
         yield TimelineStep(stage=Stage.APPLIED, text=f"applied on {name}", at=proof.applied_at, mirror=name)
         yield TimelineStep(stage=Stage.SERVED, text=f"served by {name}", at=proof.served_at, mirror=name)
-    for (name, repository), ack in sorted(picture.acks.items()):
-        if repository == state.repository and name not in proofs:
+    levels = [ack for (_, repository), ack in picture.acks.items() if repository == state.repository]
+    for ack in sorted(levels, key=lambda ack: ack.mirror):
+        if ack.mirror not in proofs:
             yield _describe_level(ack, event)
 
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the dashboard remembers of the log: in any order of its topics, and never more than a fixed number of events."""
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.dashboard import recent
+from hgext.vcsreplicator.dashboard.recent import RecentEvents
+from hgext.vcsreplicator.dashboard.settings import ReaderRole
+from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.levels import Notice
+from testing.builders.chains import Chain
+from tests.dashboard.conftest import AS_READER, SECRET, Installation, fill, pages, settings
+from tests.dashboard.test_browser import serving
+
+
+def read_all(installation: Installation) -> RecentEvents:
+    events = RecentEvents(installation.log)
+    while events.read_on(0.0):
+        pass
+    return events
+
+
+def test_events_of_one_repository_push_out_their_own_only() -> None:
+    installation = Installation()
+    installation.push("public/quiet")
+    for _ in range(recent.PER_REPOSITORY + 5):
+        installation.push("public/busy")
+    events = read_all(installation)
+    busy, quiet = (installation.chains[path].repository for path in ("public/busy", "public/quiet"))
+    assert [event.seq for event in events.of(busy)] == list(range(recent.PER_REPOSITORY + 5, 5, -1))
+    assert [event.seq for event in events.of(quiet)] == [1]
+    assert len(list(events.newest())) == recent.PER_REPOSITORY + 1
+
+
+def test_in_all_only_so_many_events_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "IN_ALL", 5)
+    installation = Installation()
+    for number in range(12):
+        installation.push(f"public/{number}")
+    events = read_all(installation)
+    assert len(list(events.newest())) == 5
+    assert sum(bool(events.of(chain.repository)) for chain in installation.chains.values()) == 5
+
+
+def test_a_notice_that_is_read_before_its_event_counts() -> None:
+    installation = Installation()
+    events = RecentEvents(installation.log)
+    chain = Chain("public/one")
+    event = chain.next()
+    installation.write(NOTICES, event.repository, Notice(event=event, time=1.0, roster=1, acks=(), previous={}))
+    events.read_on(0.0)
+    installation.log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    events.read_on(0.0)
+    [known] = events.of(event.repository)
+    assert known.notice == 0
+    assert [each.id for each in events.announced] == [event.id]
+
+
+def test_a_replay_is_no_second_announcement() -> None:
+    installation = Installation()
+    chain = installation.push("public/one")
+    notice = Notice(event=chain.events[0], time=9.0, roster=1, acks=(), previous={}, replay="dana, today")
+    installation.write(NOTICES, chain.repository, notice)
+    events = read_all(installation)
+    assert [each.notice for each in events.announced] == [0]
+
+
+def test_a_release_that_is_seen_has_its_time() -> None:
+    installation = Installation()
+    chain = installation.push("public/one", serving=("alpha",))
+    events = read_all(installation)
+    assert events.of(chain.repository)[0].released is None
+    installation.clock.advance(5)
+    installation.state(chain, released=1, noticed=0)
+    events.read_on(0.0)
+    assert events.of(chain.repository)[0].released == installation.clock.now()
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff\x00", b"{}", b"VCR1\xff\xff\xff\xff"])
+@pytest.mark.parametrize("topic", [EVENTS, NOTICES, "state"])
+def test_a_record_of_no_known_form_is_passed_over(topic: str, value: bytes) -> None:
+    installation = Installation()
+    events = RecentEvents(installation.log)
+    installation.log.append([NewRecord(topic=topic, key="odd", value=value)])
+    installation.push("public/one")
+    while events.read_on(0.0):
+        pass
+    assert [event.path for event in events.newest()] == ["public/one"]
+
+
+def test_pages_show_an_event_that_the_aggregator_has_not_seen(tmp_path: Path) -> None:
+    installation = fill()
+    event = Chain("public/new").next()
+    installation.log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+    with pages(installation, settings(tmp_path)) as site:
+        for address in ("/", "/pushes"):
+            answer = site.get(address, headers=AS_READER)
+            assert answer.status_code == 200
+            assert "public/new" in answer.text
+        assert site.get(f"/repository/{event.repository}", headers=AS_READER).status_code == 404
+
+
+def follow(
+    address: str, installation: Installation, enough: Callable[[list[dict[str, object]]], bool]
+) -> list[dict[str, object]]:
+    """What the feed sends after the first notice, until it is enough."""
+    asked = urllib.request.Request(f"{address}/pushes/live", headers={"Last-Event-ID": "0"})
+    found: list[dict[str, object]] = []
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        while not enough(found):
+            line = answer.readline().decode()
+            if line.startswith("data: "):
+                found.append(json.loads(line.removeprefix("data: ")))
+    return found
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("role", list(ReaderRole))
+def test_the_feed_resumes_after_the_last_id_and_shows_what_the_role_may_see(role: ReaderRole) -> None:
+    installation = fill()
+    with serving(installation, role) as address:
+        found = follow(address, installation, lambda found: len(found) == 11)
+    private = installation.chains[SECRET].repository
+    names = {str(each["repository"]) for each in found}
+    assert (SECRET in names) == (role is ReaderRole.READER)
+    assert (private[:8] in names) == (role is ReaderRole.GUEST)
+    assert all(("user" in each) == (role is ReaderRole.READER) for each in found)
