@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.outbox.bundles import Bundle
-from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, next_event
-from hgext.vcsreplicator.outbox.file import Outbox
-from hgext.vcsreplicator.outbox.folder import Store
+from hgext.vcsreplicator.outbox.entry import Entry, NewestEvent, before_first_event
+from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import RepositoryJobs
@@ -26,42 +24,10 @@ from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
 from testing.builders.memorylog import MemoryLog
+from testing.builders.outboxes import Folder, Transaction, following
 from testing.clock import HandClock
 from testing.waiting import eventually
-
-
-class Folder(Store):
-    """A store that can be written to, as Mercurial's vfs."""
-
-    def __call__(self, name: bytes, mode: bytes) -> Any:
-        return open(self.join(name), mode.decode())
-
-
-class Transaction:
-    """One that commits whatever happens."""
-
-    def add(self, name: bytes, offset: int) -> None:
-        pass
-
-
-def following(before: NewestEvent, count: int) -> list[Entry]:
-    """Make `count` entries that follow `before`, with new identifiers."""
-    made = []
-    for _ in range(count):
-        event = next_event(
-            before,
-            Type.CHANGED,
-            time=1.0,
-            source="serve",
-            changes=Changes(added=None),
-            after=Tip(length=0, node="0" * 40),
-            settings=MasterSettings(),
-        )
-        made.append(Entry(event=event, needs=Needs.NOTHING))
-        before = NewestEvent.of(event)
-    return made
 
 
 class Locked:
@@ -94,6 +60,7 @@ class Master:
     locked: Locked
     clock: HandClock
     losses: LossWatch
+    jobs: RepositoryJobs
 
     def write(self, name: str, entries: Sequence[Entry]) -> Outbox:
         """Appends to the outbox of a repository."""
@@ -136,7 +103,7 @@ def master(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
     jobs = RepositoryJobs(sender, locked, watch, losses)
     work = Work(jobs.table(), workers=2, stop=stop, clock=clock)
     watch.start()
-    yield Master(tmp_path, log, work, locked, clock, losses)
+    yield Master(tmp_path, log, work, locked, clock, losses, jobs)
     stop.set()
     work.drain(60.0)
     watch.close()
@@ -156,6 +123,28 @@ def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_
     eventually(lambda: box.fork() is not None or not box.has_unsent())
     assert "restored from a backup" in box.fork().reason
     assert master.sent() == [entry.event.id for entry in first + newest]
+
+
+def test_a_fork_that_was_found_once_stops_its_repository_until_an_operator_acts(master: Master) -> None:
+    box = master.write("a", following(before_first_event("a", 1), 1))
+    box.set_fork(Fork(reason="another history"))
+    master.poke("a")
+    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    assert box.has_unsent()
+    assert box.fork() == Fork(reason="another history")
+
+
+def test_what_a_relay_sent_is_reported_to_the_push_that_waits_also_when_it_was_sent_before(master: Master) -> None:
+    heard: list[tuple[str, int]] = []
+    master.jobs.on_sent = lambda folder, seq: heard.append((os.path.basename(folder), seq))
+    box = master.write("a", following(before_first_event("a", 1), 2))
+    master.poke("a")
+    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    assert not box.has_unsent()
+    assert [seq for _, seq in heard] == [1, 2, 2]
+    master.poke("a")
+    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    assert heard[3:] == [("a", 2)]
 
 
 def test_repositories_whose_lock_another_process_holds_stop_no_other(master: Master) -> None:

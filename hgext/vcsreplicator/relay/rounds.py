@@ -50,7 +50,7 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
         if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.announce(folder)
-        elif not losses.is_confirmed(folder) or "outbox.sent" not in names or Outbox(Store(store)).has_unsent():
+        elif not losses.is_confirmed(folder) or Outbox(Store(store)).has_unsent():
             work.poke(folder)
             return find_trouble(folder, Outbox(Store(store)), now, "see the relay's log lines")
         elif "outbox.fork" in names:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Outboxes that are written without Mercurial."""
+
+from typing import Any
+
+from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, next_event
+from hgext.vcsreplicator.outbox.folder import Store
+from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
+
+
+class Folder(Store):
+    """A store that can be written to, as Mercurial's vfs."""
+
+    def __call__(self, name: bytes, mode: bytes) -> Any:
+        """Opens a file of it."""
+        return open(self.join(name), mode.decode())
+
+
+class Transaction:
+    """One that commits whatever happens."""
+
+    def add(self, name: bytes, offset: int) -> None:
+        """Nothing is undone."""
+
+
+def following(before: NewestEvent, count: int) -> list[Entry]:
+    """Make `count` entries that follow `before`, with new identifiers."""
+    made = []
+    for _ in range(count):
+        event = next_event(
+            before,
+            Type.CHANGED,
+            time=1.0,
+            source="serve",
+            changes=Changes(added=None),
+            after=Tip(length=0, node="0" * 40),
+            settings=MasterSettings(),
+        )
+        made.append(Entry(event=event, needs=Needs.NOTHING))
+        before = NewestEvent.of(event)
+    return made

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a round of the relay finds to do, in folders made without Mercurial."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hgext.vcsreplicator.outbox.entry import before_first_event
+from hgext.vcsreplicator.outbox.file import Fork, Outbox
+from hgext.vcsreplicator.relay.loss import LossWatch
+from hgext.vcsreplicator.relay.port import MasterPort
+from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, find_work
+from hgext.vcsreplicator.relay.work import Work
+from testing.builders.outboxes import Folder, Transaction, following
+
+
+class Round:
+    """A root; the jobs that a round starts are kept, and the log is known to have what was sent if `confirmed`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.jobs: list[tuple[str, str]] = []
+        self.confirmed = True
+
+    def make(self, now: float) -> tuple[list[tuple[str, str]], list[str]]:
+        """The jobs, and what is wrong."""
+        self.jobs.clear()
+        port, work, losses = cast(MasterPort, self), cast(Work, self), cast(LossWatch, self)
+        folders, found = find_work([str(self.root)], port, work, losses, now)
+        assert sorted(folders) == sorted(str(file.parent) for file in self.root.glob("*/.hg"))
+        return sorted(self.jobs), [trouble.text.partition(": ")[2] for trouble in found]
+
+    def finish(self, root: str) -> list[str]:
+        return []
+
+    def is_confirmed(self, folder: str) -> bool:
+        return self.confirmed
+
+    def recover(self, folder: str) -> None:
+        self.jobs.append((os.path.basename(folder), "recover"))
+
+    def announce(self, folder: str) -> None:
+        self.jobs.append((os.path.basename(folder), "announce"))
+
+    def poke(self, folder: str) -> None:
+        self.jobs.append((os.path.basename(folder), "send"))
+
+    def create(self, name: str, pushes: int = 0, *, sent: bool = True) -> Outbox:
+        """A repository with this many events."""
+        store = self.root / name / ".hg" / "store"
+        store.mkdir(parents=True)
+        (store.parent / "requires").write_text("store\n")
+        os.utime(store.parent / "requires", (1000.0, 1000.0))
+        box = Outbox(Folder(str(store)))
+        if pushes:
+            box.append(Transaction(), following(before_first_event(name, 1), pushes))
+        if sent:
+            self.mark(box)
+        return box
+
+    def mark(self, box: Outbox) -> None:
+        """The log has all of it."""
+        for place in list(box.unsent()):
+            box.prepare_sent(place.sent())
+            box.move_sent(place.sent())
+
+
+@pytest.fixture
+def round_(tmp_path: Path) -> Round:
+    return Round(tmp_path)
+
+
+def jobs(round_: Round, now: float = 1000.0) -> Sequence[tuple[str, str]]:
+    return round_.make(now)[0]
+
+
+def test_nothing_is_to_be_done_where_the_log_has_everything(round_: Round) -> None:
+    round_.create("a", 2)
+    assert round_.make(1000.0) == ([], [])
+
+
+def test_a_new_repository_is_left_for_a_while_to_the_process_that_makes_it(round_: Round) -> None:
+    round_.create("a")
+    assert jobs(round_, 1000.0 + ANNOUNCE_AFTER) == []
+    assert jobs(round_, 1000.5 + ANNOUNCE_AFTER) == [("a", "announce")]
+
+
+def test_what_is_unsent_or_perhaps_lost_is_sent(round_: Round) -> None:
+    round_.create("unsent", 1, sent=False)
+    marked = round_.create("marked", 1)
+    assert jobs(round_) == [("unsent", "send")]
+    round_.confirmed = False
+    assert jobs(round_) == [("marked", "send"), ("unsent", "send")]
+    round_.confirmed = True
+    os.unlink(marked._folder.join(b"outbox.sent"))
+    assert jobs(round_) == [("marked", "send"), ("unsent", "send")]
+
+
+def test_a_transaction_that_may_be_abandoned_is_recovered_and_the_rest_goes_on(round_: Round) -> None:
+    round_.create("a", 1, sent=False)
+    (round_.root / "a/.hg/store/journal").touch()
+    assert jobs(round_) == [("a", "recover"), ("a", "send")]
+
+
+def test_a_fork_is_reported_though_nothing_waits(round_: Round) -> None:
+    round_.create("a", 1).set_fork(Fork(reason="another history"))
+    found, [text] = round_.make(1000.0)
+    assert found == []
+    assert text.startswith("refuses pushes: another history")
+
+
+def test_a_deleted_repository_goes_once_the_log_has_all_of_it_and_what_is_being_moved_stays(round_: Round) -> None:
+    deleted = round_.root / ".vcsreplicator" / "deleted"
+    (deleted / ".move-probe").mkdir(parents=True)
+    (deleted / "rest").mkdir()
+    box = round_.create(".vcsreplicator/deleted/a", 1, sent=False)
+    assert jobs(round_) == [("a", "send")]
+    assert sorted(os.listdir(deleted)) == [".move-probe", "a"]
+    round_.mark(box)
+    assert jobs(round_) == []
+    assert os.listdir(deleted) == [".move-probe"]
