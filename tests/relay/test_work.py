@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of, topics
 from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, NewestEvent, before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
@@ -232,3 +232,20 @@ def test_a_loss_that_another_repository_filled_is_found_once_it_is_known(
         master.losses.check_appended(partition, 1, {partition: replace(known, offset=2)})  # that worker's answer comes
     master.poke("a")
     master.until(lambda: {entry.event.id for entry in entries} == set(master.sent()))
+
+
+def test_the_first_event_of_another_repository_in_the_place_of_a_lost_one_shows_the_loss(
+    master: Master, log: RestoredLog
+) -> None:
+    box = master.write("a", [])
+    sent_to(master, box, following(before_first_event("a", 1), 1))
+    [partition] = [number for number, end in log.ends(EVENTS).items() if end]
+    count = log.partitions(EVENTS)
+    made = (following(before_first_event("b", 1), 1) for _ in iter(int, 1))
+    [entry] = next(entries for entries in made if partition_of(entries[0].event.repository, count) == partition)
+    log.restore_now = lambda: log.lose(EVENTS, partition, 1)
+    other = master.write("b", [entry])
+    master.poke("b")
+    master.until(lambda: not other.has_unsent())
+    assert not master.losses.is_confirmed(master.folder("a"))
+    assert master.losses.is_confirmed(master.folder("b"))
