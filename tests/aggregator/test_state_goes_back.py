@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The topic `state` alone is older than the rest: nothing is announced twice, and no sequence and no `previous` goes back."""
 
+import contextlib
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -180,9 +181,10 @@ def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_hist
     assert here.state(last).incarnation == last.incarnation
 
 
-@pytest.mark.parametrize("taken", range(1, 9))
+@pytest.mark.parametrize("is_cut_off", [False, True])
+@pytest.mark.parametrize("taken", range(9))
 def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the_present_history(
-    taken: int, monkeypatch: pytest.MonkeyPatch
+    taken: int, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool
 ) -> None:
     here, chains = Installation(), histories(4)
     first, *between, last = chains
@@ -199,7 +201,14 @@ def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the
     with monkeypatch.context() as slow:
         slow.setattr(loop, "READ_LIMIT", 1)
         slow.setattr(loop, "READS", 1)
-        here.restart(lambda: [here.log.restore(STATE, older), here.log.lose(EVENTS, 0, 2)])
+        here.session.close()
+        here.log.restore(STATE, older)
+        here.log.lose(EVENTS, 0, 2)
+        here.log.fail_commits = [True] * is_cut_off  # the first transaction takes effect, and is the last
+        with contextlib.suppress(Unavailable):
+            here.session = here._opened()
+            here.session.step(0.0)
+        here.restart(lambda: None)
         for _ in range(taken):
             here.session.step(0.0)
             here.session.commit()

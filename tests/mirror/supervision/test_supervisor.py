@@ -609,6 +609,24 @@ def test_a_mirror_has_no_trouble_any_more_when_the_repository_of_the_unwritten_n
     assert bench.mirror.detachments.trouble is None
 
 
+def test_a_mirror_has_no_trouble_any_more_when_its_disk_takes_the_note(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [event] = Chain("one").take(1)
+    bench.read(event)
+
+    def detach(note: Detached) -> None:
+        raise Unavailable("mirror.db: database or disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(bench.notes, "detach", detach)
+        bench.detach(event.repository, Reason.GAP, "lacks one")
+        assert bench.mirror.detachments.trouble is not None
+    bench.passes(2)
+    assert [note.note for note in bench.notes.detached()] == ["lacks one"]
+    assert bench.mirror.detachments.trouble is None
+
+
 def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
