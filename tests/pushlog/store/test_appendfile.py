@@ -202,15 +202,18 @@ while facts.last() is None or facts.last().payload != b"end":
 def test_a_reader_without_a_lock_never_sees_what_is_aborted_later(repository):
     append(repository, b"first")
     command = [sys.executable, "-c", RACING_READER, os.fsdecode(repository.svfs.join(b""))]
-    reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert reader.stdout.readline() == b"ready\n"
-    for attempt in range(150):
-        with pytest.raises(KeyboardInterrupt):
-            interrupted_append(repository, b"aborted")
-        if attempt % 10 == 0:
-            append(repository, b"committed")
-    append(repository, b"end")
-    _output, errors = reader.communicate()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        try:
+            assert reader.stdout.readline() == b"ready\n"
+            for attempt in range(150):
+                with pytest.raises(KeyboardInterrupt):
+                    interrupted_append(repository, b"aborted")
+                if attempt % 10 == 0:
+                    append(repository, b"committed")
+            append(repository, b"end")
+            _output, errors = reader.communicate()
+        finally:
+            reader.kill()
     assert (reader.returncode, errors) == (0, b"")
 
 
