@@ -106,3 +106,22 @@ A mirror that shall refuse when it is stale refuses clients over SSH and by path
   $ touch fresh; identify ssh://user@dummy/repo; identify repo/../repo
   ed51d10d1b1e
   ed51d10d1b1e
+
+A master gives its bundles and streams, which wait for no release.
+
+  $ rm repo/.hg/replicated-*
+  $ cat > role.hgrc << EOF
+  > [extensions]
+  > *:required = yes
+  > vcsreplicator =
+  > [vcsreplicator]
+  > role = master
+  > relay = /nowhere
+  > [vcsreplicator-roots]
+  > $TESTTMP = .
+  > EOF
+  $ over_ssh "$PYTHON" ask.py ssh://user@dummy/repo 2>&1 | grep 'manifest\|inline'
+  manifest: True
+  inline bundle: True
+  $ over_ssh hg debugcapabilities ssh://user@dummy/repo --config ui.ssh="\"$PYTHON\" \"$RUNTESTDIR/dummyssh\"" | grep -c ' streamreqs='
+  1
