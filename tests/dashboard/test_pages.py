@@ -67,7 +67,8 @@ def test_no_address_answers_without_a_token(
 
 def test_a_wrong_token_is_no_guest(site: Site) -> None:
     assert site.get("/").status_code == 200
-    assert site.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
+    for value in ("Bearer wrong", "Basic ###", "Digest x", "x"):
+        assert site.get("/", headers={"authorization": value}).status_code == 401
 
 
 def test_a_token_opens_as_password_too(installation: Installation, tmp_path: Path) -> None:
@@ -84,7 +85,10 @@ def test_no_address_changes_anything(installation: Installation, site: Site) -> 
 
 def test_no_page_shows_a_guest_a_private_name(installation: Installation, site: Site) -> None:
     private = installation.chains[SECRET]
-    for address in [*readable(installation, site), "/repositories?q=payroll", f"/repositories?q={private.repository}"]:
+    detached = f"/repository/{installation.chains['public/firefox'].repository}/event/4"
+    more = (detached, "/repositories?q=payroll", f"/repositories?q={private.repository}")
+    assert "payroll" in site.get(detached, headers=AS_READER).text
+    for address in [*readable(installation, site), *more]:
         text = site.get(address).text
         assert "payroll" not in text.replace('value="payroll"', ""), address
         assert "dana@example.com" not in text, address
@@ -228,6 +232,9 @@ def test_pages_say_since_when_the_log_is_away_and_show_what_was_known(tmp_path: 
         assert "cannot be read" not in site.get("/").text
         log.is_away = True
         eventually(lambda: watcher.trouble is not None)
+        since, watcher.trouble = watcher.since, "as before"
+        eventually(lambda: watcher.trouble != "as before")
+        assert watcher.since == since
         text = site.get("/", headers=AS_READER).text
         assert "kafka.internal" in text
         assert "public/firefox" in text
