@@ -56,6 +56,20 @@ def test_a_wrong_section_is_refused_with_file_and_key(tmp_path: Path, section: s
 
 
 @pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ('listen = "127.0.0.1:1"', "users: expected the path of a file"),
+        ('listen = "0.0.0.0:1"\nanonymous = "guest"', "dashboard.listen: tokens in plain text"),
+        ('listen = "127.0.0.1:1"\nusers = "/nonexistent"', "/nonexistent cannot be read"),
+    ],
+)
+def test_what_the_dashboard_would_refuse_config_check_refuses(tmp_path: Path, section: str, words: str) -> None:
+    result = CliRunner().invoke(program, ["config", "check", "--config", config(tmp_path, f"[dashboard]\n{section}")])
+    assert isinstance(result.exception, BadConfig)
+    assert words in str(result.exception)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "dana",

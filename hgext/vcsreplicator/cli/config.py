@@ -59,9 +59,11 @@ def _check_sections(config: Config) -> None:
     from notifier.work import settings as work
 
     from ..aggregator import loop
+    from ..dashboard import readers
     from ..mirror.jobs import bootstrap, verify
     from ..relay import daemon
     from ..status import health
+    from . import dashboard
 
     if "relay" in config.tables:
         _check_blobs(
@@ -82,6 +84,10 @@ def _check_sections(config: Config) -> None:
         address(config.settings(edge.EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
     if "poll" in config.tables:
         config.settings(poll.PollSettings, "poll")
+    if "dashboard" in config.tables:
+        users = dashboard.read_settings(config).users
+        if users is not None:
+            readers.read_users(users)
     if "guardian" in config.tables:
         config.settings(guardian.GuardianSettings, "guardian")
     if "decode" in config.tables:
@@ -93,7 +99,19 @@ def _check_sections(config: Config) -> None:
     config.settings(bootstrap.BootstrapSettings, "bootstrap")
     _check_blobs(config.blobs, f"{config.file}: blobs")
     mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
-    roles = {"relay", "aggregator", "notifier", "verify", "edge", "decode", "poll", "work", "guardian", *mirrors}
+    roles = {
+        "relay",
+        "aggregator",
+        "notifier",
+        "verify",
+        "dashboard",
+        "edge",
+        "decode",
+        "poll",
+        "work",
+        "guardian",
+        *mirrors,
+    }
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {nearest(role, roles)}")

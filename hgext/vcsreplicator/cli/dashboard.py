@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..config import Config, address
+from ..dashboard.settings import DashboardSettings
 from ..log import Log
 from ..words.errors import BadConfig
 from ..words.event import Event
@@ -24,14 +25,10 @@ def command(config: Config) -> None:
         from ..dashboard import server
     except ModuleNotFoundError as error:
         raise BadConfig(f"{error.name} is not installed; install vcsreplicator[dashboard]") from None
-    from ..dashboard.settings import DashboardSettings
     from ..dashboard.sources import Sources
 
-    settings = config.settings(DashboardSettings, "dashboard")
+    settings = read_settings(config)
     where = address(settings.listen, f"{config.file}: dashboard.listen")
-    if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):
-        found = f"tokens in plain text to {settings.listen}, expected a loopback address behind a proxy with TLS"
-        raise BadConfig(f'{config.file}: dashboard.listen: {found}; if it is meant, write insecure = ["plain-text"]')
     relay, wanted, is_public = relay_of(config), destinations(config), _read_public(config)
     notifier = read_notifier(config)
 
@@ -50,6 +47,16 @@ def command(config: Config) -> None:
             server.run(settings, sources, address=where, stop=stop, ready=ready)
 
     run_daemon(config, "dashboard", run, settings)
+
+
+def read_settings(config: Config) -> DashboardSettings:
+    """Read the section `[dashboard]`; raise BadConfig also for an exposure that is not said to be meant."""
+    settings = config.settings(DashboardSettings, "dashboard")
+    address(settings.listen, f"{config.file}: dashboard.listen")
+    if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):
+        found = f"tokens in plain text to {settings.listen}, expected a loopback address behind a proxy with TLS"
+        raise BadConfig(f'{config.file}: dashboard.listen: {found}; if it is meant, write insecure = ["plain-text"]')
+    return settings
 
 
 def _read_public(config: Config) -> Callable[[str], bool]:
