@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 from mercurial.localrepo import localrepository
 
+from pushlog.store import disk
+
 # Compiled at their first use, which is in no push.
 _KEYS = {
     "web": (
@@ -65,10 +67,10 @@ def _survives_file(value: str) -> bool:
 
 
 def put(repo: localrepository, sections: Sections) -> None:
-    """Write what is allowed of `sections` as the hgrc; remove that without sections."""
+    """Write what is allowed of `sections` as the hgrc; remove that without sections. Durable on return."""
     text = rendered(sections).encode("utf-8", "replace")
     if not sections:
         repo.vfs.tryunlink(b"hgrc")
+        disk.sync_folder(repo.vfs)
     elif repo.vfs.tryread(b"hgrc") != text:
-        with repo.vfs(b"hgrc", b"wb", atomictemp=True) as file:
-            file.write(text)
+        disk.replace(repo.vfs, b"hgrc", text).close()

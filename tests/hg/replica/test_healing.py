@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A repair that cannot be done leaves all as it is; a copy shows what its predecessor showed, under the same rules for readers."""
 
+import os
 import shutil
 from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.hg.replica import healing
+from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import Reason
 from testing.builders.author import Author
@@ -50,6 +52,41 @@ def test_a_copy_keeps_the_rules_for_readers_of_what_it_shows_until_its_own_relea
     assert "allow_read = first\n" in (bench.home(author) / ".hg/hgrc").read_text()
     worker.perform(author, heal=Reason.GAP)
     assert "allow_read = second\n" in (bench.home(author) / ".hg/hgrc").read_text()
+
+
+def test_a_copy_in_place_of_a_repository_that_lost_its_rules_for_readers_has_them(bench: Bench, worker: Any) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    restrict(author, "dana")
+    assert worker.perform(author).serving == author.seq
+    rules = bench.home(author) / ".hg/hgrc"
+    rules.unlink()
+    assert worker.perform(author, heal=Reason.CORRUPT).serving == author.seq
+    assert "allow_read = dana\n" in rules.read_text()
+
+
+def test_rules_for_readers_are_on_disk_before_what_they_guard_is_shown(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = bench.author("repo")
+    author.push()
+    restrict(author, "dana")
+    done = []
+    sync, show = os.fdatasync, watermark.write_watermark
+
+    def sync_and_note(file: int) -> None:
+        sync(file)
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{file}")))
+
+    def show_and_note(*arguments: Any, **named: Any) -> None:
+        done.append("shown")
+        show(*arguments, **named)
+
+    monkeypatch.setattr(os, "fdatasync", sync_and_note)
+    monkeypatch.setattr(watermark, "write_watermark", show_and_note)
+    assert worker.perform(author).serving == author.seq
+    assert "hgrc.new" in done[: done.index("shown")]
 
 
 class Killed(BaseException):

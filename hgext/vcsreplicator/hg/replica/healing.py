@@ -15,6 +15,8 @@ from mercurial import vfs
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
+from pushlog.store import disk
+
 from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import differences
 from ...mirror.settings import MirrorSettings
@@ -23,6 +25,7 @@ from ...words.clock import Clock
 from ...words.errors import Diverged, Unavailable
 from ...words.levels import Reason
 from .. import fingerprint
+from ..allowed import put
 from ..serving import watermark
 from . import place, replicated, scan, snapshot
 from .local import Halted, LocalRepository
@@ -207,12 +210,16 @@ def _keep_serving(repo: localrepository, folder: str) -> None:
 
 
 def _keep_hgrc(repo: localrepository, folder: str) -> None:
-    """Keep the configuration of what is shown until the release of the copy."""
+    """Keep the configuration of what is shown until the release of the copy.
+
+    If it is missing, the copy's counts: perhaps it was lost with the rules for readers in it, and no release is to come.
+    """
     try:
         with open(os.path.join(folder, ".hg", "hgrc"), "rb") as file:
-            repo.vfs.write(b"hgrc", file.read())
+            disk.replace(repo.vfs, b"hgrc", file.read()).close()
     except FileNotFoundError:
-        repo.vfs.tryunlink(b"hgrc")
+        newest = replicated.read(repo)
+        put(repo, newest.hgrc or {} if newest else {})
 
 
 def _enclosing_folder(settings: MirrorSettings, folder: str) -> str:
