@@ -10,6 +10,7 @@ import gc
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,9 @@ from testing.services.rabbitmq import RabbitMQ
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=5)
 settings.load_profile("patient")
+
+# What a shell starts in the background ignores this signal, as would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SERVICE_FIXTURES = {"kafka", "rabbitmq", "postgresql", "aws", "own_service"}
 # What starts services or processes; all else decides by itself, without a clock: it fails for a reason.

@@ -95,7 +95,8 @@ def test_skip_says_what_it_would_do_and_acts_on_yes(file: Path, running: Notifie
         ReplicationError, match="the oldest message that failed would never be sent to lines; add --yes"
     ):
         say(file, "destination", "skip", "lines")
-    eventually(lambda: "skipped" in say(file, "destination", "skip", "lines", "--yes").split()[1])
+    eventually(lambda: "failing since" in say(file, "destination", "list"))
+    assert "skipped" in say(file, "destination", "skip", "lines", "--yes").split()[1]
     running.settled("lines")
     assert "skipped by" in running.errors()[0].reason
 

@@ -13,8 +13,8 @@ from ..log import Log
 from ..words.errors import BadConfig
 from ..words.event import Event
 from ..words.secrecy import Exposure
+from .delivering import describe_delivery, read_notifier
 from .options import destinations, naming, relay_of, run_daemon, with_config
-from .trace import describe_delivery, read_notifier
 
 
 @click.command()

@@ -4,7 +4,6 @@
 import datetime
 import os
 import time
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,14 +19,11 @@ from ..status.timeline import Announcement, find_event, find_notice, is_wanted, 
 from ..words.errors import Refused, visible
 from ..words.event import Event
 from ..words.levels import RepositoryState
-from ..words.streams import streams
+from .delivering import describe_delivery, read_notifier
 from .display import console, table
 from .options import log_of, relay_of, with_config
 from .repositories import find_repository, read_picture
 from .requests import when
-
-if TYPE_CHECKING:
-    from notifier.settings import NotifierSettings
 
 
 @click.command()
@@ -118,24 +114,3 @@ def _show(
 
 def _format_instant(at: float | None) -> str:
     return "" if at is None else f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-
-
-def read_notifier(config: Config) -> "NotifierSettings | None":
-    """Read the settings of the notifier; None where the file has none."""
-    from notifier.settings import read
-
-    return read(config.tables, config.file) if "notifier" in config.tables else None
-
-
-def describe_delivery(settings: "NotifierSettings | None", name: str, event: Event, *, is_passed: bool) -> str:
-    """Say what became of the messages of an event at one destination: some events have none."""
-    from notifier.public import public_url
-
-    wanted = streams(event)
-    if settings is not None and public_url(event.path, settings.public) is None:
-        return "nothing to deliver: the repository is not public"
-    if settings is not None and name in settings.destinations:
-        wanted = tuple(stream for stream in wanted if stream.value in settings.destinations[name].types)
-    if not wanted:
-        return f"nothing to deliver: it gets no message of this event ({event.type})"
-    return "delivered" if is_passed else "not yet delivered"
