@@ -34,6 +34,7 @@ class localrepository:
     svfs: abstractvfs
     wvfs: abstractvfs
     cachevfs: abstractvfs
+    wcachevfs: abstractvfs
     store: _Store
     nodeconstants: _NodeConstants
     nullid: bytes

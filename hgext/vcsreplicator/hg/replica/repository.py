@@ -27,7 +27,7 @@ from pushlog.store import journal
 
 from ...words.errors import BadConfig
 from .. import requirement
-from ..serving import views
+from ..serving import caches, views
 
 
 class _DiscardedOutput(io.BytesIO):
@@ -74,6 +74,7 @@ class OpenRepositories:
             return known[1]
         self.close(folder)
         repository = versions.factory.repository(self.ui, os.fsencode(folder)).unfiltered()
+        caches.keep_in_place(repository)
         self._open[folder] = (identity, repository)
         while len(self._open) > self._size:
             self._open.popitem(last=False)[1][1].close()

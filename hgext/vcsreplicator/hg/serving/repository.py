@@ -11,7 +11,7 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
 from ...mirror.checkpoint import FILE
-from . import watermark
+from . import caches, watermark
 from .ending import HiddenRevisions, end_file_history
 from .views import (
     READ_ONLY,
@@ -37,6 +37,7 @@ def reposetup(repo: localrepository) -> None:
     """
     unfiltered = repo.unfiltered()
     hold_release(unfiltered)
+    caches.keep_in_place(unfiltered)
     repo.ui.setconfig(b"web", b"archivesubrepos", False, b"vcsreplicator")
     unfiltered.__class__ = type("readonlymirror", (_ReadOnlyMirror, unfiltered.__class__), {})
 
