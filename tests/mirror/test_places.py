@@ -291,10 +291,10 @@ def test_folders_that_another_worker_removes_as_empty_are_made_again(
     repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, path="group/q"))
-    real, removed = os.mkdir, []
+    real, removed = os.mkdir, list[str | bytes]()
 
-    def mkdir(name: str, *arguments: Any, **keywords: Any) -> None:
-        if not removed and name.endswith("/q"):
+    def mkdir(name: str | bytes, *arguments: Any, **keywords: Any) -> None:
+        if not removed and os.fsdecode(name).endswith("/q"):
             removed.append(name)
             os.rmdir(os.path.dirname(name))
         real(name, *arguments, **keywords)
