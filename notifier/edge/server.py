@@ -10,21 +10,19 @@ import asyncio
 import contextlib
 import enum
 import functools
-import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 import structlog
-import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.service import asgi
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
-from hgext.vcsreplicator.words.errors import BadConfig
 
 from ..raw import raw_topic
 from .application import EdgeApplication
@@ -59,49 +57,29 @@ def run(
     Raises BadConfig if the address or the queue's folder cannot be used.
     """
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(_bind(*address))
+        listener = stack.enter_context(asgi.bind(*address, "edge.listen"))
         disk = stack.enter_context(DiskQueue(settings.queue, settings.max_queue_bytes))
         intake = EdgeIntake(log, raw_topic(settings.topic), disk, settings.log_timeout)
         intake.prepare()
         stack.enter_context(intake.running())
         application = EdgeApplication(settings, intake, clock or SystemClock())
         protocol: Any = functools.partial(EdgeConnection, settings)
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
-        config = uvicorn.Config(
+        config = asgi.configure(
             application,
             http=protocol,
             loop="uvloop",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=settings.idle_timeout,  # type: ignore[arg-type]
+            timeout_keep_alive=settings.idle_timeout,
             timeout_graceful_shutdown=_DRAIN_TIMEOUT,
         )
-        _Server(config, stop, ready).run(sockets=[listener])
+        _EdgeServer(config, stop.is_set, ready).run(sockets=[listener])
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
-        raise BadConfig(f"edge.listen: {host}:{port} cannot be used: {reason}") from error
-
-
-class _Server(uvicorn.Server):
-    """A server that an event stops, and that closes slow connections."""
-
-    def __init__(self, config: uvicorn.Config, stop: threading.Event, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._stop, self._ready = stop, ready
+class _EdgeServer(asgi.StoppableServer):
+    """A server that also closes slow connections."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_log_exception)
         await super().startup(sockets)
-        self._ready()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _SWEEP_TICKS == 0:
@@ -110,12 +88,7 @@ class _Server(uvicorn.Server):
             for connection in list(self.server_state.connections):
                 if isinstance(connection, EdgeConnection):
                     connection.close_if_slow(now)
-        return await super().on_tick(counter) or self._stop.is_set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the service."""
-        yield
+        return await super().on_tick(counter)
 
 
 def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ import structlog
 from celery import bootsteps
 from celery.exceptions import Reject
 
-from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.shape import read
 
 from ..amqp.consumer import body_of
@@ -118,7 +118,7 @@ def make_app(settings: WorkSettings) -> Any:
             body = body_of(message)
             try:
                 repository, found = read_message(message.headers or {}, body, settings.repositories)
-            except MalformedEvent as error:
+            except Exception as error:  # malformed or unforeseen, it would fail again each time
                 _keep_dead(app, settings, body, error, {})
             else:
                 for push in found.pushes:

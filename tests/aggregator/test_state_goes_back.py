@@ -18,7 +18,7 @@ from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
+from testing.builders.memorylog import MemoryCopy, MemoryLog
 from testing.clock import HandClock
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
@@ -161,7 +161,8 @@ def test_a_state_from_before_several_adoptions_announces_none_of_the_replaced_hi
     assert here.state(last).fork is None
 
 
-def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_histories_if_events_were_lost_too() -> None:
+def adopted_thrice() -> tuple[Installation, Chain, Chain, MemoryCopy]:
+    """An installation, the first and the last of four histories, and `state` from before the adoptions; the last one is held."""
     here, chains = Installation(), histories(4)
     first, *between, last = chains
     send(here.log, first.take(3))
@@ -172,7 +173,12 @@ def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_hist
         send(here.log, [*chain.events, *chain.take(2)])
         here.step()
     send(here.log, [*last.events, *last.take(2)])
-    here.step()  # held
+    here.step()
+    return here, first, last, older
+
+
+def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_histories_if_events_were_lost_too() -> None:
+    here, first, last, older = adopted_thrice()
     here.restart(lambda: [here.log.restore(STATE, older), here.log.lose(EVENTS, 0, 2)])
     here.step(last)
     send(here.log, [*last.events, *last.take(1)])
@@ -186,17 +192,7 @@ def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_hist
 def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the_present_history(
     taken: int, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool
 ) -> None:
-    here, chains = Installation(), histories(4)
-    first, *between, last = chains
-    send(here.log, first.take(3))
-    here.step(first)
-    older = here.log.copied(STATE)
-    adopted(*chains)
-    for chain in between:
-        send(here.log, [*chain.events, *chain.take(2)])
-        here.step()
-    send(here.log, [*last.events, *last.take(2)])
-    here.step()  # held
+    here, first, last, older = adopted_thrice()
     lost = [event for event in last.events if event.seq > 1]
     with monkeypatch.context() as slow:
         slow.setattr(loop, "READ_LIMIT", 1)

@@ -50,7 +50,7 @@ CLIENTS = {
     "maxminddb": "notifier.decode.geo",
     "ua_parser": "notifier.decode.agent",
     "zstandard": "notifier.decode.",
-    "uvicorn": ("notifier.edge.server", f"{OURS}.dashboard.server"),
+    "uvicorn": ("notifier.edge.server", f"{OURS}.service.asgi"),
     "starlette": f"{OURS}.dashboard.",
     "jinja2": f"{OURS}.dashboard.pages",
     "uvloop": "notifier.edge.",
@@ -138,8 +138,9 @@ def objection(module: str, name: str) -> str | None:
         return "a hook is usable alone"
     if package in PUSH_ONLY and is_library and top not in MERCURIAL:
         return "a push imports the standard library and Mercurial only"
-    if package == "notifier" and (top in {"pushlog", "hooks"} or (its or 0) > RANKS[OURS]["log"]):
-        return "notifier stands on words and log only"
+    is_above_log = (its or 0) > RANKS[OURS]["log"] and place(OURS, name) != "service"
+    if package == "notifier" and (top in {"pushlog", "hooks"} or is_above_log):
+        return "notifier stands on words, log and service only"
     if room == "words" and is_library and top not in CLIENTS:
         return "words are pure: standard library only"
     if mine is not None and mine <= border and top in {"notifier", "hooks"}:

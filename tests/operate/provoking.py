@@ -197,17 +197,23 @@ def differs(on_call: OnCall, entry: Entry) -> None:
     eventually(lambda: entry.type(compare, **names).code == 0, every=0.5)
 
 
-@provokes("VcsreplicatorWorkersFail")
-def workers_fail(on_call: OnCall, entry: Entry) -> None:
+def push_to_workers_that_stand_still(on_call: OnCall, end: signal.Signals) -> str:
+    """Return the repository of a push that was detached as slow, once the workers have got the signal that ends that."""
     name = on_call.repository()
     workers = [worker for worker in leaves(on_call.cluster.pid("mirror-alpha")) if not is_stem(worker)]
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     on_call.push(name)
-    eventually(lambda: "slow" in on_call.detached("alpha"), "one of them has the push")
+    eventually(lambda: "slow" in on_call.detached("alpha"), "its task takes too long")
     for worker in workers:
         with contextlib.suppress(ProcessLookupError):  # the mirror may have replaced it already
-            os.kill(worker, signal.SIGKILL)
+            os.kill(worker, end)
+    return name
+
+
+@provokes("VcsreplicatorWorkersFail")
+def workers_fail(on_call: OnCall, entry: Entry) -> None:
+    name = push_to_workers_that_stand_still(on_call, signal.SIGKILL)
     eventually(lambda: '"worker died"' in on_call.cluster.output("mirror-alpha"))
     entry.do("vcsreplicator heal MIRROR PATH --yes", MIRROR="alpha", PATH=name)
     on_call.push(name)
@@ -411,15 +417,7 @@ def events_lost(on_call: OnCall, entry: Entry) -> None:
 
 @provokes("reason slow")
 def slow(on_call: OnCall, entry: Entry) -> None:
-    name = on_call.repository()
-    workers = [worker for worker in leaves(on_call.cluster.pid("mirror-alpha")) if not is_stem(worker)]
-    for worker in workers:
-        os.kill(worker, signal.SIGSTOP)
-    on_call.push(name)
-    eventually(lambda: "slow" in on_call.detached("alpha"), "its task takes too long")
-    for worker in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGCONT)
+    name = push_to_workers_that_stand_still(on_call, signal.SIGCONT)
     on_call.wait_announced(name)
 
 

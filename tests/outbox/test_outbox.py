@@ -9,44 +9,17 @@ import pytest
 
 from hgext.vcsreplicator.hg.master import refusals
 from hgext.vcsreplicator.outbox import file as outbox_file
-from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, new_id, next_event
+from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
-from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
 from hgext.vcsreplicator.words.wire import HEADER_LIMIT
-
-
-class Folder(Store):
-    """A store that can be written to, as Mercurial's vfs."""
-
-    def __call__(self, name, mode):
-        return open(self.join(name), mode.decode())
-
-
-class Transaction:
-    """One that commits whatever happens."""
-
-    def add(self, name, offset):
-        pass
+from testing.builders.outboxes import Folder, Transaction, following
 
 
 def entries(count, before=None):
-    before, made = before or before_first_event("a", 1), []
-    for number in range(count):
-        event = next_event(
-            before,
-            Type.CHANGED,
-            time=1.0,
-            source="serve",
-            changes=Changes(added=None),
-            after=Tip(length=number, node="0" * 40),
-            settings=MasterSettings(),
-        )
-        made.append(Entry(event=event, needs=Needs.NOTHING))
-        before = NewestEvent.of(event)
-    return made
+    return following(before or before_first_event("a", 1), count)
 
 
 @pytest.fixture

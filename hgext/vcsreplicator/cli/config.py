@@ -13,6 +13,9 @@ from ..words.shape import nearest
 from .hgrc import check_hgrc
 from .options import log_of, mirror_settings, with_config
 
+# Services that have an address in [listen], beside mirrors.
+_ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
+
 
 @click.group()
 def command() -> None:
@@ -51,67 +54,67 @@ def example() -> None:
 
 
 def _check_sections(config: Config) -> None:
-    from notifier import settings as notifier
-    from notifier.decode import settings as decode
-    from notifier.edge import settings as edge
-    from notifier.guardian import settings as guardian
-    from notifier.poll import settings as poll
-    from notifier.work import settings as work
+    _check_replication(config)
+    _check_notices(config)
+    if "dashboard" in config.tables:
+        _check_dashboard(config)
+    _check_listen(config)
 
-    from ..aggregator import loop
-    from ..dashboard import readers
-    from ..mirror.jobs import bootstrap, verify
-    from ..relay import daemon
-    from ..status import health
-    from . import dashboard
+
+def _check_replication(config: Config) -> None:
+    from ..aggregator.loop import AggregatorSettings
+    from ..mirror.jobs.bootstrap import BootstrapSettings
+    from ..mirror.jobs.verify import VerifySettings
+    from ..relay.daemon import RelaySettings
+    from ..status.health import HealthSettings
 
     if "relay" in config.tables:
-        _check_blobs(
-            config.settings(daemon.RelaySettings, "relay", blobs=config.blobs).blobs, f"{config.file}: relay.blobs"
-        )
-    if "mirror" in config.tables:
-        roots: dict[str, str] = {}
-        for name in config.names("mirror"):
-            settings = mirror_settings(config, name)
-            _check_blobs(settings.blobs, f"{config.file}: mirror.{name}.blobs")
-            other = roots.setdefault(os.path.realpath(settings.root), name)
-            if other != name:
-                raise BadConfig(f"{config.file}: mirror.{name}.root: {settings.root} is the root of mirror {other}")
-    config.settings(loop.AggregatorSettings, "aggregator")
-    if "notifier" in config.tables:
-        notifier.read(config.tables, config.file)
-    if "edge" in config.tables:
-        address(config.settings(edge.EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
-    if "poll" in config.tables:
-        config.settings(poll.PollSettings, "poll")
-    if "dashboard" in config.tables:
-        users = dashboard.read_settings(config).users
-        if users is not None:
-            readers.read_users(users)
-    if "guardian" in config.tables:
-        config.settings(guardian.GuardianSettings, "guardian")
-    if "decode" in config.tables:
-        config.settings(decode.DecodeSettings, "decode")
-    if "work" in config.tables:
-        config.settings(work.WorkSettings, "work")
-    config.settings(health.HealthSettings, "health")
-    config.settings(verify.VerifySettings, "verify")
-    config.settings(bootstrap.BootstrapSettings, "bootstrap")
+        relay = config.settings(RelaySettings, "relay", blobs=config.blobs)
+        _check_blobs(relay.blobs, f"{config.file}: relay.blobs")
+    roots: dict[str, str] = {}
+    for name in config.names("mirror") if "mirror" in config.tables else ():
+        settings = mirror_settings(config, name)
+        _check_blobs(settings.blobs, f"{config.file}: mirror.{name}.blobs")
+        other = roots.setdefault(os.path.realpath(settings.root), name)
+        if other != name:
+            raise BadConfig(f"{config.file}: mirror.{name}.root: {settings.root} is the root of mirror {other}")
+    config.settings(AggregatorSettings, "aggregator")
+    config.settings(HealthSettings, "health")
+    config.settings(VerifySettings, "verify")
+    config.settings(BootstrapSettings, "bootstrap")
     _check_blobs(config.blobs, f"{config.file}: blobs")
+
+
+def _check_notices(config: Config) -> None:
+    from notifier.decode.settings import DecodeSettings
+    from notifier.edge.settings import EdgeSettings
+    from notifier.guardian.settings import GuardianSettings
+    from notifier.poll.settings import PollSettings
+    from notifier.settings import read
+    from notifier.work.settings import WorkSettings
+
+    if "notifier" in config.tables:
+        read(config.tables, config.file)
+    if "edge" in config.tables:
+        address(config.settings(EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
+    kinds = {"poll": PollSettings, "guardian": GuardianSettings, "decode": DecodeSettings, "work": WorkSettings}
+    for section, kind in kinds.items():
+        if section in config.tables:
+            config.settings(kind, section)
+
+
+def _check_dashboard(config: Config) -> None:
+    from ..dashboard.readers import read_users
+    from .dashboard import read_settings
+
+    users = read_settings(config).users
+    if users is not None:
+        read_users(users)
+
+
+def _check_listen(config: Config) -> None:
     mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
-    roles = {
-        "relay",
-        "aggregator",
-        "notifier",
-        "verify",
-        "dashboard",
-        "edge",
-        "decode",
-        "poll",
-        "work",
-        "guardian",
-        *mirrors,
-    }
+    roles = {*_ROLES, *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:
             raise BadConfig(f"{config.file}: listen.{role}: unknown, expected one of {nearest(role, roles)}")

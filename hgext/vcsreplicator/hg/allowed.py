@@ -70,7 +70,8 @@ def put(repo: localrepository, sections: Sections) -> None:
     """Write what is allowed of `sections` as the hgrc; remove that without sections. Durable on return."""
     text = rendered(sections).encode("utf-8", "replace")
     if not sections:
-        repo.vfs.tryunlink(b"hgrc")
-        disk.sync_folder(repo.vfs)
+        if repo.vfs.exists(b"hgrc"):
+            repo.vfs.tryunlink(b"hgrc")
+            disk.sync_folder(repo.vfs)
     elif repo.vfs.tryread(b"hgrc") != text:
         disk.replace(repo.vfs, b"hgrc", text).close()

@@ -4,55 +4,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from mercurial import vfs
 
-from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
-from hgext.vcsreplicator.hg.serving import views, watermark
-from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from testing.builders.mirroring import Bench
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    (tmp_path / "worker.hgrc").write_text(CONFIGURATION)
-    monkeypatch.setenv("HGRCPATH", str(tmp_path / "worker.hgrc"))
-    monkeypatch.setenv("HGRCSKIPREPO", "1")
-    with Bench(tmp_path) as bench:
-        yield bench
-
-
-def test_a_repository_that_moves_while_its_caches_are_filled_leaves_nothing_behind(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    author = bench.author("old")
-    author.push()
-    former, present = author.folder, author.folder.with_name("new")
-    written: list[bytes] = []
-    call = vfs.vfs.__call__
-
-    def move_and_call(opener: Any, path: bytes, mode: bytes = b"rb", **named: Any) -> Any:
-        if opener.base.endswith(b"cache") and mode != b"rb":
-            written.append(path)
-            if former.exists():
-                former.rename(present)
-        return call(opener, path, mode, **named)
-
-    repo = OpenRepositories(prepare(), 4).open(str(former))
-    for cache in (former / ".hg/cache").iterdir():
-        cache.unlink()
-    watermark.write_watermark(repo, seq=1, length=len(repo), tip=author.tip, push_id=1)
-    monkeypatch.setattr(vfs.vfs, "__call__", move_and_call)
-    views.warm(repo)
-    assert written
-    assert present.exists()
-    assert not former.exists()
 
 
 WRITE = """
@@ -74,9 +32,10 @@ for opener in (repo.cachevfs, repo.wcachevfs):
 """
 
 
-def test_what_serves_a_mirror_writes_caches_only_where_the_repository_is(bench: Bench, tmp_path: Path) -> None:
-    author = bench.author("old")
-    author.push()
+def test_what_serves_a_mirror_writes_caches_only_where_the_repository_is(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        author = bench.author("old")
+        author.push()
     hgrc = tmp_path / "serve.hgrc"
     hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
     former, present = str(author.folder), str(author.folder.with_name("new"))

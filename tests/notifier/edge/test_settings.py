@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import notifier.edge
+from hgext.vcsreplicator import service
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import check_message
@@ -72,8 +73,9 @@ def test_config_check_reads_the_section(tmp_path: Path, section: str, said: str)
 
 def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "notifier.edge.server", raising=False)
-    monkeypatch.delattr(notifier.edge, "server", raising=False)
+    for package, module in (notifier.edge, "server"), (service, "asgi"):
+        monkeypatch.delitem(sys.modules, f"{package.__name__}.{module}", raising=False)
+        monkeypatch.delattr(package, module, raising=False)
     (tmp_path / "c.toml").write_text(f'{FILE}[edge]\nlisten = "127.0.0.1:1"\n')
     result = CliRunner().invoke(program, ["edge", "--config", str(tmp_path / "c.toml")])
     assert isinstance(result.exception, BadConfig)

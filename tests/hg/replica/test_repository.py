@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories that a worker keeps open, and others move."""
+
+from typing import Any
+
+import pytest
+from mercurial import vfs
+
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
+from hgext.vcsreplicator.hg.serving import views, watermark
+from testing.builders.mirroring import Bench
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_repository_that_moves_while_its_caches_are_filled_leaves_nothing_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = bench.author("old")
+    author.push()
+    former, present = author.folder, author.folder.with_name("new")
+    written: list[bytes] = []
+    call = vfs.vfs.__call__
+
+    def move_and_call(opener: Any, path: bytes, mode: bytes = b"rb", **named: Any) -> Any:
+        if opener.base.endswith(b"cache") and mode != b"rb":
+            written.append(path)
+            if former.exists():
+                former.rename(present)
+        return call(opener, path, mode, **named)
+
+    repo = OpenRepositories(prepare(), 4).open(str(former))
+    for cache in (former / ".hg/cache").iterdir():
+        cache.unlink()
+    watermark.write_watermark(repo, seq=1, length=len(repo), tip=author.tip, push_id=1)
+    monkeypatch.setattr(vfs.vfs, "__call__", move_and_call)
+    views.warm(repo)
+    assert written
+    assert present.exists()
+    assert not former.exists()
