@@ -6,13 +6,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# Most tests wait for processes: three at a time for each core, long ones first, each worker takes the next when it is done.
-AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist load --maxschedchunk 1
+# Most tests wait for processes: three at a time for each core, long ones first, each worker takes the next when it is done
+# (testing/scheduling.py).
+AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-reorder
 # On a loaded machine a failed test of real processes runs a second time, three in all; the summary shows how each failed at first.
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
-# What a file reads once, one worker reads.
-PURE := -n 2 --dist loadfile -m "not slow and not services and not processes" --hypothesis-profile=quick tests
+# What a file reads once, one worker reads. None of these tests has a second look, whose plugin asks for each over a socket.
+PURE := -n 2 --dist loadfile -p no:rerunfailures -m "not slow and not services and not processes" --hypothesis-profile=quick tests
 INSTALL := testing/install_debian.sh
 # What `make check` types strictly: all but the tests.
 TYPED := hgext/vcsreplicator pushlog hooks notifier testing
@@ -21,7 +22,7 @@ TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 unexport PYTHONDONTWRITEBYTECODE
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions check format bench man lock clean
+.PHONY: demo venv test test-all test-versions check format bench docs man lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -75,6 +76,10 @@ endif
 bench: $(VENV)/installed-for-tests
 	$(INSTALL) services
 	$(BIN)/python -m testing.bench $(CHOSEN)
+
+# The documentation as a site, in build/site.
+docs: $(VENV)/installed-for-tests
+	$(BIN)/mkdocs build --quiet --strict
 
 # Manual pages of all verbs, for packagers.
 man: $(VENV)/installed-for-tests

@@ -27,7 +27,7 @@ services)
     program promtool prometheus
     program strace strace
     program redis-server redis-server
-    # Mercurial 6.3 is compiled.
+    # Mercurial 6.3 is compiled, and the client of a warm hg.
     program cc gcc
     "${PYTHON:-python3}" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || missing="$missing python3-dev"
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"

@@ -8,13 +8,20 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = 60.0  # seconds; a loaded machine of two cores needs a few
+LONGEST_PAUSE = 0.5  # seconds
 
 
 def eventually(claim: Callable[[], T], what: str = "", *, timeout: float = PATIENCE, every: float = 0.02) -> T:
-    """The first true value of `claim()`, asked `every` so many seconds; AssertionError with the last one once `timeout` is over."""
-    end = time.monotonic() + timeout
+    """The first true value of `claim()`, asked `every` so many seconds; AssertionError with the last one once `timeout` is over.
+
+    A claim that takes long is asked less often: what is waited for needs the processor.
+    """
+    asked = time.monotonic()
+    end = asked + timeout
     while not (value := claim()):
-        if time.monotonic() > end:
+        answered = time.monotonic()
+        if answered > end:
             raise AssertionError(f"did not happen within {timeout:.0f} s: {what or claim}; last seen: {value!r}")
-        time.sleep(every)
+        time.sleep(max(every, min(2 * (answered - asked), LONGEST_PAUSE)))
+        asked = time.monotonic()
     return value

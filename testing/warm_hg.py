@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`hg` for transcripts, without what each start repeats: each command is a fork of a Python that has imported Mercurial.
+"""`hg` without what each start repeats: each command is a fork of a Python that has imported Mercurial and our modules.
 
     with warm_hg(folder, environment) as hg:       # the path of a program named `hg`
         subprocess.run([hg, "init", "repo"], env=environment)
@@ -15,8 +15,10 @@ import atexit
 import contextlib
 import functools
 import gc
+import hashlib
 import importlib
 import os
+import pkgutil
 import runpy
 import selectors
 import shutil
@@ -30,8 +32,11 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from testing.services.cache import cached
+from testing.services.process import needed
 
 HG = str(Path(sys.executable).with_name("hg"))
 # Counts the lines of a command, and kills at one, if its environment says so.
@@ -56,39 +61,14 @@ IMPORTED = (
     "PYTHONUTF8",
 )
 
-# Standard library only and without `site`, so that it starts in ten milliseconds.
-CLIENT = """\
-#!{python} -ISE
-import os, sys
-os.umask(umask := os.umask(0))
-if umask != {umask} or {{name: os.environ.get(name) for name in {names}}} != {values} or {is_other}:
-    os.execv({program!r}, [{program!r}, *sys.argv[1:]])
-from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
-server = socket(AF_UNIX, SOCK_STREAM)
-server.connect({address!r})
-words = [os.fsencode(os.getcwd()), b"%d" % len(sys.argv), {program!r}.encode(), *map(os.fsencode, sys.argv[1:])]
-words += [name + b"=" + value for name, value in os.environb.items()]
-request = b"\\0".join(words)
-streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
-server.sendmsg([len(request).to_bytes(8, "big")], [(SOL_SOCKET, SCM_RIGHTS, streams)])
-server.sendall(request)
-answer = server.recv(4)
-if len(answer) < 4:
-    sys.exit("hg ended without an answer")
-status = int.from_bytes(answer, "big")
-if os.WIFSIGNALED(status):
-    os.kill(os.getpid(), os.WTERMSIG(status))
-os._exit(os.WEXITSTATUS(status))
-"""
-
-# Whether a client's arguments are not for the warm program: it is Python for scripts, `-c CODE` and its standard input.
-IS_OTHER = {
-    HG: "False",
-    sys.executable: 'len(sys.argv) < 2 or sys.argv[1][:1] == "-" and sys.argv[1] not in ("-c", "-")',
-}
+# Its source is in C, as Python takes ten times as long to start as what it would do.
+CLIENT = Path(__file__).with_name("warm_client.c")
+# The value of a variable that is not set, for the client.
+UNSET = "\1"
 
 # What most commands import in the end.
 USED = (
+    "mercurial.dispatch",
     "mercurial.commands",
     "mercurial.debugcommands",
     "mercurial.localrepo",
@@ -110,7 +90,22 @@ USED = (
     "mercurial.filelog",
     "mercurial.changegroup",
     "mercurial.hgweb.hgweb_mod",
+    "hgext.strip",
+    "pdb",
+    "hgext.vcsreplicator.log.opening",
+    "hgext.vcsreplicator.log.sqlite",
 )
+
+# Our packages of which a command loads modules, which change nothing until Mercurial loads the extension; and what daemons load.
+OURS = (
+    "pushlog",
+    "hooks",
+    "hgext.vcsreplicator.hg",
+    "hgext.vcsreplicator.hg.master",
+    "hgext.vcsreplicator.hg.serving",
+    "hgext.vcsreplicator.outbox",
+)
+OF_DAEMONS = ("hgext.vcsreplicator.hg.master.relaying", "hgext.vcsreplicator.hg.serving.web")
 
 _starting = threading.Lock()
 
@@ -122,22 +117,10 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     They end with the block, or with this process.
     """
     address = str(folder / "socket")
-    names = {name: environment.get(name) for name in IMPORTED}
+    settings = [text for name in IMPORTED for text in (name, environment.get(name, UNSET))]
     umask = read_umask()
-    for program, is_other in IS_OTHER.items():
-        client = folder / ("hg" if program == HG else "python")
-        client.write_text(
-            CLIENT.format(
-                python=os.path.realpath(sys.executable),
-                names=IMPORTED,
-                values=names,
-                program=program,
-                is_other=is_other,
-                address=address,
-                umask=umask,
-            )
-        )
-        client.chmod(0o755)
+    for name, program in (("hg", HG), ("python", sys.executable)):
+        _link_client(folder / name, [program, address, f"{umask:o}", *settings])
     ready, theirs = socket.socketpair()
     command = [sys.executable, "-P", "-m", "testing.warm_hg", address, str(theirs.fileno())]
     server = subprocess.Popen(
@@ -153,7 +136,8 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
         theirs.close()
         ready.settimeout(90)
         if ready.recv(1) != b"r":
-            raise RuntimeError("hg could not be warmed")
+            assert server.stderr is not None
+            raise RuntimeError(f"hg could not be warmed: {server.stderr.read().decode(errors='replace')}")
         yield folder / "hg"
 
 
@@ -162,6 +146,21 @@ def shared_hg(environment: Mapping[str, str] | None = None) -> str:
     environment = os.environ if environment is None else environment
     with _starting:
         return _start_once(read_umask(), *(environment.get(name) for name in IMPORTED))
+
+
+def _link_client(path: Path, settings: Sequence[str]) -> None:
+    """Put the client there, with its settings beside it."""
+    path.with_suffix(".settings").write_bytes(b"".join(os.fsencode(text) + b"\0" for text in settings))
+    made_from = hashlib.sha256(CLIENT.read_bytes()).hexdigest()[:12]
+    program = cached(f"warm-client-{made_from}", _compile_client) / "client"
+    try:
+        path.hardlink_to(program)
+    except OSError:  # on another file system
+        shutil.copy(program, path)
+
+
+def _compile_client(folder: Path) -> None:
+    subprocess.run([needed("cc", "gcc"), "-O1", "-o", str(folder / "client"), str(CLIENT)], check=True)
 
 
 def read_umask() -> int:
@@ -199,7 +198,11 @@ def serve(address: str, life: int) -> None:
         for key, _ in waiting.select():
             if key.fileobj is listener:
                 caller, _ = listener.accept()
-                request, streams = receive(caller)
+                try:
+                    request, streams = receive(caller)
+                except (EOFError, ConnectionError):  # it was killed
+                    caller.close()
+                    continue
                 child = os.fork()
                 if not child:
                     run(request, streams)
@@ -224,8 +227,9 @@ def serve(address: str, life: int) -> None:
 def import_mercurial() -> None:
     """Import what a command needs, all that `hg` would import when it is used."""
     importlib.import_module("hgdemandimport").enable()
-    for name in USED:
-        vars(importlib.import_module(name))  # now, not when it is used
+    for name in (*USED, *_list_ours()):
+        with contextlib.suppress(ImportError):  # of another version
+            vars(importlib.import_module(name))  # now, not when it is used
     known: set[str] = set()
     while new := set(sys.modules) - known:  # those that the last round imported
         known |= new
@@ -235,12 +239,27 @@ def import_mercurial() -> None:
     gc.freeze()
 
 
+def _list_ours() -> Iterator[str]:
+    """The names of all modules of our packages that are for `hg`."""
+    for name in OURS:
+        with contextlib.suppress(ImportError):  # it refuses to run on this version
+            package = importlib.import_module(name)
+            for module in pkgutil.iter_modules(package.__path__, f"{name}."):
+                if module.name not in OF_DAEMONS:
+                    yield module.name
+
+
 def receive(caller: socket.socket) -> tuple[list[bytes], tuple[int, ...]]:
-    """A caller's folder, number of arguments, arguments and variables; and its standard streams."""
+    """A caller's folder, number of arguments, arguments and variables; and its standard streams. EOFError if it is gone."""
     head, ancillary, _, _ = caller.recvmsg(8, socket.CMSG_SPACE(12))
-    with caller.makefile("rb") as body:
-        request = body.read(struct.unpack(">Q", head)[0])
-    return request.split(b"\0"), struct.unpack("3i", ancillary[0][2])
+    streams = [number for _, _, data in ancillary for number in struct.unpack("3i", data)]
+    with caller.makefile("rb") as body, contextlib.suppress(ConnectionError):
+        request = body.read(size := int.from_bytes(head, "big") if streams else 0)
+        if streams and len(request) == size:
+            return request.split(b"\0"), tuple(streams)
+    for stream in streams:
+        os.close(stream)
+    raise EOFError
 
 
 def reap(callers: Mapping[int, socket.socket]) -> Iterator[tuple[int, int]]:

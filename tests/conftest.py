@@ -14,14 +14,15 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from testing.scheduling import ModuleScheduling, has_many_examples, is_run_whole
 from testing.services.aws import Aws
 from testing.services.existing import Existing, Kept, keeper, own, shared
 from testing.services.kafka import Kafka
@@ -43,7 +44,7 @@ IMPURE = ("services", "processes")
 # A module whose tests all have such a mark, in the text: `make check` does not import it, nor the clients and builders it uses.
 ALL_IMPURE = re.compile(rf"^pytestmark = (\[[^\]]*)?pytest\.mark\.({'|'.join(IMPURE)})\b", re.MULTILINE)
 # Where tests take seconds each, the longest first.
-LONG = ("flow", "test_transcripts.py", "hg", "mirror", "relay", "demo", "log", "pushlog", "notifier")
+LONG = ("testing", "flow", "test_transcripts.py", "hg", "mirror", "relay", "demo", "log", "pushlog", "notifier")
 AnyService = TypeVar("AnyService", bound=Service)
 
 
@@ -95,10 +96,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    """Where a test stands in a run."""
+    """Where a test stands in a run: modules that one worker runs come first, tests that start nothing last."""
     if not any(map(item.get_closest_marker, IMPURE)):
-        return len(LONG) + 1
+        return len(LONG) + 1 + (not has_many_examples(item.path))
+    if is_run_whole(item.path):
+        return -1
     return next((rank for rank, name in enumerate(LONG) if name in item.path.parts), len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleScheduling | None:
+    """Run modules whose tests share what they make by one worker each, in a whole run."""
+    return ModuleScheduling(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture
@@ -132,14 +141,28 @@ def environment_of_tests() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def traces_of_tests() -> Iterator[None]:
-    """Restore the variables of Mercurial that services in this process set."""
+@contextmanager
+def restored_variables() -> Iterator[None]:
+    """Restore the variables of Mercurial that services in this process set within the block."""
     before = {name: value for name, value in os.environ.items() if name.startswith("HG")}
     yield
     for name in [name for name in os.environ if name.startswith("HG")]:
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traces_of_modules() -> Iterator[None]:
+    """Remove what a fixture of a module left, which is set up before anything of its first test."""
+    with restored_variables():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def traces_of_tests() -> Iterator[None]:
+    """Remove what a test left."""
+    with restored_variables():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Added wall time of `hg push` against bare Mercurial: the pushlog alone, and everything with the relay running and mirrors paused.
 
+The row "rare" is bare Mercurial with the master's setting of Python's collector (`docs/decisions/rare-collections.md`).
+
 Rounds are interleaved. Every push is one small changeset from a process of its own to a server process of its own, as over SSH, so
 what the server imports counts. The rows of steps are pushes of their own, whose server writes down what each step takes
 (`push_steps`).
@@ -46,6 +48,7 @@ SERVER = """\
 shift
 case "$*" in
   */bare/*-pushlog*) HGRCPATH={folder}/pushlog.hgrc ;;
+  */bare/*-rare*) HGRCPATH={folder}/rare.hgrc ;;
   */bare/*) HGRCPATH={folder}/bare.hgrc ;;
   *outbox*) HGRCPATH={folder}/outbox.hgrc ;;
   *steps*) HGRCPATH={folder}/steps.hgrc ;;
@@ -54,8 +57,14 @@ esac
 export HGRCPATH
 eval "exec $*"
 """
-VARIANTS = ("bare", "pushlog", "outbox", "store")
-REPLICATED = VARIANTS[2:]
+# Bare Mercurial with the master's setting of the collector: what of a difference is not the product's.
+RARE = """\
+import atexit, gc
+gc.set_threshold(20_000, 10, 10)
+atexit.register(gc.freeze)
+"""
+VARIANTS = ("bare", "rare", "pushlog", "outbox", "store")
+REPLICATED = VARIANTS[3:]
 STEPS = "steps"  # durability = store, written down
 
 
@@ -153,6 +162,8 @@ def _configure(bench: Bench) -> None:
     (folder / "server").chmod(0o755)
     (folder / "client.hgrc").write_text(f"[ui]\nssh = {folder}/server\nusername = bench\n[phases]\npublish = no\n")
     (folder / "bare.hgrc").write_text("")
+    (folder / "rare.py").write_text(RARE)
+    (folder / "rare.hgrc").write_text(f"[extensions]\nrare = {folder}/rare.py\n")
     (folder / "pushlog.hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     for durability in REPLICATED:
         (folder / f"{durability}.hgrc").write_text(MASTER.format(folder=folder, durability=durability))
@@ -232,7 +243,7 @@ def _add_heads(folder: Path, count: int) -> None:
 
 def _place(name: str, variant: str) -> str:
     """The folder of a variant's repository: below the replicated root if it is replicated."""
-    return f"{'bare' if variant in ('bare', 'pushlog') else 'repos'}/{name}-{variant}"
+    return f"{'repos' if variant in (*REPLICATED, STEPS) else 'bare'}/{name}-{variant}"
 
 
 def _environment() -> dict[str, str]:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +26,7 @@ from typing import Any, Self
 from hgext.vcsreplicator.demo.supervisor import leashed
 from testing.builders.developer import Developer
 from testing.warm import warm_starts
+from testing.warm_hg import shared_hg
 
 START_TIMEOUT = 60.0
 
@@ -39,6 +40,7 @@ class Cluster:
 
     def __init__(self, folder: Path, *options: str, warm: bool = True) -> None:
         self.folder = folder
+        self._is_warm = warm
         self._start = warm_starts if warm else contextlib.nullcontext
         ready = folder / "ready.json"
         program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "demo", "--prepare"]
@@ -154,10 +156,10 @@ class Cluster:
         if not on_master:
             base["HGRCPATH"] = os.devnull
         if on_master or env or threading.current_thread() is not threading.main_thread():
-            words = ["hg", *map(str, arguments)]
+            environment = {**base, **env}
             done = subprocess.run(
-                words,
-                env={**base, **env},
+                [self.program(environment), *map(str, arguments)],
+                env=environment,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -170,6 +172,10 @@ class Cluster:
         if check and code:
             raise AssertionError(f"hg {' '.join(map(str, arguments))}: exit {code}\n{text}")
         return text
+
+    def program(self, environment: Mapping[str, str]) -> str:
+        """The `hg` for callers with this environment: warm as the services are."""
+        return shared_hg(environment) if self._is_warm else "hg"
 
     def create(self, name: str) -> Path:
         """A new repository on the master and a clone of it to work in; the clone's path."""

@@ -147,10 +147,11 @@ def developer_environment(cluster: Cluster) -> dict[str, str]:
     """Of a developer without extensions, who reaches `ssh://master/NAME` by a serving process of the master on this machine."""
     shell = cluster.folder / "ssh"
     if not shell.exists():
-        master = " ".join(shlex.quote(f"{name}={value}") for name, value in cluster.about["master"]["env"].items())
+        environment = cluster.about["master"]["env"]
+        master = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
         shell.write_text(
             "#!/bin/sh\n# ssh HOST 'hg -R NAME serve --stdio'\nset -- $2\n"
-            f'exec env -i {master} hg -R {shlex.quote(str(cluster.master_root))}/"$3" serve --stdio\n'
+            f'exec env -i {master} {cluster.program(environment)} -R {shlex.quote(str(cluster.master_root))}/"$3" serve --stdio\n'
         )
         shell.chmod(shell.stat().st_mode | stat.S_IXUSR)
     settings = cluster.folder / "developer.hgrc"

@@ -11,8 +11,8 @@ from typing import Any, Self
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 
+from hgext.vcsreplicator.demo.ports import free_port
 from testing.builders.certificates import certificate
-from testing.services.process import free_port
 
 USER, PASSWORD = "guardian", "p4ss"
 

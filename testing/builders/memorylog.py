@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from hgext.vcsreplicator.log import NewRecord, Positions, Record, Topic, partition_of
+from hgext.vcsreplicator.log import NewRecord, Positions, Record, Topic, TopicComparison, partition_of
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rewound, Unavailable
 
@@ -46,6 +46,9 @@ class MemoryLog:
                     self._records[topic.name, partition] = {}
                     self._ends[topic.name, partition] = 0
             return [topic.name for topic in missing]
+
+    def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
+        return [TopicComparison(name=topic.name, found=self._topics.get(topic.name)) for topic in wanted]
 
     def partitions(self, topic: str) -> int:
         if topic not in self._topics:
@@ -225,6 +228,9 @@ class MemoryTransactor:
         positions: Mapping[TopicPartition, int] | None = None,
     ) -> list[tuple[int, int]]:
         return self._log.commit(self._identity, self._epoch, messages, group, positions or {})
+
+    def expect(self, topics: Sequence[str]) -> None:
+        pass
 
     def renew(self) -> None:
         self._log.check(self._identity, self._epoch)

@@ -15,6 +15,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -26,11 +27,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hgext.vcsreplicator import mirror
 from hgext.vcsreplicator.hg.replica import scan
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror import MirrorSettings
+from hgext.vcsreplicator.mirror import MirrorSettings, service
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import FoundRepository
 from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, RepositoryState
@@ -161,7 +161,7 @@ class Bench:
         def run() -> None:
             try:
                 with open_log(self.url) as log:
-                    mirror.run(self.settings(**members), log, stop=stop, ready=ready.set)
+                    service.run(self.settings(**members), log, stop=stop, ready=ready.set)
             except BaseException as error:
                 failed.append(error)
                 ready.set()
@@ -330,10 +330,19 @@ class MirrorProcess:
     @property
     def workers(self) -> list[int]:
         """The ids of its worker processes."""
+        return [child for child, name in self._children() if name != "nursery"]
+
+    def limit_files(self, size: int) -> None:
+        """Let its workers write no file beyond so many bytes, nor those that are forked later."""
+        children = sorted(self._children(), key=lambda child: child[1] != "nursery")
+        for child in [*(child for child, _ in children), *self.workers]:  # the last: forked meanwhile
+            resource.prlimit(child, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def _children(self) -> list[tuple[int, str]]:
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         found = [int(child) for child in children if not is_stem(int(child))]
-        return [child for child in found if Path(f"/proc/{child}/comm").read_text().strip() != "nursery"]
+        return [(child, Path(f"/proc/{child}/comm").read_text().strip()) for child in found]
 
     def kill(self) -> None:
         """Kill the supervisor; its workers end by themselves."""

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from notifier.edge import server
 from notifier.edge.settings import EdgeSettings
 from notifier.raw import RawMessage, from_line
-from testing.services.process import free_port
 from testing.waiting import PATIENCE, eventually
 
 TYPE = "/submit/eng-workflow/hgpush/1"

@@ -4,6 +4,7 @@
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +98,9 @@ class PostgreSQL(Service):
         return self._url(name)
 
     def close(self) -> None:
-        """Stop it first: killed, it leaves shared memory."""
+        """Stop it first: killed, it leaves shared memory. At once, as an open connection would hold it up."""
+        self.resume()
+        self._signal(signal.SIGINT)
         self.stop()
         super().close()
 

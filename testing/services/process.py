@@ -6,10 +6,8 @@ come up is an error that shows the end of its own log, never a skip.
 """
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from hgext.vcsreplicator.demo.ports import free_port
 from testing.services import guard
 
 PATIENCE = 90.0  # seconds until a service must answer; a loaded machine of two cores needs a third of it
@@ -27,18 +26,6 @@ PATIENCE = 90.0  # seconds until a service must answer; a loaded machine of two 
 
 class ServiceMissing(RuntimeError):
     """A service that tests need cannot be started; one line says what is missing and how to get it."""
-
-
-def free_port() -> int:
-    """A free loopback port, below those the kernel gives to outgoing connections, so it stays free for a restart."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class Service(ABC):

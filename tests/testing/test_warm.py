@@ -3,11 +3,15 @@
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +21,7 @@ from hgext.vcsreplicator.mirror.task import READY
 from testing.faults import PythonSteps
 from testing.waiting import PATIENCE, eventually
 from testing.warm import CLI, PROGRAM, STEM, WORKER, warm_starts
-from testing.warm_hg import shared_hg
+from testing.warm_hg import shared_hg, warm_hg
 
 pytestmark = pytest.mark.processes
 
@@ -133,3 +137,79 @@ def test_a_stem_is_called_so_and_is_no_worker() -> None:
         process.wait()
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     assert STEM in [Path(f"/proc/{child}/comm").read_text().strip() for child in children]
+
+
+NAME_PARENT = "import os; print(open(f'/proc/{os.getppid()}/cmdline').read())"
+
+
+def run_python(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """What the Python beside a warm hg prints, and its exit code."""
+    program = Path(shared_hg(os.environ)).with_name("python")
+    return subprocess.run([program, *words], capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "options", "is_warm"),
+    [
+        ((), {}, {}, True),
+        ((), {"UNKNOWN": "1"}, {}, True),
+        ((), {"PYTHONHASHSEED": "1"}, {}, False),
+        ((), {}, {"umask": 0o77}, False),
+        (("-E",), {}, {}, False),
+    ],
+)
+def test_a_caller_to_whom_a_warm_program_would_be_another_gets_the_real_one(
+    words: tuple[str, ...], more: dict[str, str], options: dict[str, int], is_warm: bool
+) -> None:
+    done = run_python(*words, "-c", NAME_PARENT, env={**os.environ, **more}, **options)
+    assert (done.returncode, "testing.warm_hg" in done.stdout) == (0, is_warm), done.stderr
+
+
+def test_a_warm_program_hands_on_how_it_ended_and_what_it_was_given(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.getcwd(), sys.stdin.read(), sys.argv[1:]); sys.exit(3)"
+    done = run_python("-c", code, "", "a b", cwd=tmp_path, input="typed")
+    assert (done.returncode, done.stdout) == (3, f"{tmp_path} typed ['', 'a b']\n")
+
+
+def run_in_shell(words: str, code: str) -> subprocess.CompletedProcess[str]:
+    """What the Python beside a warm hg prints, started by a shell; "$0" is the program, "$1" its code."""
+    program = Path(shared_hg(os.environ)).with_name("python")
+    return subprocess.run(["sh", "-c", words, program, code], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "2>&-"])
+def test_a_caller_without_a_standard_stream_gets_the_real_program(closed: str, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    run_in_shell(f'exec "$0" -c "$1" {closed}', NAME_PARENT.replace("print(", f"open({str(said)!r}, 'w').write("))
+    assert "testing.warm_hg" not in said.read_text()
+    assert "testing.warm_hg" in run_python("-c", NAME_PARENT).stdout
+
+
+def test_a_command_that_a_signal_ended_did_not_succeed_though_its_caller_ignores_the_signal() -> None:
+    code = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGTERM)"
+    assert run_in_shell('trap "" TERM; exec "$0" -c "$1"', code).returncode == -signal.SIGTERM
+
+
+def test_a_caller_that_is_gone_before_it_asked_ends_no_other(tmp_path: Path) -> None:
+    address = str(Path(shared_hg(os.environ)).with_name("socket"))
+    for head in (b"", b"1234", struct.pack(">Q", 100) + b"half"):
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(address)
+            caller.sendall(head)
+    assert "testing.warm_hg" in run_python("-c", NAME_PARENT).stdout
+
+
+def test_variables_of_any_length_decide_whether_a_caller_is_given_a_warm_program() -> None:
+    environment = {**os.environ, "PYTHONPATH": "/nowhere" * 3000}
+    with tempfile.TemporaryDirectory() as folder, warm_hg(Path(folder), environment) as hg:
+        for given, is_warm in ((environment, True), ({**environment, "PYTHONPATH": "/nowhere"}, False)):
+            words = [hg.with_name("python"), "-c", NAME_PARENT]
+            done = subprocess.run(words, env=given, capture_output=True, text=True, check=True)
+            assert ("testing.warm_hg" in done.stdout) == is_warm
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    with pytest.raises(RuntimeError, match="AF_UNIX path too long"), warm_hg(folder, os.environ):
+        pass

@@ -11,9 +11,10 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hgext.vcsreplicator.demo.ports import free_port
 from testing.services import guard
 from testing.services.cache import cached
-from testing.services.process import PATIENCE, Service, ServiceMissing, free_port, needed
+from testing.services.process import PATIENCE, Service, ServiceMissing, needed
 
 POM = Path(__file__).with_name("pom.xml")
 

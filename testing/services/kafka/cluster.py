@@ -12,8 +12,8 @@ from typing import Self
 
 from kafka import KafkaAdminClient
 
+from hgext.vcsreplicator.demo.ports import free_port
 from testing.services.kafka import Kafka, cluster_id
-from testing.services.process import free_port
 
 # Nothing is made shorter that decides how long an outage takes: a broker that hangs loses its leadership after 9 s, as by default.
 PROPERTIES = {

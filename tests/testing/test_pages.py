@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The documentation as a site: every link leads to a page, nothing comes from another host, and it fits a phone."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from testing.services.cache import CHECKOUT
+from testing.waiting import eventually
+
+# What a browser loads with a page, by tag and attribute; it only follows an `a`.
+LOADED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
+
+
+class References(HTMLParser):
+    """What a page loads and where it links to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.linked: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if (value := found.get(LOADED.get(tag, ""))) is not None:
+            self.loaded.append(value)
+        if tag == "a" and (value := found.get("href")) is not None:
+            self.linked.append(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it: any warning, such as a link to a heading that is not there, is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    build(load_config(str(CHECKOUT / "mkdocs.yml"), site_dir=str(folder), strict=True))
+    return folder
+
+
+def test_every_link_of_the_site_leads_to_a_file(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 50
+    for page in pages:
+        found = References(page.read_text())
+        for reference in (*found.loaded, *found.linked):
+            path = unquote(reference.partition("#")[0].partition("?")[0])
+            if path and "://" not in path and not path.startswith(("mailto:", "data:")):
+                # The page for a missing address is shown at any depth: its links begin at the root.
+                target = site / path.lstrip("/") if path.startswith("/") else page.parent / path
+                assert target.exists(), f"{page.relative_to(site)}: {reference}"
+
+
+def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not [part for part in References(page.read_text()).loaded if "//" in part], page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)[\s\"']*(https?:)?//", style.read_text()), style
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    """A browser with the width of a phone whose user prefers dark pages."""
+    options = webdriver.ChromeOptions()
+    # Without the last, a page in a file may not start the worker of the search.
+    for argument in (
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "allow-file-access-from-files",
+    ):
+        options.add_argument(f"--{argument}")
+    options.page_load_strategy = "eager"
+    options.set_capability("goog:loggingPrefs", {"browser": "SEVERE"})
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))) as driver:
+        metrics = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+        yield driver
+
+
+@pytest.mark.processes
+def test_every_page_fits_a_phone_and_follows_the_scheme_without_an_error(site: Path, browser: webdriver.Chrome) -> None:
+    for page in [site / "index.html", *sorted(site.glob("docs/*.html"))]:
+        browser.get(page.as_uri())
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390, page.name
+        assert browser.execute_script("return document.documentElement.dataset.bsTheme") == "dark", page.name
+        assert browser.get_log("browser") == [], page.name
+
+
+@pytest.mark.processes
+def test_a_reader_searches_in_the_browser(site: Path, browser: webdriver.Chrome) -> None:
+    browser.get(f"{(site / 'docs/start.html').as_uri()}?q=watermark")
+    links = "#mkdocs-search-results article a"
+    eventually(lambda: browser.find_elements(By.CSS_SELECTOR, links), what="results")
+    found = [link.get_attribute("href") for link in browser.find_elements(By.CSS_SELECTOR, links)]
+    assert any("docs/serving.html" in str(address) for address in found)
