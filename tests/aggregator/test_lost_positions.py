@@ -17,7 +17,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.levels import AggregatorBeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, push_everywhere, send
@@ -245,6 +245,32 @@ def test_events_that_mirrors_have_and_the_log_lacks_are_an_alarm_until_they_are_
         assert "1 missing" in told()[0]
         send(log, events[2:])
         assert told() == ()
+
+
+def test_a_mirror_that_has_nothing_of_a_repository_has_no_event_that_the_log_lacks() -> None:
+    clock, log = memory()
+    chain = Chain("one")
+    send(log, chain.take(2))
+    ack = Ack(
+        mirror="alpha",
+        repository=chain.repository,
+        incarnation="",
+        applied=0,
+        serving=0,
+        event="",
+        digest="",
+        applied_at=0.0,
+        served_at=0.0,
+        detached="refused",
+    )
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(ack))])
+        for _ in range(6):
+            clock.advance(5.0)
+            session.step(0.0)
+        beats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
+        assert [text for text in from_json(AggregatorBeat, beats[-1] or b"").alarms if "missing" in text] == []
+        assert read(log, ERRORS) == []
 
 
 def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 
 from hgext.vcsreplicator.log import (
     EVENTS,
@@ -34,6 +34,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, Rewound, Unavailable
 from testing.builders.log_storage import PARTITIONS, TOPICS, Storage
 from testing.services.kafka import Kafka
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -487,6 +488,40 @@ def test_a_newer_transactor_fences_the_older_ones_of_its_identity_for_good(
     assert log.stored("group", EVENTS) == {}
 
 
+def test_a_commit_that_is_expected_holds_up_nobody_and_may_be_another_one(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    transactor = transacting()
+    for number in range(3):
+        transactor.expect([NOTICES])
+        log.append([message(b"append %d" % number, topic=NOTICES)])
+        assert values(read(reading(NOTICES), 2 * number + 1))[-1] == b"append %d" % number
+        transactor.expect([NOTICES])
+        pair = [message(b"%d" % number, topic=NOTICES), message(b"%d" % number, topic=EVENTS, partition=1)]
+        transactor.commit(pair, group="group", positions={(EVENTS, 0): number})
+    assert values(read(reading(EVENTS), 3)) == [b"0", b"1", b"2"]
+    assert log.stored("group", EVENTS) == {0: 2}
+    transactor.expect([NOTICES])
+    assert transactor.commit([]) == []
+    transactor.commit([], group="group", positions={(EVENTS, 0): 7})
+    assert log.stored("group", EVENTS) == {0: 7}
+
+
+def test_a_transactor_that_expects_a_commit_is_fenced_like_any_other(
+    log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
+) -> None:
+    older = transacting("one")
+    older.expect([NOTICES])
+    newer = transacting("one")
+    older.expect([NOTICES])
+    for _ in range(2):
+        with pytest.raises(Fenced, match="one"):
+            older.commit([message(b"old", topic=NOTICES)])
+        older.expect([NOTICES])
+    newer.commit([message(b"new", topic=NOTICES)])
+    assert values(read(reading(NOTICES), 1)) == [b"new"]
+
+
 def test_a_transactor_that_begins_anew_goes_on_but_takes_nothing_back_from_a_newer_one(
     log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
 ) -> None:
@@ -711,6 +746,33 @@ def test_a_transaction_that_took_too_long_is_unclear_but_fences_nobody(
     transactor.renew()
     transactor.commit([message(b"again", topic=NOTICES)])
     assert values(read(reader, 1)) == [b"again"]
+
+
+@pytest.mark.services
+def test_a_commit_that_comes_long_after_it_was_expected_is_unclear_but_fences_nobody(
+    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_transactor, "EXPECTED_WITHIN", 0.1)
+    kafka = own_service(ImpatientKafka)
+    log = opened.enter_context(open_log(f"{kafka.url}?transaction_timeout_ms=500"))
+    patiently(lambda: log.create(TOPICS))
+    transactor = log.transactor("single")
+    opened.callback(transactor.close)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    opened.callback(admin.close)
+
+    def state() -> str:
+        return str(admin.describe_transactions(["single"])["single"])
+
+    transactor.expect([NOTICES])
+    eventually(lambda: "Ongoing" in state(), "prepared")
+    eventually(lambda: "Ongoing" not in state(), "given up by the broker")
+    with pytest.raises(Unavailable):
+        transactor.commit([message(b"too late", topic=NOTICES)])
+    transactor.renew()
+    transactor.commit([message(b"again", topic=NOTICES)])
+    with closing(log.reader({(NOTICES, 0): 0})) as reader:
+        assert values(read(reader, 1)) == [b"again"]
 
 
 def test_a_writer_killed_again_and_again_loses_nothing_and_first_appearances_are_in_order(

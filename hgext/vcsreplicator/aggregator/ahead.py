@@ -59,7 +59,7 @@ class AheadLevels:
         found = {}
         for name, repository in self._core.repositories.items():
             for mirror, ack in repository.acks.items():
-                if repository.standing(mirror) is Standing.AHEAD and self._may_gate(mirror, repository):
+                if ack.applied and repository.standing(mirror) is Standing.AHEAD and self._may_gate(mirror, repository):
                     found[mirror, name] = ack.applied
         return found
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The aggregator: releases what every gating mirror has applied, and announces what every one serves.
 
-It reads `events`, `acks` and `roster-requests`; one transaction moves its positions, `pending`, `state`, `roster` and `notices`.
-Levels (`acks`) are read whole at start; a stored position there only says up to where unreadable ones are recorded. So after any
-crash each event is released and announced once in effect, and a restart needs the compacted topics alone. After a transaction
-whose outcome is unknown everything in memory is thrown away and read again; so it is after an unexpected exception, but
-then without the record or the repository that caused it. A newer aggregator fences an older one, which leaves
-`run` with Fenced; neither trouble with the log changes that.
+It reads `events`, `acks` and `roster-requests`; one transaction writes `pending`, `state`, `roster` and `notices`. Positions in
+`events` follow with the next sign of life, for what stands behind them is known as a repeat; those of requests, and of records
+that were set aside or kept for a newer aggregator, are stored in the transaction itself. Levels (`acks`) are read whole at
+start; a stored position there only says up to where unreadable ones are recorded. So after any crash each event is released and
+announced once in effect, and a restart needs the compacted topics and the newest events alone. After a transaction whose
+outcome is unknown everything in memory is thrown away and read again; so it is after an unexpected exception, but then without
+the record or the repository that caused it. A newer aggregator fences an older one, which leaves `run` with Fenced; neither
+trouble with the log changes that.
 
 A release, a notice or a decision about the roster is committed at once, because mirrors and receivers wait for it; what arrives
 during a commit is the next group. Nothing waits for new events alone: within `group_time` most of them are released, and one
@@ -21,7 +23,20 @@ from dataclasses import dataclass
 
 import structlog
 
-from ..log import ACKS, EVENTS, Log, NewRecord, Reader, Record, Transactor, partition_of
+from ..log import (
+    ACKS,
+    EVENTS,
+    EXPECTED_WITHIN,
+    NOTICES,
+    PENDING,
+    STATE,
+    Log,
+    NewRecord,
+    Reader,
+    Record,
+    Transactor,
+    partition_of,
+)
 from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
@@ -96,7 +111,7 @@ def run(
                 while not stop.is_set():
                     session.step(POLL)
                     failures = 0
-                session.commit()
+                session.finish()
         except ReadStopped:
             logger.info("stopped while reading the log")
         except (Unavailable, Expired) as error:
@@ -209,6 +224,8 @@ class Session:
         core.decide(self._clock.now())
         if core.output.is_urgent or core.output.is_full or core.is_undecided:
             self.commit()
+        elif core.output.fresh and not was_waiting:
+            self._expect(PENDING, STATE)
         now = self._clock.monotonic()
         if not was_waiting:
             self._first = now
@@ -256,7 +273,7 @@ class Session:
         """Write everything decided and taken so far, and `more`, in one transaction."""
         if not self.core.output.has_output and not more:
             return
-        batch = self.core.batch()
+        batch = self.core.batch(may_defer=not more)
         began = self._clock.monotonic()
         messages = [*batch.messages, *more]
         places = self._transactor.commit(messages, group=GROUP, positions=batch.positions)
@@ -264,6 +281,18 @@ class Session:
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
         _count(batch)
+        if batch.releases:
+            self._expect(NOTICES, PENDING, STATE)
+
+    def finish(self) -> None:
+        """Write what is left, and where the next aggregator goes on: it reads nothing again."""
+        if self.core.output.has_output or self.core.output.passed:
+            self.commit(self._watch.make_beat())
+
+    def _expect(self, *topics: str) -> None:
+        """Have the next transaction prepared while mirrors work; a sign of life ends it in time if nothing else does."""
+        if max(self._settings.group_time, self._settings.beat) <= EXPECTED_WITHIN:
+            self._transactor.expect(topics)
 
     def _read(self, timeout: float) -> None:
         """Read what is there; under load some more, so that fewer transactions hold more decisions."""

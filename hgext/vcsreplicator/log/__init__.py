@@ -78,6 +78,31 @@ def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDifference:
+    """A setting of a topic that is not as needed; `is_must` if records or promises are at risk, not only space or time."""
+
+    setting: str
+    found: str
+    needed: str
+    is_must: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicComparison:
+    """A topic as it is, and how it differs from what is needed.
+
+    `found` is None for a missing topic, `replicas` where a log has none. `remedies` are commands for a shell, or comments where no
+    command mends a difference.
+    """
+
+    name: str
+    found: Topic | None = None
+    replicas: int | None = None
+    differences: tuple[TopicDifference, ...] = ()
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
     """A record to append.
 
@@ -104,6 +129,9 @@ def check_message(message: NewRecord) -> None:
     if size > LARGEST:
         raise Rejected(f"topic {message.topic}, key {message.key}: message of {size} bytes, expected at most {LARGEST}")
 
+
+# Seconds within which a commit follows that a transactor was told to expect: well before a broker gives a transaction up.
+EXPECTED_WITHIN = 5.0
 
 # The last second of the year 9999: no record has a later `time`, beyond which dates fail, or one before the epoch.
 LATEST = 253402300799.0
@@ -165,6 +193,13 @@ class Transactor(Protocol):
         Raises Unavailable (outcome unknown) or Fenced.
         """
 
+    def expect(self, topics: Sequence[str]) -> None:
+        """Prepare a commit to these topics, each of one partition, which follows within `EXPECTED_WITHIN`.
+
+        It spares that commit a round trip where it costs one, writes nothing, and does not wait; what is wrong is raised by the
+        commit, which may also write to other topics. Without a commit in time the next one raises Unavailable.
+        """
+
     def renew(self) -> None:
         """Begin anew after Unavailable: what was unclear is over.
 
@@ -183,6 +218,9 @@ class Log(Protocol):
 
         Raises BadConfig if a topic exists with another number of partitions.
         """
+
+    def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
+        """Compare the topics with what `create` would make of these; change nothing."""
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions. Raises BadConfig for an unknown topic."""

@@ -19,6 +19,7 @@ from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffset
 from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, NewRecord, Reader, topics
 from hgext.vcsreplicator.log.kafka import broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
@@ -26,8 +27,8 @@ from hgext.vcsreplicator.log.kafka.clients import wait
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
+from testing.checks.requests import TRANSACTIONAL, watch_requests
 from testing.services.kafka import Kafka
-from testing.services.process import free_port
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.processes, pytest.mark.services]
@@ -339,6 +340,52 @@ def test_positions_that_a_broker_left_hanging_are_readable_again(
         transactor.commit([], group="single", positions={(EVENTS, 0): 9})
         assert log.stored("single", EVENTS) == {0: 9, 1: 3}
         transactor.close()
+
+
+def test_records_that_are_appended_together_are_one_request(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append([NewRecord(topic=NOTICES, key="x", value=b"")])
+    requests = watch_requests(monkeypatch)
+    for count in (1, 2, 50):
+        requests.clear()
+        records = [
+            NewRecord(topic=topic, key="x", value=bytes(100)) for topic in (NOTICES, EVENTS) for _ in range(count)
+        ]
+        log.append(records)
+        assert requests.count("Produce") == 1
+
+
+def test_records_that_are_committed_together_are_one_request(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(log.transactor("single")) as transactor:
+        transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"")])
+        requests = watch_requests(monkeypatch)
+        for count in (1, 2, 50):
+            requests.clear()
+            records = [
+                NewRecord(topic=topic, key="x", value=bytes(100)) for topic in (NOTICES, ERRORS) for _ in range(count)
+            ]
+            transactor.commit(records)
+            found = [request for request in requests if request in TRANSACTIONAL]
+            assert found[-3:] == ["AddPartitionsToTxn", "Produce in transaction", "EndTxn"]
+            assert set(found[:-3]) <= {"AddPartitionsToTxn"}, "asked again while the last transaction ends"
+
+
+def test_a_transactor_that_was_fenced_while_it_prepared_says_so_at_its_commit(log: Log) -> None:
+    with contextlib.closing(log.transactor("one")) as older, contextlib.closing(log.transactor("one")):
+        older.expect([NOTICES])
+        eventually(older._producer._transaction_manager.has_fatal_error, "the broker refused to prepare")  # type: ignore[attr-defined]
+        older.expect([NOTICES])
+        with pytest.raises(Fenced):
+            older.commit([NewRecord(topic=NOTICES, key="x", value=b"old")])
+
+
+def test_nothing_is_prepared_that_the_broker_would_soon_give_up(kafka: Kafka, unique_name: str) -> None:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.&transaction_timeout_ms=6000") as log:
+        log.create(topics(partitions=2))
+        with contextlib.closing(log.transactor("one")) as transactor:
+            transactor.expect([NOTICES])
+            assert not transactor._producer._transaction_manager.has_partitions_to_add()  # type: ignore[attr-defined]
+            assert not transactor._is_open  # type: ignore[attr-defined]
+            transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"")])
 
 
 def test_the_note_of_an_older_instance_that_a_broker_brought_back_fences_only_the_older_ones(log: Log) -> None:

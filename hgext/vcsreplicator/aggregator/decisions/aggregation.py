@@ -116,9 +116,12 @@ class Aggregation:
         """What the next batch will hold."""
         return self._memory.output
 
-    def batch(self) -> OutputBatch:
-        """Return all that changed since the last batch, to be written in one transaction."""
-        return self._memory.batch()
+    def batch(self, *, may_defer: bool = False) -> OutputBatch:
+        """Return all that changed since the last batch, to be written in one transaction.
+
+        With `may_defer` positions that only say which events were taken wait for a later one: after a crash these are repeats.
+        """
+        return self._memory.batch(may_defer=may_defer)
 
     def renew(self) -> None:
         """Store every position with the next batch, also those that did not move."""

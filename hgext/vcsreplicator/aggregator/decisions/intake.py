@@ -140,7 +140,6 @@ class EventIntake:
         frame = wire.decode(record.value or b"")
         if frame.header.event is None:
             return RecordOutcome.NOTHING
-        self._memory.output.moved = True
         outcome = self._arrive(frame.event, record, now, is_whole=is_whole, is_again=is_again)
         if outcome is RecordOutcome.TAKEN:
             self._memory.output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES

@@ -22,7 +22,6 @@ class RosterMembership:
 
     def request(self, record: Record, now: float) -> RecordOutcome:
         """Decide a record of `roster-requests`; a request decided before is a repeat."""
-        self._memory.output.moved = True
         try:
             request = shape.from_json(RosterRequest, record.value or b"")
         except Rejected as error:

@@ -53,9 +53,11 @@ class Memory:
             found = self.repositories[name] = Repository(name)
         return found
 
-    def batch(self) -> OutputBatch:
-        """Return all that changed since the last batch, to be written in one transaction."""
+    def batch(self, *, may_defer: bool = False) -> OutputBatch:
+        """Return all that changed since the last batch, but for positions that wait if they may."""
         output, self.output = self.output, Outgoing()
+        if may_defer and output.may_repeat:
+            self.output.passed, output.passed = output.passed, {}
         return output.batch()
 
     def guarded(
@@ -74,7 +76,6 @@ class Memory:
 
     def refuse(self, record: Record, reason: str, now: float, traceback: str | None = None) -> RecordOutcome:
         """Pass a record that cannot be used, and keep it in `errors`."""
-        self.output.moved = True
         self.output.reject(record, reason, now, traceback=traceback)
         return RecordOutcome.REJECTED
 

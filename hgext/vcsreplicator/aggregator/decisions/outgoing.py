@@ -5,7 +5,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...log import ERRORS, PENDING, STATE, NewRecord, Record
+from ...log import ERRORS, EVENTS, PENDING, STATE, NewRecord, Record
 from ...words import shape
 from ...words.levels import KEY_KEPT, ErrorRecord
 from .held import HeldEvent
@@ -28,9 +28,9 @@ VALUE_KEPT = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputBatch:
-    """What one transaction writes: messages in this order, the group's positions that moved, and how many decisions it holds.
+    """What one transaction writes: messages in this order, positions of the group, and how many decisions it holds.
 
-    Most transactions follow from acks and move no position, which on Kafka costs half as much.
+    Most store no position, which on Kafka costs half as much.
     """
 
     messages: Sequence[NewRecord]
@@ -42,7 +42,7 @@ class OutputBatch:
 
 @dataclass(slots=True, kw_only=True)
 class Outgoing:
-    """What the next batch will hold. `passed` are the positions that moved, `moved` whether that alone is worth a transaction."""
+    """What the next batch will hold. `passed` are the positions that moved, which alone are worth no transaction."""
 
     messages: list[NewRecord] = field(default_factory=list)
     dirty: dict[str, Repository] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Outgoing:
     notices: int = 0
     size: int = 0
     errors: int = 0
-    moved: bool = False
+    kept: int = 0
     passed: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, message: NewRecord) -> None:
@@ -76,8 +76,17 @@ class Outgoing:
 
     @property
     def has_output(self) -> bool:
-        """Whether there is anything in it at all."""
-        return bool(self.moved or self.messages or self.dirty or self.fresh or self.roster)
+        """Whether there is anything in it but positions."""
+        return bool(self.messages or self.dirty or self.fresh or self.roster)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether what it passed may be read again after a crash: events of which all else is written are known as repeats.
+
+        A record that was set aside would be again, and a request decided again. Where one is kept for a newer aggregator, events
+        before it would be taken for later ones and kept, too.
+        """
+        return not (self.errors or self.kept) and all(topic == EVENTS for topic, _ in self.passed)
 
     def batch(self) -> OutputBatch:
         """Return all of it, to be written in one transaction."""
@@ -105,7 +114,7 @@ class Outgoing:
 
     def keep(self, record: Record) -> None:
         """Keep the record of `events` as it came, for an aggregator that understands it."""
-        self.moved = True
+        self.kept += 1
         self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=record.value))
 
     def give_up(self, record: Record) -> None:

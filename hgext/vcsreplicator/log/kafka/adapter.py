@@ -22,9 +22,9 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import ReplicationError
-from .. import NewRecord, Positions, Reader, Topic, Transactor, check_message
+from .. import NewRecord, Positions, Reader, Topic, TopicComparison, Transactor, check_message
 from .broker import Broker
-from .clients import close_producer, rim, warm
+from .clients import close_producer, rim, together, warm
 from .options import KafkaOptions
 from .reader import KafkaReader
 from .transactor import KafkaTransactor
@@ -39,12 +39,18 @@ class KafkaLog:
         self.options = options
         self.broker = Broker(options)
         self._producer: KafkaProducer | None = None
-        self._producer_lock = threading.Lock()
+        self._producer_lock, self._sending = threading.Lock(), threading.Lock()
 
     # Topics
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
         return self.broker.create(wanted)
+
+    def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
+        # Only one verb needs it, and no push.
+        from .comparison import compare_topics
+
+        return compare_topics(self.broker, wanted)
 
     def partitions(self, topic: str) -> int:
         return self.broker.partitions(topic)
@@ -68,7 +74,8 @@ class KafkaLog:
         try:
             with rim(self.options, "append"):
                 warm(producer, [arguments["topic"] for arguments in plan])
-                futures = [producer.send(**arguments) for arguments in plan]
+                with self._sending, together(producer):
+                    futures = [producer.send(**arguments) for arguments in plan]
                 results = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
         except ReplicationError:
             self._drop_appender(producer)

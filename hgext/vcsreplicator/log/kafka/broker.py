@@ -103,6 +103,15 @@ class Broker:
             self.create([Topic(name=OWNERS)])
         self._partitions[OWNERS] = 1
 
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Return by name, less our prefix, what Kafka says of all topics that have it.
+
+        All are asked for, because asking for one may create it.
+        """
+        topics = self.ask("list the topics", lambda admin: admin.describe_topics())
+        ours = [topic for topic in topics if not topic["error_code"] and topic["name"].startswith(self.options.prefix)]
+        return {topic["name"].removeprefix(self.options.prefix): topic for topic in ours}
+
     def partitions(self, topic: str) -> int:
         if topic not in self._partitions:
             existing = self._describe()
@@ -193,14 +202,8 @@ class Broker:
     # Inside
 
     def _describe(self) -> dict[str, int]:
-        """Return name → partitions of all topics with our prefix.
-
-        All are asked for, because asking for one may create it.
-        """
-        topics = self.ask("list the topics", lambda admin: admin.describe_topics())
-        names = {topic["name"]: len(topic["partitions"]) for topic in topics if not topic["error_code"]}
-        prefix = self.options.prefix
-        return {name.removeprefix(prefix): number for name, number in names.items() if name.startswith(prefix)}
+        """Return name → partitions of all topics with our prefix."""
+        return {name: len(topic["partitions"]) for name, topic in self.describe().items()}
 
     def _create_one(self, topic: Topic) -> bool:
         """False if another process was faster."""

@@ -4,16 +4,17 @@
 Every wait has a deadline.
 
 This file and `connections` alone reach behind the public face of the library, where that has no deadline (`wait`), no end
-(`close_producer`, `connect`), a slow start (`warm`) or an answer from before a commit (`Admin`).
+(`close_producer`, `connect`), a slow start (`warm`), round trips too many (`add_partitions`, `together`) or an answer from before a
+commit (`Admin`).
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 
 from ...words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
@@ -81,6 +82,36 @@ def warm(producer: KafkaProducer, topics: Sequence[str]) -> None:
         producer._sender.add_topic(topic)
     for topic in missing:
         producer.partitions_for(topic)
+
+
+def add_partitions(producer: KafkaProducer, partitions: Iterable[TopicPartition]) -> None:
+    """Add all partitions of a transaction to it in one request.
+
+    `send` adds them one by one, while the client's thread may already ask for the first ones: a round trip each.
+    """
+    manager = producer._transaction_manager
+    with manager._lock:
+        for partition in partitions:
+            manager.maybe_add_partition_to_transaction(partition)
+
+
+@contextmanager
+def together(producer: KafkaProducer) -> Iterator[None]:
+    """Let the client's thread begin once all is given that belongs together; used by one thread at a time.
+
+    It would send the first record alone, and what follows in the same partition a round trip later.
+    """
+    sender = producer._sender
+    sender.wakeup = _sleep_on
+    try:
+        yield
+    finally:
+        del sender.wakeup
+        sender.wakeup()
+
+
+def _sleep_on() -> None:
+    """Wake nothing."""
 
 
 def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) -> None:

@@ -3,7 +3,8 @@
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
@@ -11,12 +12,15 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import Fenced, ReplicationError, Unavailable
-from .. import NewRecord, check_message
+from .. import EXPECTED_WITHIN, NewRecord, check_message
 from .broker import OWNERS, Broker
-from .clients import close_producer, rim, wait, warm
+from .clients import add_partitions, close_producer, rim, together, wait, warm
 
 # Seconds until the end of a transaction counts as unclear; a service must stop within ten.
 COMMIT_PATIENCE = 8.0
+
+# What a broker answers to a producer of an earlier epoch.
+FENCED = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
 
 TopicPartitionKey = tuple[str, int]
 
@@ -36,6 +40,7 @@ class KafkaTransactor:
         self._epoch = epoch + 1
         self._write_note()
         self._producer: KafkaProducer | None = None
+        self._is_open = False
         self._begin()
 
     def renew(self) -> None:
@@ -43,6 +48,13 @@ class KafkaTransactor:
         if self._refuse_newer() != self._instance:  # a broker that lost the newest note brought back an older one
             self._write_note()
         self._begin()  # and should one come just now, the note decides: that one renews, and fences this one
+
+    def expect(self, topics: Sequence[str]) -> None:
+        producer = self._producer
+        if producer is None or producer.config["transaction_timeout_ms"] < 2000 * EXPECTED_WITHIN:
+            return
+        with suppress(kafka_errors.KafkaError), together(producer):  # the commit meets the error too
+            self._open(producer, {self._broker.partition(topic, 0) for topic in topics})
 
     def commit(
         self,
@@ -69,13 +81,14 @@ class KafkaTransactor:
             with rim(self._broker.options, f"commit as {self._identity}"):
                 return self._transact(self._producer, plan, offsets, group)
         except ReplicationError as error:
+            failures = (error.__cause__, self._producer._transaction_manager.last_error)
             self.close()
-            if isinstance(error.__cause__, kafka_errors.ProducerFencedError | kafka_errors.InvalidProducerEpochError):
+            if any(isinstance(each, FENCED) for each in failures):
                 self._refuse_newer()
             raise
 
     def close(self) -> None:
-        producer, self._producer = self._producer, None
+        producer, self._producer, self._is_open = self._producer, None, False
         if producer is not None:
             close_producer(producer)
 
@@ -116,14 +129,23 @@ class KafkaTransactor:
     ) -> list[tuple[int, int]]:
         deadline = time.monotonic() + COMMIT_PATIENCE
         warm(producer, [arguments["topic"] for arguments in plan])
-        producer.begin_transaction()
-        futures = [producer.send(**arguments) for arguments in plan]
+        with together(producer):
+            self._open(producer, {TopicPartition(each["topic"], each["partition"]) for each in plan})
+            futures = [producer.send(**arguments) for arguments in plan]
         if group is not None and offsets:
             full = self._broker.full(group)
             wait(producer, lambda manager: manager.send_offsets_to_transaction(offsets, full), deadline)
         written = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
         wait(producer, lambda manager: manager.begin_commit(), deadline)
+        self._is_open = False
         return [(record.partition, record.offset) for record in written]
+
+    def _open(self, producer: KafkaProducer, partitions: Iterable[TopicPartition]) -> None:
+        """Begin a transaction unless one is open, and add these partitions to it."""
+        if not self._is_open:
+            producer.begin_transaction()
+            self._is_open = True
+        add_partitions(producer, partitions)
 
     def _last_owner(self) -> tuple[int, str]:
         group, partition = self._broker.full(self._group), self._broker.partition(OWNERS, 0)

@@ -27,8 +27,9 @@ from typing import Self
 
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import BadConfig, Fenced, Rejected, TopicMissing, Unavailable
-from .. import NewRecord, Positions, Reader, Topic, Transactor, check_message, partition_of
+from .. import NewRecord, Positions, Reader, Topic, TopicComparison, Transactor, check_message, partition_of
 from . import statements as sql
+from .comparison import compare_topic
 from .connection import Connection, create_database
 from .doorbell import ring
 from .filesystem import refuse_network
@@ -57,7 +58,6 @@ class _Topic:
     id: int
     streams: tuple[int, ...]
     compacted: bool
-    retention: float | None
 
 
 class SqliteLog:
@@ -91,6 +91,11 @@ class SqliteLog:
                         "the number is fixed for life"
                     )
         return created
+
+    def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
+        with self._reading() as connection:
+            rows = [connection.rows(sql.TOPIC, topic.name) for topic in wanted]
+        return [compare_topic(self.path, topic, found) for topic, found in zip(wanted, rows, strict=True)]
 
     def partitions(self, topic: str) -> int:
         with self._reading() as connection:
@@ -242,9 +247,9 @@ class SqliteLog:
         """
         if name in self._topics:
             return self._topics[name]
-        for id_, _, compacted, retention in connection.rows(sql.TOPIC, name):
+        for id_, _, compacted, _ in connection.rows(sql.TOPIC, name):
             streams = tuple(stream for _, stream, _, _ in connection.rows(sql.STREAMS_OF_TOPIC, id_))
-            return _Topic(id=id_, streams=streams, compacted=bool(compacted), retention=retention)
+            return _Topic(id=id_, streams=streams, compacted=bool(compacted))
         return None
 
     def _topic(self, connection: Connection, name: str) -> _Topic:
@@ -325,6 +330,9 @@ class SqliteTransactor:
         positions: Mapping[TopicPartition, int] | None = None,
     ) -> list[tuple[int, int]]:
         return self._log.commit(messages, group, positions or {}, self._fence)
+
+    def expect(self, topics: Sequence[str]) -> None:
+        pass
 
     def renew(self) -> None:
         self._log.commit((), None, {}, self._become_newest)

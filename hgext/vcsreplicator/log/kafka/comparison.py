@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How topics on Kafka differ from what is needed, and the commands of Kafka's own tools that mend it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kafka.admin import ConfigResource
+
+from ...words.errors import Unavailable
+from .. import Topic, TopicComparison, TopicDifference
+from .broker import Broker, topic_settings
+
+# Settings of which more, or less, than needed is as good; in the others any difference counts.
+_AT_LEAST = frozenset({"max.message.bytes", "delete.retention.ms", "min.insync.replicas"})
+_AT_MOST = frozenset({"segment.bytes", "segment.ms", "min.cleanable.dirty.ratio"})
+# What a topic that is kept by key has no use for: Kafka looks at it only where `cleanup.policy` has `delete`.
+_OF_DELETION = frozenset({"retention.ms", "retention.bytes"})
+
+# A topic as Kafka describes it.
+_Described = Mapping[str, Any]
+
+
+def compare_topics(broker: Broker, wanted: Sequence[Topic]) -> list[TopicComparison]:
+    """Compare the topics, which stay as they are; raise Unavailable if the brokers do not show their settings."""
+    described = broker.describe()
+    resources = [ConfigResource("TOPIC", broker.full(topic.name)) for topic in wanted if topic.name in described]
+    settings = broker.ask(
+        "settings of the topics", lambda admin: admin.describe_configs(resources, config_filter="all").get("topic", {})
+    )
+    cluster = broker.ask("list the brokers", lambda admin: admin.describe_cluster())
+    brokers = sorted(each["broker_id"] for each in cluster["brokers"])
+    found = []
+    for topic in wanted:
+        if topic.name not in described:
+            found.append(TopicComparison(name=topic.name))
+            continue
+        shown = {name: each["value"] for name, each in settings.get(broker.full(topic.name), {}).items()}
+        if "cleanup.policy" not in shown:
+            raise Unavailable(
+                f"{broker.options.url}: topic {broker.full(topic.name)}: its settings are not shown; "
+                "allow this user to describe configs"
+            )
+        found.append(_compare_one(broker, topic, described[topic.name], shown, brokers))
+    return found
+
+
+def _compare_one(
+    broker: Broker, topic: Topic, described: _Described, shown: Mapping[str, str], brokers: Sequence[int]
+) -> TopicComparison:
+    partitions = described["partitions"]
+    replicas = min((len(partition["replica_nodes"]) for partition in partitions), default=0)
+    needed = broker.options.replication or replicas
+    settings = list(_compare_settings(topic, shown, broker.options.in_sync))
+    differences, remedies = list(settings), []
+    if len(partitions) != topic.partitions:
+        counts = {"found": str(len(partitions)), "needed": str(topic.partitions)}
+        differences.append(TopicDifference(setting="partitions", is_must=True, **counts))
+        remedies.append("# the number of partitions is fixed for life: begin with another topic-prefix")
+    if replicas < needed:
+        counts = {"found": str(replicas), "needed": str(needed)}
+        differences.append(TopicDifference(setting="replicas", is_must=True, **counts))
+        remedies.append(_write_reassignment(broker, described, needed, brokers))
+    if settings:
+        changes = ",".join(f"{each.setting}={each.needed}" for each in settings)
+        name = broker.full(topic.name)
+        remedies.append(
+            f"{_tool(broker, 'kafka-configs.sh')} --alter --entity-type topics --entity-name {name} --add-config {changes}"
+        )
+    kept = shown.get("retention.ms", "-1")
+    present = Topic(
+        name=topic.name,
+        partitions=len(partitions),
+        compacted="compact" in shown["cleanup.policy"],
+        retention=None if "delete" not in shown["cleanup.policy"] or kept == "-1" else int(kept) / 1000,
+    )
+    return TopicComparison(
+        name=topic.name,
+        found=present,
+        replicas=replicas,
+        differences=tuple(differences),
+        remedies=tuple(remedies),
+    )
+
+
+def _compare_settings(topic: Topic, shown: Mapping[str, str], in_sync: int | None) -> Iterator[TopicDifference]:
+    for setting, needed in topic_settings(topic, in_sync).items():
+        found = shown.get(setting, "nothing")
+        if found == needed or (topic.compacted and setting in _OF_DELETION):
+            continue
+        less = _number(found) < _number(needed) if _is_number(found) and _is_number(needed) else None
+        if (setting in _AT_LEAST and less is False) or (setting in _AT_MOST and less is True):
+            continue
+        is_must = setting not in _AT_MOST and not (setting == "retention.ms" and less is False)
+        yield TopicDifference(setting=setting, found=found, needed=needed, is_must=is_must)
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").replace(".", "", 1).isdigit()
+
+
+def _number(text: str) -> float:
+    """Return the number; -1 stands for no limit."""
+    return float("inf") if text == "-1" else float(text)
+
+
+def _tool(broker: Broker, name: str) -> str:
+    servers = ",".join(broker.options.servers)
+    secured = broker.options.properties.get("security_protocol", "PLAINTEXT") != "PLAINTEXT"
+    return f"{name} --bootstrap-server {servers}{' --command-config client.properties' if secured else ''}"
+
+
+def _write_reassignment(broker: Broker, described: _Described, needed: int, brokers: Sequence[int]) -> str:
+    """Write the command that gives each partition more replicas, on brokers that have none of it."""
+    if len(brokers) < needed:
+        return f"# {needed} replicas need {needed} brokers, this cluster has {len(brokers)}: add brokers first"
+    moves = []
+    for partition in described["partitions"]:
+        number, present = partition["partition_index"], list(partition["replica_nodes"])
+        others = [brokers[(number + step) % len(brokers)] for step in range(len(brokers))]
+        more = [each for each in others if each not in present]
+        replicas = (present + more)[: max(needed, len(present))]
+        moves.append({"topic": described["name"], "partition": number, "replicas": replicas})
+    plan, file = json.dumps({"version": 1, "partitions": moves}), f"{described['name']}.json"
+    tool = _tool(broker, "kafka-reassign-partitions.sh")
+    return f"echo '{plan}' > {file} && {tool} --reassignment-json-file {file} --execute"
