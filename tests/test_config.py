@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.config import _check_sections
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -101,6 +102,11 @@ def test_a_check_finds_what_would_only_hurt_later(tmp_path: Path, section: str, 
     assert isinstance(result.exception, BadConfig)
     assert complaint in str(result.exception)
     assert "secret" not in str(result.exception)
+
+
+def test_mirrors_on_two_machines_have_one_root_in_the_file_that_they_share(tmp_path: Path) -> None:
+    mirrors = '[mirror.a]\nroot = "/r"\n[mirror.b]\nroot = "/r"\n'
+    _check_sections(load(written(tmp_path, f'log = "kafka://localhost:9092"\n{mirrors}')))
 
 
 RELAY = 'socket = "/s"\nsource = "hg://m"\n'

@@ -1,28 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The TOML file of the services: read once, checked, errors with an address.
 
-    log = "sqlite:///var/lib/vcsreplicator/log.db"      the log (see docs/log.md)
-    blobs = "file:///var/lib/vcsreplicator/blobs"       bundles too large for a record
-
-    insecure = ["plain-text"]                           exposures that are allowed on purpose: see secrecy.Exposure
-
-    [relay]             the master's relay                 hgext.vcsreplicator.relay.daemon.RelaySettings
-    [mirror.NAME]       one mirror                         hgext.vcsreplicator.mirror.MirrorSettings
-    [aggregator]                                           hgext.vcsreplicator.aggregator.loop.AggregatorSettings
-    [public]            which repositories are public, and their URLs          notifier.settings
-    [notifier.NAME]     one destination                                notifier.settings
-    [edge]              what the HTTP edge takes                       notifier.edge.settings.EdgeSettings
-    [decode]            the decoder                                    notifier.decode.settings.DecodeSettings
-    [poll]              repositories of other hosts to follow          notifier.poll.settings.PollSettings
-    [work]              a database of what is pushed                       notifier.work.settings.WorkSettings
-    [guardian]          a broker and the limits of its queues          notifier.guardian.settings
-    [dashboard]         the pages that show all this           hgext.vcsreplicator.dashboard.settings.DashboardSettings
-    [health]            when a mirror is not ready for clients         hgext.vcsreplicator.status.health.HealthSettings
-    [listen]            ROLE = "host:port" for /metrics and /health; roles: relay, mirror-NAME, aggregator, notifier, edge,
-                        decode, poll, work, guardian, dashboard
-
-Keys are written with hyphens. Sections belong to the modules named above, whose docstrings say what each key means; this module
-only reads, joins what several sections share, and turns complaints into one line: file, key, expected, found.
+Keys are written with hyphens; `vcsreplicator config example` and docs/install.md name them. Each section belongs to the service
+that it configures. This module only reads, joins what several sections share, and turns complaints into one line.
 """
 
 import os
@@ -68,11 +48,7 @@ class Config:
         return sorted(self._table((section,)))
 
     def settings(self, kind: type[T], *address: str, **given: object) -> T:
-        """Return the section at `address` as a `kind`.
-
-        `given` are members that need no key in the file. Raises BadConfig naming file and key: section missing, key unknown,
-        missing or of another type.
-        """
+        """Return a section as a `kind`; `given` are members without a key. BadConfig names file and key."""
         found = self._table(address) if address[0] in self.tables or address[0] not in OPTIONAL else {}
         where = ".".join(address)
         for key in found:
@@ -80,7 +56,8 @@ class Config:
                 raise BadConfig(f"{self.file}: {where}: unknown key {key!r}, expected {key.replace('_', '-')!r}")
             if key == "name" and key in given:
                 raise BadConfig(f"{self.file}: {where}: unknown key {key!r}, the section's name says it")
-        table = {**given, **_underscored(found)}
+        # The keys of free mappings (folder → prefix) stay.
+        table = {**given, **{name.replace("-", "_"): value for name, value in found.items()}}
         try:
             return shape.read(kind, table, where)
         except MalformedEvent as error:
@@ -111,11 +88,7 @@ class Config:
 
 
 def load(file: str | Path) -> Config:
-    """Read the configuration in this file.
-
-    Raises BadConfig if the file cannot be read, is not TOML, has an unknown section, or exposes data or secrets without
-    allowing it (see `secrecy`).
-    """
+    """Read the configuration in this file; raises BadConfig, also for what it exposes (see `secrecy`)."""
     try:
         with open(file, encoding="utf-8") as opened:
             tables, mode = tomllib.loads(opened.read()), os.fstat(opened.fileno()).st_mode
@@ -139,8 +112,3 @@ def address(text: object, where: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
         raise BadConfig(f"{where}: expected host:port, got {text!r}")
     return host.strip("[]"), int(port)
-
-
-def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Spell keys as members; the keys of free mappings (folder → prefix) stay."""
-    return {name.replace("-", "_"): value for name, value in table.items()}

@@ -437,20 +437,16 @@ def test_a_full_disk_sets_one_repository_apart_until_there_is_room(bench: Bench)
     patient.push(files={"large": random.Random(1).randbytes(300_000)})
     push(bench, patient, neighbour)
 
-    def room(limit: int) -> None:
-        for worker in mirror.workers:
-            resource.prlimit(worker, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-
     with bench.process(slow_after=0.3) as mirror:
         bench.wait_applied(patient, neighbour)
-        room(200_000)
+        mirror.limit_files(200_000)
         patient.push(files={"large": random.Random(2).randbytes(300_000)})
         push(bench, patient, neighbour)
         bench.wait_detached(patient, "disk")
         push(bench, neighbour)
         bench.wait_applied(neighbour)
         eventually(bench.everything_passed, "the positions pass what is noted")
-        room(resource.RLIM_INFINITY)
+        mirror.limit_files(resource.RLIM_INFINITY)
         bench.wait_applied(patient)
     assert equal(bench, patient)
 

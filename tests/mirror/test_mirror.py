@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from mercurial import config
 
-from hgext.vcsreplicator import mirror
 from hgext.vcsreplicator.log import EVENTS, ROSTER, NewRecord
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror import service
 from hgext.vcsreplicator.mirror.pool import Lane, Worker, WorkerPool
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig
@@ -376,7 +376,7 @@ def test_a_mirror_of_the_same_name_elsewhere_is_refused(bench: Bench, tmp_path: 
         bench.wait_applied(author)
         other = replace(bench.settings(), root=str(tmp_path / "elsewhere"))
         with open_log(bench.url) as log, pytest.raises(BadConfig, match="another mirror of this name works on"):
-            mirror.run(other, log, stop=threading.Event(), ready=lambda: None)
+            service.run(other, log, stop=threading.Event(), ready=lambda: None)
         author.push()
         bench.send(author)
         bench.wait_applied(author)
@@ -384,7 +384,7 @@ def test_a_mirror_of_the_same_name_elsewhere_is_refused(bench: Bench, tmp_path: 
         pass
     stop = threading.Event()
     with open_log(bench.url) as log:  # silent now: its place is free
-        mirror.run(other, log, stop=stop, ready=stop.set)
+        service.run(other, log, stop=stop, ready=stop.set)
     assert stop.is_set()
 
 
@@ -395,7 +395,7 @@ def test_of_two_mirrors_of_one_name_that_begin_at_once_one_ends(bench: Bench, tm
     def run(root: Path) -> None:
         try:
             with open_log(bench.url) as log:
-                mirror.run(replace(bench.settings(), root=str(root)), log, stop=stop, ready=begun.wait)
+                service.run(replace(bench.settings(), root=str(root)), log, stop=stop, ready=begun.wait)
         except BadConfig as error:
             ended.append(error)
             stop.set()

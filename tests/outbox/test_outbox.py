@@ -59,6 +59,9 @@ def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
     box.mark_sent(places[0].sent())
     assert [place.entry for place in box.unsent()] == made[1:]
     assert box.has_unsent()
+    box.mark_sent(places[1].sent())
+    assert [place.entry for place in box.unsent()] == made[2:]
+    assert [place.entry for place in box.kept()] == made
 
 
 def test_what_the_log_has_comes_newest_first_across_segments(box, monkeypatch):

@@ -68,10 +68,8 @@ def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[ComparisonOutco
     if here is None:
         return ComparisonOutcome.MISSING, f"the master has {there.length} changesets, this mirror nothing"
     if here.repository != there.repository:
-        return (
-            ComparisonOutcome.DIFFERS,
-            f"another repository lives here: {here.repository}, on the master {there.repository}",
-        )
+        note = f"another repository lives here: {here.repository}, on the master {there.repository}"
+        return ComparisonOutcome.DIFFERS, note
     if here.incarnation != there.incarnation:
         return ComparisonOutcome.BEHIND, f"incarnation {here.incarnation}, on the master {there.incarnation}"
     if here.seq != there.seq:

@@ -8,7 +8,7 @@ applied, or behind a note. SQLite, one file per mirror, written by the superviso
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,6 +76,7 @@ class Notes:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(file, isolation_level=None, timeout=30)
+            self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
@@ -84,19 +85,18 @@ class Notes:
     def detached(self) -> list[Detached]:
         """Return all detached repositories."""
         with _translated():
-            return [_detached(row) for row in self._database.execute(_DETACHED)]
+            rows = self._database.execute(_DETACHED).fetchall()
+        return [Detached(**{**row, "reason": Reason(row["reason"])}) for row in rows]
 
     def deleted(self) -> list[DeletedRepository]:
         """Return all repositories deleted here that the log may still name."""
         with _translated():
-            rows = self._database.execute(_DELETED).fetchall()
-        return [DeletedRepository(repository=r, path=p, incarnation=i, seq=s, since=t) for r, p, i, s, t in rows]
+            return [DeletedRepository(**row) for row in self._database.execute(_DELETED)]
 
     def detach(self, note: Detached) -> None:
         """Write that the repository is detached from now on; replaces an older note."""
-        values = (note.repository, note.path, note.partition, note.offset, note.reason.value)
         with _translated():
-            self._database.execute(_DETACH, (*values, note.note, note.since, note.attempts))
+            self._database.execute(_DETACH, astuple(note))
 
     def rejoin(self, repository: str) -> None:
         """Remove the note: the repository follows the stream again."""
@@ -105,9 +105,8 @@ class Notes:
 
     def record_deletion(self, deleted: DeletedRepository) -> None:
         """Write that the repository is deleted here."""
-        values = (deleted.repository, deleted.path, deleted.incarnation, deleted.seq, deleted.since)
         with _translated():
-            self._database.execute(_RECORD_DELETION, values)
+            self._database.execute(_RECORD_DELETION, astuple(deleted))
 
     def forget(self, repository: str) -> None:
         """Remove what is known of a deletion: neither the log nor the disk names the repository as living."""
@@ -132,20 +131,6 @@ class Notes:
     def close(self) -> None:
         """Free the file."""
         self._database.close()
-
-
-def _detached(row: tuple[str, str, int, int, str, str, float, int]) -> Detached:
-    repository, path, partition, offset, reason, note, since, attempts = row
-    return Detached(
-        repository=repository,
-        path=path,
-        partition=partition,
-        offset=offset,
-        reason=Reason(reason),
-        note=note,
-        since=since,
-        attempts=attempts,
-    )
 
 
 def try_to_write(change: Callable[[], T]) -> T | None:

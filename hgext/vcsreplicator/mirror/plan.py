@@ -48,7 +48,9 @@ def plan(event: Event, checkpoint: Checkpoint | None) -> Step:
     if checkpoint is None:
         return _first(event)
     if event.incarnation != checkpoint.incarnation:
-        return _other_incarnation(event, checkpoint)
+        if event.incarnation in checkpoint.former:
+            return skip("belongs to a former incarnation")
+        return trouble(Reason.DIVERGED, f"the master goes on as incarnation {event.incarnation}")
     if event.seq < checkpoint.seq:
         return skip(f"seq {checkpoint.seq} is applied already")
     if event.seq == checkpoint.seq:
@@ -77,12 +79,6 @@ def claim(path: str, generation: int, occupant: Checkpoint, *, is_leaving: bool)
     if path != occupant.path or generation == occupant.generation:
         return Claim.REFUSED
     return Claim.DISPLACE if generation > occupant.generation else Claim.WAIT
-
-
-def _other_incarnation(event: Event, checkpoint: Checkpoint) -> Step:
-    if event.incarnation in checkpoint.former:
-        return skip("belongs to a former incarnation")
-    return trouble(Reason.DIVERGED, f"the master goes on as incarnation {event.incarnation}")
 
 
 def _fork(event: Event, checkpoint: Checkpoint) -> Step:

@@ -176,7 +176,7 @@ class WorkerPool:
     def close(self, patience: float) -> None:
         """End all workers, each after the task it has; kill those that are not done within `patience` seconds."""
         for worker in self.workers:
-            _dismiss(worker)
+            worker.requests.put(None)
         end = time.monotonic() + patience
         for worker in self.workers:
             try:
@@ -193,7 +193,7 @@ class WorkerPool:
         if worker not in self.workers:  # it was dismissed before
             return
         self.workers.remove(worker)
-        _dismiss(worker)
+        worker.requests.put(None)
         threading.Thread(target=worker.process.wait, name="reap", daemon=True).start()
 
 
@@ -210,20 +210,13 @@ def _begin(
         ours.close()
     ours, theirs = Pipe()
     with theirs:
-        return ours, _start(theirs.fileno(), environment)
-
-
-def _start(descriptor: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-P", "-m", WORKER, str(descriptor)]
-    return subprocess.Popen(command, env=dict(environment), pass_fds=[descriptor], stdin=subprocess.DEVNULL)
-
-
-def _dismiss(worker: Worker) -> None:
-    """Let the worker end after the task it has, and its thread with it."""
-    worker.requests.put(None)
+        end = theirs.fileno()
+        command = [sys.executable, "-P", "-m", WORKER, str(end)]
+        return ours, subprocess.Popen(command, env=dict(environment), pass_fds=[end], stdin=subprocess.DEVNULL)
 
 
 def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
+    """Hand requests to the worker; after None it ends with the task it has, and so does this thread."""
     with worker.pipe:
         while (request := worker.requests.get()) is not None:
             try:

@@ -7,7 +7,7 @@ import queue
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import structlog
 
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
 from ..log.table import ReadStopped, Table, read_table
-from ..words.clock import Clock
+from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Ack
 from ..words.retry import RECONNECT
@@ -39,69 +39,76 @@ DRAIN = 6.0
 logger = structlog.get_logger()
 
 
-def follow(
-    settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock
+def run(
+    settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
-    """Run the mirror until `stop` is set."""
-    with lock_folder(settings):
-        notes = Notes(Path(settings.folder) / "mirror.db")
-        try:
-            _follow(settings, log, notes, stop=stop, ready=ready, clock=clock)
-        finally:
-            notes.close()
-
-
-def _follow(
-    settings: MirrorSettings,
-    log: Log,
-    notes: Notes,
-    *,
-    stop: threading.Event,
-    ready: Callable[[], None],
-    clock: Clock,
-) -> None:
-    positions = _retry(stop, lambda: _read_positions(settings, log))
-    # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
-    table = _retry(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
-    if positions is None or table is None:
-        return
-    instance = instance_of(Path(settings.folder))
-    namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
-    _retry(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
-    own_acks = _read_own_acks(settings, table)
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put)
-    supervisor = Supervisor(
-        settings, log, notes, clock, positions, inbox=inbox, pool=pool, writer=writer, instance=instance
-    )
-    supervisor.control.load_roster(table.value(ROSTER, ROSTER_KEY))
-    control = [(ROSTER, 0), (STATE, 0)]
-    control_reader = Source(log, {place: table.positions[place] for place in control}, inbox.put)
-    try:
-        if not pool.prepare(stop):
-            raise BadConfig("mirror: its workers cannot start; their output says why")
-        found = _scan(pool, inbox, stop)
-        if found is None:
+    """Follow the log until `stop` is set; raises BadConfig if the mirror cannot begin at all."""
+    with lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
+        # Where to read on; the beginning of a partition without a stored position.
+        positions = _retry(stop, lambda: {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)})
+        # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
+        table = _retry(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
+        if positions is None or table is None:
             return
-        supervisor.startup.adopt_all(found, own_acks)
-        for (topic, key), record in table.records.items():
-            if topic == STATE and record.value is not None:
-                supervisor.control.load_state(key, record.value)
-        supervisor.startup.prune_deletions(own_acks)
-        pool.fill()
-        writer.start()
-        namesakes.watch(inbox.put)
-        control_reader.start()
-        start = {(EVENTS, partition): offset for partition, offset in positions.items()}
-        supervisor.read_stream(Source(log, start, inbox.put).start())
-        threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
-        ready()
-        while not stop.is_set():
-            supervisor.turn(supervisor.turn_time())
-    finally:
-        control_reader.stop()
-        namesakes.stop()
-        supervisor.close(DRAIN)
+        instance = instance_of(Path(settings.folder))
+        namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
+        _retry(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
+        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put)
+        supervisor = Supervisor(
+            settings,
+            log,
+            notes,
+            clock or SystemClock(),
+            positions,
+            inbox=inbox,
+            pool=pool,
+            writer=writer,
+            instance=instance,
+        )
+        supervisor.control.load(ROSTER, ROSTER_KEY, table.value(ROSTER, ROSTER_KEY))
+        control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
+        control_reader = Source(log, control, inbox.put)
+        try:
+            if not _prepare(settings, supervisor, pool, table, inbox, stop):
+                return
+            writer.start()
+            namesakes.watch(inbox.put)
+            control_reader.start()
+            start = {(EVENTS, partition): offset for partition, offset in positions.items()}
+            supervisor.reader = Source(log, start, inbox.put).start()
+            threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
+            ready()
+            while not stop.is_set():
+                supervisor.turn(supervisor.turn_time())
+        finally:
+            control_reader.stop()
+            namesakes.stop()
+            supervisor.close(DRAIN)
+
+
+def _prepare(
+    settings: MirrorSettings,
+    supervisor: Supervisor,
+    pool: WorkerPool,
+    table: Table,
+    inbox: "queue.SimpleQueue[Any]",
+    stop: threading.Event,
+) -> bool:
+    """Start the workers, and put together what is on the disk and in the log; False if stopped."""
+    own_acks = _read_own_acks(settings, table)
+    if not pool.prepare(stop):
+        raise BadConfig("mirror: its workers cannot start; their output says why")
+    found = _scan(pool, inbox, stop)
+    if found is None:
+        return False
+    supervisor.startup.adopt_all(found, own_acks)
+    for (topic, key), record in table.records.items():
+        if topic == STATE and record.value is not None:
+            supervisor.control.load(STATE, key, record.value)
+    supervisor.startup.prune_deletions(own_acks)
+    pool.fill()
+    return True
 
 
 @contextmanager
@@ -122,11 +129,6 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _read_positions(settings: MirrorSettings, log: Log) -> dict[int, int]:
-    """Return where to read on; the beginning of a partition without a stored position."""
-    return {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)}
 
 
 def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:

@@ -16,26 +16,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    """One mirror. Times are seconds, sizes bytes.
-
-    `root` is the folder of the repositories; `state` where notes, set-aside and half-made repositories are kept (default: the
-    folder `~vcsreplicator` in the root, a name that no repository can have; it must be on the root's file system). `master` is
-    the URL in front of a wire path from which this mirror pulls what the log does not carry; without it, gaps and damage wait for
-    an operator. `master_auth` is a file like an hgrc, in whose section `[auth]` are name and password for it. `blobs` is the blob
-    store of the master. `paths` rewrites wire prefixes to folders below the root.
-
-    `workers` apply in parallel; up to `heavy_workers` more take large pushes, up to `repair_workers` more copy from the master.
-    None may allocate more than `worker_memory_bytes`: a repository that needs more, for a hostile bundle for instance, is
-    detached. `open_repositories` are kept open per worker, which is replaced after `recycle_after` tasks. `buffer_bytes` of events
-    are held in memory, of one repository at most `repository_buffer_bytes`. A repository whose task takes `slow_after` is
-    detached, and the worker replaced, unless it repairs. A worker is killed if small work takes it `hung_after`, or if it uses no
-    processor time for so long with other work (so `hung_after` is longer than `master_timeout`). `batch_events` and `batch_bytes`
-    bound what shares one Mercurial transaction.
-
-    With `lock` a Mercurial without the extension cannot open this mirror's repositories, not even to read: see `.hg/requires`.
-    A `backup` ignores deletes, as does a mirror that is a backup in the roster. Deleted repositories are kept `keep_deleted_days`.
-    `master_timeout` bounds how long a master may be silent in the middle of an answer.
-    """
+    """One mirror. Times are seconds, sizes bytes; docs/install.md explains each key."""
 
     name: str
     root: str
@@ -68,10 +49,9 @@ class MirrorSettings:
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
             raise ValueError(f"name: expected letters, digits, dots and dashes, got {self.name[:70]!r}")
-        if not self.root.startswith("/"):
-            raise ValueError(f"root: expected an absolute folder, got {self.root!r}")
-        if self.state is not None and not self.state.startswith("/"):
-            raise ValueError(f"state: expected an absolute folder, got {self.state!r}")
+        for name, folder in (("root", self.root), ("state", self.state)):
+            if folder is not None and not folder.startswith("/"):
+                raise ValueError(f"{name}: expected an absolute folder, got {folder!r}")
         if self.master is not None and not self.master.startswith(("http://", "https://", "ssh://")):
             raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {self.master!r}")
         if self.master is not None and urlsplit(self.master).password is not None:
@@ -80,8 +60,8 @@ class MirrorSettings:
             )
         if self.master_auth is not None and not self.master_auth.startswith("/"):
             raise ValueError(f"master-auth: expected an absolute file, got {self.master_auth!r}")
-        for folder in self.paths.values():
-            check_prefix(folder, "paths")
+        for prefix in self.paths.values():
+            check_prefix(prefix, "paths")
         many, size, seconds = (1, 10**9), (1, 1024 * GIB), (0.01, 31 * DAY)
         within(self, workers=(1, 1000), heavy_workers=(1, 1000), repair_workers=(1, 1000))
         within(self, worker_memory_bytes=(GIB // 4, 1024 * GIB))

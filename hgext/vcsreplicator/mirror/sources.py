@@ -127,14 +127,13 @@ class Source:
     def _read_batch(self, reader: Reader) -> None:
         self.may_read.wait()
         self._room.acquire()
+        read = None
         try:
             read = self._poll(reader)
-        except BaseException:
-            self._room.release()
-            raise
-        if read is None:
-            self._room.release()
-        else:
+        finally:
+            if read is None:
+                self._room.release()
+        if read is not None:
             self._report(read)
 
     def _poll(self, reader: Reader) -> Read | None:

@@ -92,10 +92,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A request to read a repository through while work on it goes on; answered by `Checked`.
-
-    It was at `seq` when this was asked.
-    """
+    """A request to read a repository through, which was at `seq`, while work on it goes on; answered by `Checked`."""
 
     repository: str
     folder: str

@@ -62,18 +62,14 @@ class StoredBundles:
             yield None
             return
         with file:
-            yield Bundle(iter(lambda: file.read(PIECE), b""), unpacked=self._unpacked(event))
+            size = read_file(self._folder.join(_size_name(event)))
+            yield Bundle(iter(lambda: file.read(PIECE), b""), unpacked=int(size) if size.isdigit() else 0)
 
     def remove(self, event: str) -> None:
         """Remove the bundle of an event, which the log has now."""
         for name in (_bundle_name(event), _size_name(event)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._folder.join(name))
-
-    def _unpacked(self, event: str) -> int:
-        with contextlib.suppress(ValueError):
-            return int(read_file(self._folder.join(_size_name(event))))
-        return 0
 
 
 def _bundle_name(event: str) -> bytes:

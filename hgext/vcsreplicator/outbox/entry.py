@@ -12,10 +12,7 @@ from ..words.value import Value
 
 
 class Needs(enum.StrEnum):
-    """What a mirror needs besides the event.
-
-    Nothing; a bundle made of the entry's `first` and `markers`; or a comparison with the master.
-    """
+    """What a mirror needs besides the event: a bundle of the entry's `first` and `markers`, or the master."""
 
     NOTHING = "nothing"
     BUNDLE = "bundle"
@@ -74,13 +71,7 @@ def new_id() -> str:
 def before_first_event(path: str, generation: int) -> NewestEvent:
     """Return a new identity, for a repository that has no event yet."""
     return NewestEvent(
-        repository=new_id(),
-        incarnation=new_id(),
-        path=path,
-        generation=generation,
-        seq=0,
-        id="",
-        digest=digest.START,
+        repository=new_id(), incarnation=new_id(), path=path, generation=generation, seq=0, id="", digest=digest.START
     )
 
 

@@ -30,7 +30,7 @@ from ..words.shape import from_json, to_json
 from ..words.value import Value
 from .bundles import StoredBundles
 from .entry import Entry, NewestEvent, OutboxEnd
-from .folder import create_file, match_mode, read_file, replace_file
+from .folder import Store, create_file, match_mode, read_file, replace_file
 
 MAGIC = b"OBX1"
 SEGMENT = "outbox.{:04d}.log"
@@ -45,7 +45,6 @@ SENT_SIZE = 320
 RECORD_LIMIT = 64 * 1024 * 1024
 
 _NEWEST_EVENT_MEMBERS = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
-_SEGMENT_PREFIX, _SEGMENT_SUFFIX = b"outbox.", b".log"
 
 
 class SentMark(Value):
@@ -90,13 +89,8 @@ class Outbox:
 
     def segments(self) -> list[int]:
         """Return the numbers of the segments on disk, ascending."""
-        names = os.listdir(self._folder.join(b""))
-        numbers = [
-            name[len(_SEGMENT_PREFIX) : -len(_SEGMENT_SUFFIX)]
-            for name in names
-            if name.startswith(_SEGMENT_PREFIX) and name.endswith(_SEGMENT_SUFFIX)
-        ]
-        return sorted(int(number) for number in numbers if len(number) >= 4 and number.isdigit())
+        names = (re.fullmatch(rb"outbox\.([0-9]{4,})\.log", name) for name in os.listdir(self._folder.join(b"")))
+        return sorted(int(found[1]) for found in names if found)
 
     def end(self) -> OutboxEnd | None:
         """Read what the newest entry says of the repository; None for a repository that never had one.
@@ -125,23 +119,16 @@ class Outbox:
 
     def reserve(self, tr: Any) -> None:
         """Write to the journal how to undo `append`, to be synced before that."""
-        segment = self._last_segment(tr)
-        tr.add(segment.name, segment.tail(tr))
+        self._last_segment(tr).reserve(tr)
 
     def unsent(self) -> Iterator[Place]:
         """Read the committed entries behind the marker, oldest first."""
         sent = self.sent()
-        for number in self.segments():
-            if sent is None or number >= sent.segment:
-                start = sent.end if sent is not None and number == sent.segment else 0
-                for record in self._segment(number).records(start):
-                    yield Place(entry=_decode(record.payload), segment=number, end=record.end)
+        return self._read(sent.segment, sent.end) if sent is not None else self.kept()
 
     def kept(self) -> Iterator[Place]:
         """Read the committed entries that are still there, sent or not, oldest first."""
-        for number in self.segments():
-            for record in self._segment(number).records():
-                yield Place(entry=_decode(record.payload), segment=number, end=record.end)
+        return self._read(0, 0)
 
     def acknowledged(self) -> Iterator[Entry]:
         """Read the committed entries up to the marker, newest first, one when asked for."""
@@ -196,11 +183,7 @@ class Outbox:
         self.move_sent(sent)
 
     def prepare_sent(self, sent: SentMark) -> None:
-        """Write the marker that `move_sent` puts in place.
-
-        So a full or read-only disk is noticed before anything is sent: noticed afterwards, the same events would be sent again
-        and again.
-        """
+        """Write the marker that `move_sent` puts in place: so a full disk is noticed before events are sent, not after."""
         with create_file(self._folder, self._folder.join(SENT) + b".new") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
 
@@ -282,6 +265,13 @@ class Outbox:
         else:
             replace_file(self._folder, FORK, to_json(fork))
 
+    def _read(self, first: int, start: int) -> Iterator[Place]:
+        """Read the committed entries from a place in a segment on."""
+        for number in self.segments():
+            if number >= first:
+                for record in self._segment(number).records(start if number == first else 0):
+                    yield Place(entry=_decode(record.payload), segment=number, end=record.end)
+
     def _last_segment(self, tr: Any) -> AppendFile:
         """Return the segment to append to, a new one if the newest is full."""
         numbers = self.segments() or [1]
@@ -290,6 +280,11 @@ class Outbox:
 
     def _segment(self, number: int) -> AppendFile:
         return AppendFile(self._folder, SEGMENT.format(number).encode(), MAGIC)
+
+
+def outbox_of(folder: str) -> Outbox:
+    """Return the outbox of the repository in a folder, which is not opened with Mercurial."""
+    return Outbox(Store(os.path.join(folder, ".hg", "store")))
 
 
 def _decode(payload: bytes) -> Entry:

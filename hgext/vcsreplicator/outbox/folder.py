@@ -49,7 +49,7 @@ def read_file(path: bytes) -> bytes:
 
 
 def match_mode(folder: Folder, descriptor: int) -> None:
-    """Give all who may write to the store access to a file, whatever the umask."""
+    """Give all who may write to the store access to a file, under any umask."""
     now, wanted = os.fstat(descriptor), os.stat(folder.join(b"")).st_mode & 0o666
     if stat.S_IMODE(now.st_mode) != wanted and now.st_uid == os.geteuid():
         os.fchmod(descriptor, wanted)

@@ -8,6 +8,7 @@ repeats and never an event. Standard library only, because a push that sends its
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 from ..log import EVENTS, Log
 from ..words.errors import Expired, Unavailable
@@ -41,20 +42,19 @@ def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
             left[EVENTS, partition] = place.offset
     if not left:
         return found
-    reader, deadline = log.reader(left), time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     try:
-        while left:
-            for record in reader.poll(0.2, limit=len(left)):
-                offset = left.pop((EVENTS, record.partition), -1)
-                reader.pause([(EVENTS, record.partition)])
-                if record.offset == offset and record.headers.get(ID) == wanted[record.partition].id:
-                    found.add(record.partition)
-            if left and time.monotonic() > deadline:
-                raise Unavailable(f"the log does not show records of {EVENTS} that it says it has")
+        with closing(log.reader(left)) as reader:
+            while left:
+                for record in reader.poll(0.2, limit=len(left)):
+                    offset = left.pop((EVENTS, record.partition), -1)
+                    reader.pause([(EVENTS, record.partition)])
+                    if record.offset == offset and record.headers.get(ID) == wanted[record.partition].id:
+                        found.add(record.partition)
+                if left and time.monotonic() > deadline:
+                    raise Unavailable(f"the log does not show records of {EVENTS} that it says it has")
     except Expired as error:
         raise Unavailable(f"{EVENTS}: {error}") from error
-    finally:
-        reader.close()
     return found
 
 

@@ -57,7 +57,9 @@ class RelaySocket:
             # Python reads up to 1024 bytes: 256 groups.
             packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
         except OSError:
-            return self._group in _read_groups(user, group)
+            with contextlib.suppress(KeyError):  # the system does not know this user
+                return self._group in os.getgrouplist(pwd.getpwuid(user).pw_name, group)
+            return False
         return self._group in struct.unpack(f"{len(packed) // 4}I", packed)
 
     def _listen(self) -> socket.socket:
@@ -77,11 +79,3 @@ class RelaySocket:
         os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
         listener.listen(512)
         return listener
-
-
-def _read_groups(user: int, group: int) -> list[int]:
-    """Look up the groups of a user in the system's database; none of an unknown user."""
-    try:
-        return os.getgrouplist(pwd.getpwuid(user).pw_name, group)
-    except KeyError:
-        return []

@@ -42,12 +42,7 @@ DRAIN = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySettings:
-    """`socket` is a path; `source` this master's URI, such as hg://master.example; `roots` maps folders to wire prefixes.
-
-    `blobs` is the URL of the store for bundles that a record cannot hold (file:///folder or s3://bucket/prefix; without it mirrors
-    pull those from the master), `blob_age` how many days they stay there. `workers` repositories are sent at once; `scan` is
-    how many seconds pass between two rounds over all repositories.
-    """
+    """The section [relay]: `roots` maps folders to wire prefixes; docs/install.md explains each key."""
 
     socket: str
     source: str
@@ -81,62 +76,71 @@ def run(
     clock: Clock | None = None,
 ) -> None:
     """Relay until `stop`; raises BadConfig if the socket cannot be had or another relay has it."""
-    clock = clock or SystemClock()
-    blobs = _open_blobs(settings)
-    sender = EventSender(
-        log=log,
-        source=settings.source,
-        make_bundle=port.make_bundle,
-        store_blob=None if blobs is None else blobs.put,
-    )
-    watch = StateWatch(log, stop)
-    losses = LossWatch(log, watch.state)
-    jobs = RepositoryJobs(sender, port, watch, losses)
-    work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
-    relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
-    server = Server(relay_socket, work=work, roots=tuple(settings.roots))
-    jobs.on_sent = server.sent
-    reporter = ServiceReporter(log, f"relay {settings.source}")
+    relay = _Relay(settings, log, port, stop, clock or SystemClock())
     try:
-        server.start()
-        watch.start()
-        rounds = _Rounds(settings, port, work, losses, watch, clock)
-        found = rounds.make()
-        reporter.report(found, now=clock.now())
+        relay.start()
         ready()
-        due = time.monotonic() + settings.scan
-        while not stop.wait(min(INTERVAL, max(0.0, due - time.monotonic()))):
-            if time.monotonic() < due:
-                reporter.report(found, now=clock.now())
-                continue
-            _check_log(losses)
-            found = rounds.make()
-            reporter.report(found, now=clock.now())
-            due = time.monotonic() + settings.scan
-            if blobs is not None:
-                _remove_old_blobs(blobs, clock.now() - settings.blob_age * 86400)
+        relay.make_rounds(stop)
     finally:
         stop.set()
-        server.close()
-        work.drain(DRAIN)
-        watch.close()
+        relay.close()
 
 
-class _Rounds:
-    """Rounds over all repositories, which remember since when one is gone."""
+class _Relay:
+    """The parts of a relay, and its rounds over all repositories, which remember since when one is gone."""
 
     def __init__(
-        self, settings: RelaySettings, port: MasterPort, work: Work, losses: LossWatch, watch: StateWatch, clock: Clock
+        self, settings: RelaySettings, log: Log, port: MasterPort, stop: threading.Event, clock: Clock
     ) -> None:
-        self._settings, self._port, self._work = settings, port, work
-        self._losses, self._watch, self._clock = losses, watch, clock
+        self._settings, self._port, self._clock, self._blobs = settings, port, clock, _open_blobs(settings)
+        store_blob = None if self._blobs is None else self._blobs.put
+        sender = EventSender(log=log, source=settings.source, make_bundle=port.make_bundle, store_blob=store_blob)
+        self._watch = StateWatch(log, stop)
+        self._losses = LossWatch(log, self._watch.state)
+        jobs = RepositoryJobs(sender, port, self._watch, self._losses)
+        self._work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
+        relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
+        self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots))
+        jobs.on_sent = self._server.sent
+        self._reporter = ServiceReporter(log, f"relay {settings.source}")
         self._gone: dict[str, float] = {}
+        self._found: list[ServiceTrouble] = []
 
-    def make(self) -> list[ServiceTrouble]:
-        """Make one, and return what is wrong with the repositories."""
-        now, states = self._clock.now(), self._watch.states()
-        folders, found = find_work(self._settings.roots, self._port, self._work, self._losses, now)
-        settings = self._settings
+    def start(self) -> None:
+        """Serve pushes, and make the first round."""
+        self._server.start()
+        self._watch.start()
+        self._make_round()
+
+    def make_rounds(self, stop: threading.Event) -> None:
+        """Make a round every now and then until `stop`, and report in between."""
+        due = time.monotonic() + self._settings.scan
+        while not stop.wait(min(INTERVAL, max(0.0, due - time.monotonic()))):
+            if time.monotonic() < due:
+                self._reporter.report(self._found, now=self._clock.now())
+                continue
+            try:
+                self._losses.check_partitions()
+            except ReplicationError as error:  # checked again before the next event is sent
+                logger.warning("log not readable", reason=str(error))
+            self._make_round()
+            due = time.monotonic() + self._settings.scan
+            try:
+                if self._blobs is not None:
+                    self._blobs.remove_older(self._clock.now() - self._settings.blob_age * DAY)
+            except Unavailable as error:  # left to a later round
+                logger.warning("old blobs not removed", reason=str(error))
+
+    def close(self) -> None:
+        """Take no more pushes, and let running jobs end; `stop` is set."""
+        self._server.close()
+        self._work.drain(DRAIN)
+        self._watch.close()
+
+    def _make_round(self) -> None:
+        """Make one, and report what is wrong with the repositories."""
+        settings, now, states = self._settings, self._clock.now(), self._watch.states()
+        folders, self._found = find_work(settings.roots, self._port, self._work, self._losses, now)
         self._gone = find_gone(states, settings.roots, folders, self._gone, now, source=settings.source)
         for name, since in self._gone.items():
             path = states[name].path
@@ -144,24 +148,8 @@ class _Rounds:
                 f"repository {path} is not on the master any more (rm, mv?): put it back, or announce its deletion: "
                 f"vcsreplicator forget {path} --yes"
             )
-            found.append(ServiceTrouble(text=text, since=since))
-        return found
-
-
-def _check_log(losses: LossWatch) -> None:
-    """Check that the log has what it had; if it does not answer, it is checked again before the next event is sent."""
-    try:
-        losses.check_partitions()
-    except ReplicationError as error:
-        logger.warning("log not readable", reason=str(error))
-
-
-def _remove_old_blobs(blobs: BlobStore, before: float) -> None:
-    """Remove old blobs; those that the store does not remove now are left to a later round."""
-    try:
-        blobs.remove_older(before)
-    except Unavailable as error:
-        logger.warning("old blobs not removed", reason=str(error))
+            self._found.append(ServiceTrouble(text=text, since=since))
+        self._reporter.report(self._found, now=self._clock.now())
 
 
 def _open_blobs(settings: RelaySettings) -> BlobStore | None:

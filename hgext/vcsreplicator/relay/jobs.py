@@ -10,8 +10,7 @@ import prometheus_client
 import structlog
 
 from ..outbox.entry import Entry
-from ..outbox.file import Outbox, SentMark
-from ..outbox.folder import Store
+from ..outbox.file import Outbox, SentMark, outbox_of
 from ..outbox.forks import fork_behind
 from ..words.errors import Unavailable
 from .fork import StateWatch
@@ -73,7 +72,7 @@ class RepositoryJobs:
         self._send(folder)
 
     def _send(self, folder: str) -> None:
-        box = Outbox(Store(os.path.join(folder, ".hg", "store")))
+        box = outbox_of(folder)
         with box.sending(wait=False) as alone, SECONDS.time():
             if not alone:
                 raise RepositoryBusy("another process sends its events, or is about to strip changesets")
@@ -102,10 +101,7 @@ class RepositoryJobs:
         return True
 
     def _send_events(self, folder: str, box: Outbox) -> int:
-        """Send what is unsent, and again what the log lost; return the number of events.
-
-        The caller holds the sending lock.
-        """
+        """Send what is unsent or lost, holding the sending lock; return the number of events."""
         self._losses.check(folder, box)
         before, eras, previous = self._losses.newest_places(), self._losses.eras(), box.sent()
 

@@ -6,8 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 
 from ..log import Log
-from ..outbox.file import FORK, Outbox, TornRecord
-from ..outbox.folder import Store
+from ..outbox.file import FORK, Outbox, TornRecord, outbox_of
 from ..outbox.losses import EventPlace, find_standing
 from ..status import SILENT
 from ..words.errors import ReplicationError
@@ -22,7 +21,7 @@ def has_outbox(roots: Iterable[str]) -> bool:
     for root in roots:
         for folder in find_repositories(root):
             with contextlib.suppress(OSError):
-                if Outbox(_store_of(folder)).segments():
+                if outbox_of(folder).segments():
                     return True
     return False
 
@@ -32,7 +31,7 @@ def find_trouble(folder: str, box: Outbox, now: float, next_step: str) -> Servic
     try:
         fork = box.fork()
         if fork is not None:
-            since = os.stat(_store_of(folder).join(FORK)).st_mtime
+            since = os.stat(os.path.join(folder, ".hg", "store", FORK.decode())).st_mtime
             return ServiceTrouble(text=f"{folder}: refuses pushes: {fork.reason}; {ADOPT}", since=since, is_urgent=True)
         first = next(box.unsent(), None)
     except (OSError, ReplicationError, TornRecord) as error:
@@ -62,13 +61,10 @@ def find_gone(
         if state.source not in (None, source):
             continue
         places = list(find_places(state.path, roots))
-        if places and not state.deleted and there.isdisjoint(places) and not _is_moved_aside(name, roots):
+        aside = (os.path.join(root, ".vcsreplicator", "deleted", name) for root in roots)
+        if places and not state.deleted and there.isdisjoint(places) and not any(map(os.path.isdir, aside)):
             found[name] = before.get(name, now)
     return found
-
-
-def _is_moved_aside(repository: str, roots: Iterable[str]) -> bool:
-    return any(os.path.isdir(os.path.join(root, ".vcsreplicator", "deleted", repository)) for root in roots)
 
 
 def find_places(path: str, roots: Mapping[str, str]) -> Iterable[str]:
@@ -89,7 +85,7 @@ def find_lacking(roots: Iterable[str], log: Log, now: float) -> list[ServiceTrou
     newest: dict[int, tuple[EventPlace, str]] = {}
     for root in roots:
         for folder in find_repositories(root):
-            box = Outbox(_store_of(folder))
+            box = outbox_of(folder)
             trouble = find_trouble(folder, box, now, "does the relay run?")
             if trouble is not None:
                 found.append(trouble)
@@ -108,7 +104,3 @@ def find_lacking(roots: Iterable[str], log: Log, now: float) -> list[ServiceTrou
         )
         found.append(ServiceTrouble(text=text, since=now, is_urgent=True))
     return found
-
-
-def _store_of(folder: str) -> Store:
-    return Store(os.path.join(folder, ".hg", "store"))

@@ -89,10 +89,7 @@ class LossWatch:
             self._answered = doubts
 
     def check(self, folder: str, box: Outbox) -> None:
-        """Move the marker of this outbox back if the log lost its events; the caller holds the sending lock.
-
-        Raises Unavailable.
-        """
+        """Move the marker back if the log lost events; the caller holds the sending lock. Raises Unavailable."""
         sent, newest = box.sent(), box.newest()
         if sent is None or newest is None:
             return
@@ -101,7 +98,9 @@ class LossWatch:
             partition = partition_of(newest.repository, self._log.partitions(EVENTS))
         if self.is_doubted:
             self.check_partitions()
-        self._check_end(partition)
+        known = self._newest.get(partition)
+        if known is not None and self._log.ends(EVENTS).get(partition, 0) <= known.offset:
+            self._end_era(partition, known)
         current = Confirmation(repository=newest.repository, partition=partition, era=self._eras[partition])
         if self._confirmed.get(folder) == current:
             return
@@ -126,10 +125,7 @@ class LossWatch:
             return Counter(self._eras)
 
     def check_appended(self, partition: int, offset: int, before: Mapping[int, KnownPlace]) -> None:
-        """Check the place of the first new record against what the partition had `before`.
-
-        Raises Unavailable if the log lost records in between.
-        """
+        """Check the first new record against what the partition had `before`; raises Unavailable after a loss."""
         known = before.get(partition)
         if known is not None and (offset <= known.offset or self._eras[partition] != known.era):
             self._end_era(partition, known)
@@ -138,10 +134,7 @@ class LossWatch:
     def confirm(
         self, folder: str, repository: str, sent: SentMark, before: Mapping[int, int], previous: SentMark | None = None
     ) -> None:
-        """Remember that the log took the event of this marker from the relay, in the eras `before` it was appended or later.
-
-        `previous` is the marker before.
-        """
+        """Remember that the log took the marked event, in the eras `before` or later, and the `previous` marker."""
         if sent.partition is None:
             return
         era = before[sent.partition]
@@ -156,11 +149,6 @@ class LossWatch:
         if previous is None or previous.partition is None or previous.offset is None:
             return False
         return not find_standing(self._log, {previous.partition: EventPlace(id=previous.id, offset=previous.offset)})
-
-    def _check_end(self, partition: int) -> None:
-        known = self._newest.get(partition)
-        if known is not None and self._log.ends(EVENTS).get(partition, 0) <= known.offset:
-            self._end_era(partition, known)
 
     def _send_again(self, folder: str, box: Outbox, newest: NewestEvent, partition: int) -> None:
         """Have all kept events sent again; if the newest known record is lost too, end the partition's era."""

@@ -17,10 +17,7 @@ class MasterPort(Protocol):
         """Roll back an abandoned transaction, unless another process holds the lock; whether it did."""
 
     def announce(self, folder: str) -> bool:
-        """Write the first event of a repository that has none; False if another process holds the lock.
-
-        Raises Refused for a repository that cannot be replicated.
-        """
+        """Write a repository's first event; False if its lock is held elsewhere. Refused if it cannot be replicated."""
 
     def finish(self, root: str) -> list[str]:
         """Finish the strips, deletions and renames that a kill interrupted; describe those that could not be finished."""

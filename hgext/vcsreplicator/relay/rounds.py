@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from ..outbox.file import Outbox
-from ..outbox.folder import Store
+from ..outbox.file import outbox_of
 from ..words.levels import ServiceTrouble
 from .lacking import find_trouble
 from .loss import LossWatch
@@ -42,19 +41,17 @@ def find_work(
 
 def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> ServiceTrouble | None:
     """Start the jobs that are due in one repository; a new one is left to the process that makes it for a while."""
-    store = os.path.join(folder, ".hg", "store")
     try:
-        names = set(os.listdir(store))
+        names = set(os.listdir(os.path.join(folder, ".hg", "store")))
         if "journal" in names:
             work.recover(folder)
         if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.announce(folder)
-        elif not losses.is_confirmed(folder) or Outbox(Store(store)).has_unsent():
-            work.poke(folder)
-            return find_trouble(folder, Outbox(Store(store)), now, "see the relay's log lines")
-        elif "outbox.fork" in names:
-            return find_trouble(folder, Outbox(Store(store)), now, "see the relay's log lines")
+        elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
+            if is_due:
+                work.poke(folder)
+            return find_trouble(folder, outbox_of(folder), now, "see the relay's log lines")
     except OSError as error:
         logger.warning("repository not readable", folder=folder, reason=str(error))
     return None
@@ -73,9 +70,8 @@ def _list_deleted(folder: str) -> list[str]:
 
 def _check_deleted(folder: str, work: Work) -> None:
     """Remove a deleted repository once the log has all of it, or the rest of one whose removal was interrupted."""
-    store = os.path.join(folder, ".hg", "store")
     try:
-        if os.path.isdir(store) and Outbox(Store(store)).has_unsent():
+        if os.path.isdir(os.path.join(folder, ".hg", "store")) and outbox_of(folder).has_unsent():
             work.poke(folder)
             return
     except FileNotFoundError:

@@ -53,12 +53,7 @@ class EventSender:
             known, sent = box.sent(), batch[-1].sent()
             box.prepare_sent(sent)
             (partition, first), (_, offset) = self._append(folder, batch, box)
-            if (
-                known is not None
-                and known.partition == partition
-                and known.offset is not None
-                and first <= known.offset
-            ):
+            if known and known.partition == partition and known.offset is not None and first <= known.offset:
                 raise Unavailable("the log lost records while this was sent: it is sent again")
             if self.on_appended is not None:
                 self.on_appended(partition, first)

@@ -11,11 +11,12 @@ import selectors
 import socket
 import threading
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from .admission import RelaySocket
+from .work import Work
 
 logger = structlog.get_logger()
 
@@ -23,16 +24,6 @@ logger = structlog.get_logger()
 LINE_LIMIT = 8192
 # Seconds between two attempts to accept a connection while the process has no file descriptor left.
 FULL_PAUSE = 1.0
-
-
-class RelayTasks(Protocol):
-    """The work that conversations lead to."""
-
-    def poke(self, folder: str, *, now: bool = False) -> None:
-        """Have the events of a repository sent."""
-
-    def recover(self, folder: str) -> None:
-        """Have a transaction rolled back that may be abandoned."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +39,7 @@ class _Peer:
 class Server:
     """Serves pushes at a socket; `roots` are the folders where repositories may be."""
 
-    def __init__(self, relay_socket: RelaySocket, *, work: RelayTasks, roots: tuple[str, ...]) -> None:
+    def __init__(self, relay_socket: RelaySocket, *, work: Work, roots: tuple[str, ...]) -> None:
         self._socket, self._work = relay_socket, work
         self._roots = tuple(os.path.realpath(root).rstrip("/") + "/" for root in roots)
         self._selector = selectors.DefaultSelector()

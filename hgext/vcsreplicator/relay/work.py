@@ -147,11 +147,5 @@ def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Excepti
     FAILURES.inc()
     is_expected = isinstance(error, Unavailable) or task.failures < QUIET_FAILURES
     write = logger.warning if is_expected else logger.error
-    write(
-        "will try again",
-        job=job,
-        folder=folder,
-        failures=task.failures + 1,
-        reason=str(error),
-        kind=type(error).__name__,
-    )
+    count, kind = task.failures + 1, type(error).__name__
+    write("will try again", job=job, folder=folder, failures=count, reason=str(error), kind=kind)

@@ -81,27 +81,13 @@ def serve(
         notify("READY=1")
         logger.info("ready")
 
+    server = None
     try:
         answers = {"/health": health or (lambda: {"ready": is_ready.is_set()}), "/live": lambda: {"alive": True}}
         server = _start_server(listen, {**answers, **(pages or {})})
-    except BadConfig as error:
-        return _report_refusal(error)
-    try:
         stage(stop, ready)
-    except Fenced as error:
-        logger.error("fenced", reason=str(error))
-        return EXIT_FENCED
-    except BadConfig as error:
-        return _report_refusal(error)
-    except ReplicationError as error:
-        logger.error("stopped", reason=str(error), kind=type(error).__name__)
-        return 1
     except Exception as error:
-        if is_passing(error):
-            logger.error("stopped", reason=str(error), kind=type(error).__name__)
-        else:
-            logger.exception("crashed")
-        return 1
+        return _report_end(error)
     finally:
         if server is not None:
             server.close()
@@ -109,13 +95,20 @@ def serve(
     return 0
 
 
-def _report_refusal(error: BadConfig) -> int:
-    """Log why the configuration is refused, and return the exit code."""
-    if is_passing(error):
-        logger.error("stopped", reason=str(error), kind=type(error).__name__)
-        return 1
-    logger.error("configuration refused", reason=str(error))
-    return EXIT_CONFIG
+def _report_end(error: Exception) -> int:
+    """Log why the service ends, and return the exit code."""
+    reason, may_pass = str(error), is_passing(error)
+    if isinstance(error, Fenced):
+        logger.error("fenced", reason=reason)
+        return EXIT_FENCED
+    if isinstance(error, BadConfig) and not may_pass:
+        logger.error("configuration refused", reason=reason)
+        return EXIT_CONFIG
+    if isinstance(error, ReplicationError) or may_pass:
+        logger.error("stopped", reason=reason, kind=type(error).__name__)
+    else:
+        logger.exception("crashed")
+    return 1
 
 
 def notify(text: str) -> None:
@@ -146,9 +139,7 @@ def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
 
 
 def application(pages: Pages) -> Callable[..., Iterable[bytes]]:
-    """Make the WSGI application with /metrics and the pages.
-
-    Pages are JSON, with status 503 for `"ready": false`."""
+    """Make the WSGI application with /metrics and the pages: JSON, with status 503 for `"ready": false`."""
     # Only here: a service without this page, such as `web`, needs nothing of it.
     import prometheus_client
 

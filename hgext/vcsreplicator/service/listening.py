@@ -33,7 +33,7 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
         threads=threads,
         ident=None,
         # For clients that name no host.
-        server_name=_server_name(host),
+        server_name=socket.gethostname() if host in ("0.0.0.0", "::", "*", "") else host,
         connection_limit=CONNECTIONS,
         channel_timeout=_SILENCE,
         cleanup_interval=5,
@@ -45,10 +45,6 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
         if hasattr(listener, "channel_class"):
             listener.channel_class = _Channel
     return server
-
-
-def _server_name(host: str) -> str:
-    return socket.gethostname() if host in ("0.0.0.0", "::", "*", "") else host
 
 
 class _Parser(HTTPRequestParser):  # type: ignore[misc]
@@ -78,13 +74,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     def __init__(self, server: Any, sock: Any, addr: Any, adj: Any, map: Any = None) -> None:
         super().__init__(server, sock, addr, adj, map=map)
         if len(map) > adj.connection_limit - _SPARE:
-            silent = [
-                other
-                for other in map.values()
-                if isinstance(other, _Channel)
-                and other is not self
-                and not other.requests
-                and not other.total_outbufs_len
-            ]
+            others = [other for other in map.values() if isinstance(other, _Channel) and other is not self]
+            silent = [other for other in others if not other.requests and not other.total_outbufs_len]
             if silent:
                 min(silent, key=lambda channel: float(channel.last_activity)).handle_close()

@@ -3,16 +3,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 from ..log import ACKS, ROSTER, SERVICES, STATE, Record
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent
 from ..words.levels import Ack, AggregatorBeat, Beat, Lag, RepositoryState, ServiceReport, measure_lag
 from ..words.shape import from_json
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 AGGREGATOR = "aggregator"
 
@@ -73,14 +70,14 @@ class Picture:
         elif topic == STATE and key == AGGREGATOR:
             self.aggregator = from_json(AggregatorBeat, value) if value else None
         elif topic == SERVICES:
-            _put_record(self.reports, key, from_json(ServiceReport, value) if value else None)
+            _put_record(self.reports, key, ServiceReport, value)
         elif topic == STATE:
-            _put_record(self.states, key, from_json(RepositoryState, value) if value else None)
+            _put_record(self.states, key, RepositoryState, value)
         elif topic == ACKS and "/" in key:
             mirror, _, repository = key.partition("/")
-            _put_record(self.acks, (mirror, repository), from_json(Ack, value) if value else None)
+            _put_record(self.acks, (mirror, repository), Ack, value)
         elif topic == ACKS:
-            _put_record(self.beats, key, from_json(Beat, value) if value else None)
+            _put_record(self.beats, key, Beat, value)
 
     def detached(self) -> list[Ack]:
         """Return the levels of detached repositories, sorted by mirror."""
@@ -148,8 +145,8 @@ class Picture:
         return self.roster.mirrors if self.roster else ()
 
 
-def _put_record(table: dict[Key, Value], key: Key, value: Value | None) -> None:
-    if value is None:
-        table.pop(key, None)
+def _put_record(table: dict[Any, Any], key: object, kind: type, value: bytes | None) -> None:
+    if value:
+        table[key] = from_json(kind, value)
     else:
-        table[key] = value
+        table.pop(key, None)

@@ -61,8 +61,22 @@ def findings(
         text = f"the aggregator has given no sign of life {since}: no release, no notice; start it: {START}aggregator"
         found.append(Finding(level=2, text=text))
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
+    found += _find_mirrors(picture, now, warn, critical)
+    found += _refused_rules(picture)
+    found += _find_destinations(picture, now, destinations, warn, critical)
+    found += _find_reported(picture, now, patience, destinations, relay)
+    for ack in picture.detached():
+        state = picture.states.get(ack.repository)
+        where = state.path if state else ack.repository
+        text = f"{where} is detached on {ack.mirror}: {ack.detached} {ack.note or ''}".rstrip()
+        found.append(Finding(level=1, text=text))
+    return sorted(found, key=lambda finding: -finding.level)
+
+
+def _find_mirrors(picture: Picture, now: float, warn: int, critical: int) -> list[Finding]:
+    """Find mirrors that are silent, make no progress, are behind, or cannot write."""
     silent = picture.silent(now)
-    found += [_find_silent(picture, name, now) for name in silent]
+    found = [_find_silent(picture, name, now) for name in silent]
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, now)
         if late:
@@ -73,16 +87,7 @@ def findings(
         if beat is not None and beat.trouble:
             text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
             found.append(Finding(level=2, text=text))
-    found += _refused_rules(picture)
-    found += _find_destinations(picture, now, destinations, warn, critical)
-    found += _find_reported(picture, now, patience, destinations, relay)
-    for ack in picture.detached():
-        state = picture.states.get(ack.repository)
-        where = state.path if state else ack.repository
-        found.append(
-            Finding(level=1, text=f"{where} is detached on {ack.mirror}: {ack.detached} {ack.note or ''}".rstrip())
-        )
-    return sorted(found, key=lambda finding: -finding.level)
+    return found
 
 
 def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
@@ -108,7 +113,11 @@ def _find_reported(
         if report is None or silence > max(patience, REPORTED_WITHIN):
             if service in expected or silence < FORGOTTEN:
                 since = _format_since(picture.seen(service), now) if report else "ever"
-                found.append(_find_silent_service(service, since))
+                text = f"{service} has given no sign of life {since}; start its notifier: {START}notifier"
+                if service.startswith(RELAY_KEY):
+                    waits = "pushes may wait in the outboxes; start it"
+                    text = f"the {service} has given no sign of life {since}: {waits}: {START}relay"
+                found.append(Finding(level=2, text=text))
             continue
         for trouble in report.troubles:
             lasts = report.time - trouble.since + silence
@@ -120,16 +129,6 @@ def _find_reported(
     return found
 
 
-def _find_silent_service(service: str, since: str) -> Finding:
-    if service.startswith(RELAY_KEY):
-        text = (
-            f"the {service} has given no sign of life {since}: pushes may wait in the outboxes; start it: {START}relay"
-        )
-    else:
-        text = f"{service} has given no sign of life {since}; start its notifier: {START}notifier"
-    return Finding(level=2, text=text)
-
-
 def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     """Describe a silent mirror: it holds back the notices of what it gates; nothing waits for a backup."""
     mirror = picture.roster.mirror(name) if picture.roster else None
@@ -138,7 +137,7 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
         return Finding(level=1, text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it")
     gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
     held = sum(state.seq - state.noticed for state in gated)
-    way_out = f"start it or: vcsreplicator roster deactivate {name}"
+    way_out = f"start it or: vcsreplicator roster deactivate {name} --yes"
     return Finding(level=2, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}")
 
 

@@ -6,6 +6,7 @@ Compacted topics are read whole once and then followed, so a watched picture cos
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record
 from ..log.table import find_beginnings
@@ -29,17 +30,13 @@ class Follower:
 
     def _begin(self) -> None:
         self._grew = self._clock.monotonic()
-        self.picture = Picture(has_services=self._has_services())
-        self._topics = (ROSTER, STATE, ACKS, SERVICES) if self.picture.has_services else (ROSTER, STATE, ACKS)
-        self._reader = self._log.reader(find_beginnings(self._log, *self._topics))
-
-    def _has_services(self) -> bool:
-        """Whether the log has the topic `services`, which an older release did not create."""
+        self.picture = Picture()
         try:
             self._log.partitions(SERVICES)
-        except BadConfig:
-            return False
-        return True
+        except BadConfig:  # an older release did not create it
+            self.picture.has_services = False
+        self._topics = (ROSTER, STATE, ACKS, SERVICES) if self.picture.has_services else (ROSTER, STATE, ACKS)
+        self._reader = self._log.reader(find_beginnings(self._log, *self._topics))
 
     def close(self) -> None:
         """Free the reader."""
@@ -63,15 +60,11 @@ class Follower:
             for record in self._reader.poll(patience, limit=5000):
                 self.picture.absorb(record)
             patience = 1.0
-        picture = self.picture
-        if picture.newest > before:
+        if self.picture.newest > before:
             self._grew = self._clock.monotonic()
-        picture.groups = {
-            group: positions.get(0, 0)
-            for group, positions in self._log.groups(NOTICES).items()
-            if group.startswith(DESTINATION)
-        }
-        return picture
+        groups = self._log.groups(NOTICES).items()
+        self.picture.groups = {name: at.get(0, 0) for name, at in groups if name.startswith(DESTINATION)}
+        return self.picture
 
     def now(self) -> float:
         """Return the time by the log's clock, from its records and this follower's monotonic clock."""
@@ -121,10 +114,8 @@ def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> lis
     """Read at most `limit` records of a topic with one partition."""
     if start >= end:
         return []
-    reader, found = log.reader({(topic, 0): start}), list[Record]()
-    try:
+    found = list[Record]()
+    with closing(log.reader({(topic, 0): start})) as reader:
         while len(found) < limit and reader.positions()[topic, 0] < end:
             found += reader.poll(1.0, limit=limit - len(found))
-    finally:
-        reader.close()
     return found

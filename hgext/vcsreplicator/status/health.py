@@ -23,13 +23,7 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """When a mirror is not ready.
-
-    `behind` is how many events it may lack over all repositories, `late` for how many seconds a repository may show less than is
-    released, `silence` how many seconds the aggregator, or the mirror itself, may be silent. A silent aggregator, or a log
-    that does not answer, degrades all mirrors alike: they go on showing the same release. With `refuse_when_silent` they are not
-    ready.
-    """
+    """When a mirror is not ready; docs/install.md explains each key."""
 
     behind: int = 600
     late: float = 10.0
@@ -52,14 +46,18 @@ def judge(
     picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
 ) -> HealthVerdict:
     """Judge the mirror; `since` has by repository since when it is late, on the monotonic clock."""
+    behind, limit = picture.behind(mirror), settings.behind
     reasons = (
         _standing(picture, mirror),
-        _judge_silence(picture, mirror, silence, now, settings),
-        _judge_backlog(picture, mirror, settings),
+        _describe_silence("the mirror", mirror in picture.beats, silence.seconds(mirror, now), settings),
+        f"{behind} events behind, at most {limit} are allowed" if behind > limit else None,
         _judge_lateness(picture, since, now, settings),
     )
     verdict = HealthVerdict(reasons=tuple(filter(None, reasons)))
-    return _degrade(verdict, _no_beat(picture, silence, now, settings), settings)
+    aggregator = _describe_silence(
+        "the aggregator", picture.aggregator is not None, silence.seconds(AGGREGATOR, now), settings
+    )
+    return _degrade(verdict, aggregator, settings)
 
 
 def _degrade(verdict: HealthVerdict, reason: str | None, settings: HealthSettings) -> HealthVerdict:
@@ -83,23 +81,10 @@ def _standing(picture: Picture, mirror: str) -> str | None:
     return None if known.state is MirrorState.ACTIVE else known.state.value
 
 
-def _judge_silence(picture: Picture, mirror: str, silence: Silence, now: float, settings: HealthSettings) -> str | None:
-    if mirror not in picture.beats:
-        return "the mirror has given no sign of life"
-    silent = silence.seconds(mirror, now)
-    return f"the mirror is silent for {silent:.0f} s" if silent > settings.silence else None
-
-
-def _no_beat(picture: Picture, silence: Silence, now: float, settings: HealthSettings) -> str | None:
-    if picture.aggregator is None:
-        return "the aggregator has given no sign of life"
-    silent = silence.seconds(AGGREGATOR, now)
-    return f"the aggregator is silent for {silent:.0f} s" if silent > settings.silence else None
-
-
-def _judge_backlog(picture: Picture, mirror: str, settings: HealthSettings) -> str | None:
-    behind = picture.behind(mirror)
-    return f"{behind} events behind, at most {settings.behind} are allowed" if behind > settings.behind else None
+def _describe_silence(who: str, is_known: bool, seconds: float, settings: HealthSettings) -> str | None:
+    if not is_known:
+        return f"{who} has given no sign of life"
+    return f"{who} is silent for {seconds:.0f} s" if seconds > settings.silence else None
 
 
 def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, settings: HealthSettings) -> str | None:
@@ -116,7 +101,7 @@ class Endpoint:
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
         self._follower: Follower | None = None
-        self._judge_silence = Silence(clock.monotonic())
+        self._silence = Silence(clock.monotonic())
         self._since: dict[str, float] = {}
         self._known: HealthVerdict | None = None
         self._lock = threading.Lock()
@@ -140,7 +125,7 @@ class Endpoint:
 
     def _judge_without_log(self, reason: str) -> HealthVerdict:
         """Keep to what was known last; that nothing is heard through a log that is away is no silence."""
-        self._judge_silence = Silence(self._clock.monotonic())
+        self._silence = Silence(self._clock.monotonic())
         if self._known is None:
             return HealthVerdict(reasons=(reason,))
         return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)
@@ -148,8 +133,6 @@ class Endpoint:
     def _judge(self, picture: Picture) -> HealthVerdict:
         now = self._clock.monotonic()
         for name in (AGGREGATOR, self._mirror):
-            self._judge_silence.heard(name, picture.heard.get(name), now)
+            self._silence.heard(name, picture.heard.get(name), now)
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
-        return judge(
-            picture, self._mirror, since=self._since, silence=self._judge_silence, now=now, settings=self._settings
-        )
+        return judge(picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings)

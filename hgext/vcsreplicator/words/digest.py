@@ -21,10 +21,7 @@ def advance(digest: str, kind: Type, changes: Changes) -> str:
 
 
 def canonical(kind: Type, changes: Changes) -> bytes:
-    """Return one text for one change, in which the order of observation has no part.
-
-    It has the hash of the markers, not their public form.
-    """
+    """Return one text for one change, in any order of observation; of the markers it has the hash."""
     phases = {move.phase: sorted(move.nodes) for move in changes.phases if move.nodes}
     bookmarks = sorted((bookmark.name, bookmark.node) for bookmark in changes.bookmarks)
     content = {

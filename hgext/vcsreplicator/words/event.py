@@ -177,17 +177,17 @@ def is_identifier(text: str) -> bool:
 def check_event(event: Event) -> Event:
     """Return the event if its identifiers, nodes, numbers and path are well-formed. Raises MalformedEvent."""
     check_path(event.path)
-    for name in ("repository", "incarnation", "id", "previous"):
-        value = getattr(event, name)
-        if not (name == "previous" and value is None):
-            _expect(_IDENTIFIER, value, name)
+    for name in ("repository", "incarnation", "id"):
+        _expect(_IDENTIFIER, getattr(event, name), name)
+    if event.previous is not None:
+        _expect(_IDENTIFIER, event.previous, "previous")
     _expect(_HASH, event.digest, "digest")
     if event.seq < 1 or event.generation < 1 or (event.previous is None) != (event.seq == 1):
         raise MalformedEvent(
             f"event {event.id}: seq {event.seq}, generation {event.generation} and previous do not fit"
         )
     _check_changes(event.changes)
-    _check_tip(event.after)
+    _expect(_NODE, event.after.node, "after.node")
     return event
 
 
@@ -197,26 +197,16 @@ def check_place(repository: str, path: str) -> None:
     _expect(_IDENTIFIER, repository, "repository")
 
 
-def _check_tip(tip: Tip) -> None:
-    _expect(_NODE, tip.node, "after.node")
-    if tip.length < 0:
-        raise MalformedEvent(f"after.length: expected a number from 0, got {tip.length}")
-
-
 def _check_changes(changes: Changes) -> None:
-    for node in (*changes.heads_added, *changes.heads_removed):
-        _expect(_NODE, node, "heads")
-    for move in changes.phases:
-        if move.phase not in (0, 1, 2):
-            raise MalformedEvent(f"phases: expected 0, 1 or 2, got {move.phase}")
-        for node in move.nodes:
-            _expect(_NODE, node, "phases")
-    for bookmark in changes.bookmarks:
-        if bookmark.node is not None:
-            _expect(_NODE, bookmark.node, "bookmarks")
-    for marker in changes.markers:
-        for known in (marker.precursor, *marker.successors):
-            _expect(_NODE, known.node, "markers")
+    wrong = [move.phase for move in changes.phases if move.phase not in (0, 1, 2)]
+    if wrong:
+        raise MalformedEvent(f"phases: expected 0, 1 or 2, got {wrong[0]}")
+    nodes = [("heads", node) for node in (*changes.heads_added, *changes.heads_removed)]
+    nodes += [("phases", node) for move in changes.phases for node in move.nodes]
+    nodes += [("bookmarks", each.node) for each in changes.bookmarks if each.node is not None]
+    nodes += [("markers", each.node) for marker in changes.markers for each in (marker.precursor, *marker.successors)]
+    for name, node in nodes:
+        _expect(_NODE, node, name)
     for added in (changes.added, changes.removed):
         if added is not None:
             _expect(_HASH, added.sha256, "added")

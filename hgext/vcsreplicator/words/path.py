@@ -51,10 +51,7 @@ def check_prefix(prefix: str, where: str) -> None:
 
 
 def twin(path: str) -> str:
-    """Return what is equal for paths that some file systems take for one.
-
-    These ignore case or normalise Unicode.
-    """
+    """Return what is equal for paths that a file system takes for one if it ignores case or normalises Unicode."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
 
 

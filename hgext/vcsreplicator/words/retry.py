@@ -14,10 +14,7 @@ class Backoff:
     jitter: float = 0.2
 
     def delay(self, attempt: int, chance: float = 0.5) -> float:
-        """Return the seconds to wait after failed attempt `attempt` (from 1).
-
-        `chance` in [0, 1) picks the jitter.
-        """
+        """Return the seconds to wait after failed attempt `attempt` (from 1); `chance` in [0, 1) picks the jitter."""
         exponent = min(max(attempt - 1, 0), 64)
         plain = min(self.longest, self.first * self.factor**exponent)
         return plain * (1 + self.jitter * (2 * chance - 1))

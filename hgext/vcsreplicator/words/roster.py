@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .errors import MalformedEvent
+from .event import is_identifier
 from .rules import Rules, check_rules
 from .shape import Count, Time, to_json
 
@@ -33,7 +34,6 @@ KEY = "roster"
 RECENT = 50
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
-_IDENTIFIER = re.compile(r"[0-9a-f]{32}\Z")
 # The roster keeps requests, and is one record.
 _REQUEST_LIMIT = 16 * 1024
 _RESERVED = frozenset({"aggregator", KEY})
@@ -87,10 +87,7 @@ class Mirror:
         return self.state is not MirrorState.REMOVED and self.rules.carries(path)
 
     def gates(self, repository: str, path: str | None) -> bool:
-        """Whether notices of the repository wait for this mirror, from its joining point on if it is joining.
-
-        Without a path: whether they do by all but its rules.
-        """
+        """Whether its notices wait for this mirror, from the joining point on; without a path, by all but the rules."""
         return (
             self.state in (MirrorState.ACTIVE, MirrorState.JOINING)
             and self.role is not MirrorRole.BACKUP
@@ -236,7 +233,7 @@ def _problem(request: RosterRequest) -> str | None:
         return f"mirror {name[:70]!r}: expected lower-case letters, digits, dots and hyphens, at most 63"
     if request.repository is not None and request.verb not in (Verb.ACTIVATE, Verb.DEACTIVATE):
         return f"{request.verb.value}: concerns a whole mirror, not one repository"
-    if request.repository is not None and not _IDENTIFIER.match(request.repository):
+    if request.repository is not None and not is_identifier(request.repository):
         return f"repository {request.repository[:40]!r}: expected an id of 32 hexadecimal digits"
     if request.verb is Verb.RULES and request.rules is None:
         return "rules: expected rules (empty ones carry everything)"

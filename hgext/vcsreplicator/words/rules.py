@@ -67,7 +67,7 @@ def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(rule: str) -> tuple[Any, str]:
-    """The compiled expression of a rule, None for an exact path; and why the rule is refused, or "" """
+    """Return the compiled expression of a rule, None for an exact path; and why the rule is refused, or "" """
     kind, _, pattern = rule.partition(":")
     if kind not in ("path", "re") or not pattern:
         return None, "expected path:EXACT or re:EXPRESSION"
@@ -77,17 +77,14 @@ def _compiled(rule: str) -> tuple[Any, str]:
         return None, f"expected an expression of at most {MAX_PATH} characters, got {len(pattern)}"
     if re.search(r"\{,\d+\}", pattern):  # Python's {0,3}; RE2 takes it for text
         return None, "expected {0,N} where the expression has {,N}"
+    # RE2's word for the end of the text is `\z`, Python's `\Z`.
+    pattern = re.sub(r"\\(.)", lambda escape: r"\z" if escape[1] == "Z" else escape[0], pattern, flags=re.DOTALL)
     try:
-        return re2.compile(_at_the_end(pattern).encode(), _options()), ""
+        return re2.compile(pattern.encode(), _options()), ""
     except UnicodeEncodeError:
         return None, "not a regular expression: it is no text"
     except re2.error as error:
         return None, f"not a regular expression of RE2: {_words(error)}"
-
-
-def _at_the_end(pattern: str) -> str:
-    r"""The pattern with RE2's word for the end of the text, `\z`, where Python's says `\Z`."""
-    return re.sub(r"\\(.)", lambda escape: r"\z" if escape[1] == "Z" else escape[0], pattern, flags=re.DOTALL)
 
 
 def _options() -> Any:
@@ -102,6 +99,6 @@ _HINTS = {"invalid perl operator": "; it has neither lookahead nor lookbehind", 
 
 
 def _words(error: Any) -> str:
-    """What RE2 says of an expression, with what it cannot do where that is likely to be meant."""
+    """Return what RE2 says of an expression, with what it cannot do where that is likely to be meant."""
     said = error.args[0].decode(errors="replace") if error.args else "no reason given"
     return said + next((hint for word, hint in _HINTS.items() if word in said), "")

@@ -97,17 +97,12 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         found.append((f"mirror.{name}.master", mirror.get("master")))
     for name, destination in _sections(tables.get("notifier")):
         found += [(f"notifier.{name}.{key}", value) for key, value in destination.items() if key.endswith("url")]
-    for name in ("poll", "work"):
-        section = tables.get(name)
-        if isinstance(section, Mapping):
-            found += [(f"{name}.{key}", section.get(key)) for key in ("url", "database-url")]
-            repositories = section.get("repositories")
-            found += [(f"{name}.repositories", url) for url in (repositories if isinstance(repositories, list) else ())]
-    decode = tables.get("decode")
-    if isinstance(decode, Mapping):
-        found += [(f"decode.{key}", decode.get(key)) for key in ("broker", "redis")]
-    if isinstance(guardian := tables.get("guardian"), Mapping):
-        found += [(f"guardian.{key}", value) for key, value in guardian.items() if key.endswith("url")]
+    for name, section in _sections({name: tables.get(name) for name in ("poll", "work", "decode", "guardian")}):
+        for key, value in section.items():
+            if key.endswith("url") or key in ("broker", "redis"):
+                found.append((f"{name}.{key}", value))
+            elif key == "repositories" and isinstance(value, list):
+                found += [(f"{name}.{key}", url) for url in value]
     return ((where, url) for where, url in found if isinstance(url, str))
 
 

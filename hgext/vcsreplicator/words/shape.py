@@ -147,7 +147,8 @@ def _reader(kind: Any) -> Reader:
         return _read_dataclass(typing.cast(type, kind))
     if origin in (typing.Union, types.UnionType):
         [inner] = [argument for argument in arguments if argument is not types.NoneType]
-        return _read_optional(_reader(inner))
+        present = _reader(inner)
+        return lambda value, where: None if value is None else present(value, where)
     if origin is tuple:
         return _read_list(_reader(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
@@ -183,10 +184,6 @@ def _read_within(inner: Reader, within: Within) -> Reader:
         return number
 
     return reader
-
-
-def _read_optional(inner: Reader) -> Reader:
-    return lambda value, where: None if value is None else inner(value, where)
 
 
 def _read_list(inner: Reader) -> Reader:
@@ -225,8 +222,10 @@ def _read_dataclass(kind: type) -> Reader:
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
-    readers = {name: (_as_it_is(hint), _reader(hint)) for name, hint in hints.items()}
-    required = {name for name in bare if not _may_be_none(hints[name])}
+    # A member whose type is just this needs no check, which saves a call for most.
+    exacts = {hint: kind for kind in (str, bool) for hint in (kind, kind | None)}
+    readers = {name: (exacts.get(hint), _reader(hint)) for name, hint in hints.items()}
+    required = {name for name in bare if types.NoneType not in typing.get_args(hints[name])}
     optional = {name: None for name in bare if name not in required}
 
     def reader(value: Any, where: str) -> Any:
@@ -270,18 +269,6 @@ def hyphened(message: str) -> str:
     if before.startswith(" member "):
         before = " key " + before.removeprefix(" member ").replace("_", "-")
     return where.replace("_", "-") + colon + before + listed + names
-
-
-def _as_it_is(hint: Any) -> type | None:
-    """Return the type whose values need no check, which saves a call for most members."""
-    for kind in (str, bool):
-        if hint is kind or hint == kind | None:
-            return kind
-    return None
-
-
-def _may_be_none(hint: Any) -> bool:
-    return types.NoneType in typing.get_args(hint)
 
 
 def within(settings: Any, **limits: tuple[float, float]) -> None:

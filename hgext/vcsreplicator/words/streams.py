@@ -5,7 +5,7 @@ A stream is one type of public message of one repository: a receiver that takes 
 which each message names the one before. An event may appear in several streams (a push with changesets and markers), in one
 message each; so the id of a message is `EVENT.STREAM`, unique and the same at every repeat to every destination.
 
-The notice's `previous` (kept by the aggregator in `State.streams`) holds ids of events; `message_id` makes message ids of them.
+The notice's `previous` (kept in `RepositoryState.streams`) holds ids of events; `message_id` makes message ids of them.
 """
 
 import enum
@@ -46,8 +46,4 @@ def message_id(event_id: str, stream: str) -> str:
     return f"{event_id}.{stream}"
 
 
-_WHOLE = {
-    Type.CREATED: (Stream.NEWREPO,),
-    Type.DELETED: (Stream.REPODELETED,),
-    Type.RENAMED: (Stream.REPORENAMED,),
-}
+_WHOLE = {Type.CREATED: (Stream.NEWREPO,), Type.DELETED: (Stream.REPODELETED,), Type.RENAMED: (Stream.REPORENAMED,)}

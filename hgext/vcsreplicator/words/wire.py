@@ -103,10 +103,7 @@ def _frame(header: Header, body: bytes) -> bytes:
 
 
 def decode(value: bytes) -> Frame:
-    """Return the frame in a record's value, with every member and the body's hash checked.
-
-    Raises MalformedEvent, or UnknownEvent for a type or version newer than this program.
-    """
+    """Return the checked frame in a record; raises MalformedEvent, UnknownEvent for a newer type or version."""
     if len(value) < _PREFIX.size or len(value) > FRAME_LIMIT + _PREFIX.size:
         raise MalformedEvent(f"record of {len(value)} bytes: expected a frame of at most {FRAME_LIMIT}")
     magic, length = _PREFIX.unpack_from(value)
@@ -128,10 +125,7 @@ def decode(value: bytes) -> Frame:
 
 
 def check_known(data: Any) -> None:
-    """Raise UnknownEvent for a newer event, whose members this program cannot judge.
-
-    `data` is parsed JSON of a record with the member `event`, such as a Header or a Pending.
-    """
+    """Raise UnknownEvent for a newer event in parsed JSON, such as a Header, whose members cannot be judged."""
     event = data.get("event") if isinstance(data, dict) else None
     if not isinstance(event, dict):
         return
@@ -146,7 +140,7 @@ def _check_body(attachment: Attachment | None, body: bytes) -> None:
     if attachment is None or attachment.where is not Where.INLINE:
         if body:
             raise MalformedEvent("frame: a body without an inline attachment")
-        if attachment is not None and not 0 <= attachment.size <= BUNDLE_LIMIT:
+        if attachment is not None and attachment.size > BUNDLE_LIMIT:
             raise MalformedEvent(f"attachment.size: {attachment.size} is out of range")
         return
     if len(body) != attachment.size:

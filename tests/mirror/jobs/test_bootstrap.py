@@ -97,14 +97,12 @@ def state_of(bench: Bench) -> MirrorState | None:
 def wait_known(bench: Bench, authors: list[Author]) -> None:
     """Returns once the aggregator has seen all of it."""
     with contextlib.closing(Follower(bench.log)) as follower:
-        while {a.repository: a.seq for a in authors}.items() - {
-            name: state.seq for name, state in follower.update().states.items()
-        }.items():
-            pass
+        wanted = {author.repository: author.seq for author in authors}
+        eventually(lambda: wanted.items() <= {name: s.seq for name, s in follower.update().states.items()}.items())
 
 
 @contextlib.contextmanager
-def pushes_to(bench: Bench, authors: list[Author], *, pause: float = 0.01) -> Iterator[None]:
+def pushes_to(bench: Bench, authors: list[Author], *, pause: float = 0.1) -> Iterator[None]:
     """Meanwhile pushes go on to these repositories, with `pause` seconds between one to each of them and the next."""
     over = threading.Event()
 

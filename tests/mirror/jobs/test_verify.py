@@ -187,5 +187,5 @@ def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.Mo
             raise failure
 
     monkeypatch.setattr(verify, "compare", compare)
-    verify.run(SETTINGS, round_.log, OPTIONS, stop=stop, ready=lambda: None)
+    verify.run(SETTINGS, round_.log, OPTIONS, stop=stop)
     assert rounds == []

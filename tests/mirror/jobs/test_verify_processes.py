@@ -128,7 +128,7 @@ def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
     over = threading.Event()
 
     def push() -> None:
-        while not over.is_set():
+        while not over.wait(0.1):
             for author in authors:
                 author.push()
                 bench.send(author)

@@ -226,7 +226,7 @@ class World:
             )
         self.mirror.startup.settle(dict(self.writer.acks))
         for repository, state in self.told.items():
-            self.mirror.control.load_state(repository, state)
+            self.mirror.control.load(STATE, repository, state)
 
     def step(self) -> None:
         """Something happens."""

@@ -196,6 +196,34 @@ def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: 
     assert bench.notes.detached()[0].attempts > 0
 
 
+def test_what_failed_after_a_part_of_it_was_done_is_taken_together_again(bench: Bench) -> None:
+    first, *more = Chain("r").take(4)
+    bench.read(first)
+    bench.applied(first)
+    bench.read(*more)
+    worker = bench.pool.given[-1]
+    assert len(worker.busy.items) == 3
+    trouble = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
+    bench.answer(worker, done=1, checkpoint=checkpoint(more[0]), folder="/x", serving=2, trouble=trouble)
+    bench.passes(2)
+    assert bench.pool.given[-1] is not worker
+    assert len(bench.pool.given[-1].busy.items) == 2
+
+
+@pytest.mark.parametrize("backup", [False, True])
+def test_events_of_a_repository_whose_deletion_is_noticed_are_work_for_a_backup_alone(
+    bench: Bench, backup: bool
+) -> None:
+    bench.settings = replace(bench.settings, backup=backup)
+    bench.start({0: 0})
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    over = replace(state_of(deleted), deleted=True, released=2, noticed=2)
+    bench.mirror.control.load(STATE, chain.repository, to_json(over))
+    bench.read(created)
+    assert bool(bench.pool.given) is backup
+
+
 def test_more_trouble_while_it_is_detached_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.records(bench.record(EVENTS, event.repository, b"junk"))
@@ -338,7 +366,7 @@ class Deletion:
         found = FoundRepository(folder="/aside", checkpoint=self.last, serving=2, is_aside=True)
         self.bench.start({0: 2})
         self.bench.mirror.startup.adopt_all([found] if aside else [], acks)
-        self.bench.mirror.control.load_state(self.repository, to_json(state))
+        self.bench.mirror.control.load(STATE, self.repository, to_json(state))
         self.bench.mirror.startup.prune_deletions(acks)
 
     def noted(self) -> list[str]:
@@ -749,7 +777,7 @@ def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_lea
     value = to_json(Roster(version=2, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules),)))
     with structlog.testing.capture_logs() as logs:
         if when == "at the start":
-            bench.mirror.control.load_roster(value)
+            bench.mirror.control.load(ROSTER, "roster", value)
         else:
             bench.records(bench.record(ROSTER, KEY, value))
     named = [entry["rule"] for entry in logs if entry["log_level"] == "error"]
@@ -777,7 +805,7 @@ def test_web_servers_learn_when_this_machine_heard_the_aggregator_for_any_clock(
         return file.stat().st_mtime
 
     began = bench.clock.now()
-    bench.mirror.control.load_state("aggregator", said(began - 7200.0))  # it may be dead since
+    bench.mirror.control.load(STATE, "aggregator", said(began - 7200.0))  # it may be dead since
     assert not file.exists()
     first = heard(said(began + 1.0))
     assert first == bench.clock.now()

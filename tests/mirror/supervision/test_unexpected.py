@@ -76,9 +76,9 @@ def test_a_hostile_record_is_set_aside_and_everything_else_goes_on(bench: Bench,
         bench.records(bench.record(topic, key, value))
         assert [(record.topic, record.key) for record in rejects(bench)] == [(topic, key)]
     elif topic == STATE:
-        bench.mirror.control.load_state(key, value)
+        bench.mirror.control.load(STATE, key, value)
     elif topic == ROSTER:
-        bench.mirror.control.load_roster(value)
+        bench.mirror.control.load(ROSTER, "roster", value)
     bench.passes(3)
     assert bench.pool.given == []
     assert bench.notes.detached() == []

@@ -18,6 +18,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,23 +99,24 @@ def bootstrap(
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
     """Fill the mirror; True once it has joined, False if stopped. Raises Refused."""
-    with lock_folder(settings):
-        follower = Follower(events)
-        try:
-            _make_known(follower.update(), settings.name, ask, rules)
-            if stop.is_set():
-                return False
-            store_start(events, settings.group)
-            picture = follower.update()
-            jobs = _missing(settings, carried(picture, settings.name), stop, clock)
-            _copy(settings, options, jobs, follower.update, report, stop, clock)
-            if stop.is_set():
-                return False
-            _refuse_incomplete(jobs)
-            _join(follower.update(), settings.name, ask)
-            return not stop.is_set()
-        finally:
-            follower.close()
+    with lock_folder(settings), closing(Follower(events)) as follower:
+        _make_known(follower.update(), settings.name, ask, rules)
+        if stop.is_set():
+            return False
+        store_start(events, settings.group)
+        picture = follower.update()
+        jobs = _missing(settings, carried(picture, settings.name), stop, clock)
+        _copy(settings, options, jobs, follower.update, report, stop, clock)
+        if stop.is_set():
+            return False
+        if failed := [job.state.path for job in jobs if job.is_failed]:
+            named = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+            raise Refused(f"not joined: {len(failed)} repositories could not be copied: {named}; run bootstrap again")
+        roster = follower.update().roster
+        known = roster.mirror(settings.name) if roster else None
+        if known is not None and known.state is MirrorState.INACTIVE:
+            ask(Verb.JOIN, None)
+        return not stop.is_set()
 
 
 def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None) -> None:
@@ -122,7 +124,10 @@ def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None) -> N
     if known is None or known.state is MirrorState.REMOVED:
         ask(Verb.ADD, rules)
     elif rules is not None and rules != known.rules:
-        raise Refused(f"{name} is in the roster with other rules; change them by: vcsreplicator roster rules {name}")
+        raise Refused(
+            f"{name} is in the roster with other rules; change them by: vcsreplicator roster rules {name} --yes, "
+            "with --include and --exclude as here"
+        )
 
 
 def store_start(events: Log, group: str) -> None:
@@ -131,12 +136,6 @@ def store_start(events: Log, group: str) -> None:
     missing = {partition: end for partition, end in events.ends(EVENTS).items() if partition not in stored}
     if missing:
         events.acknowledge(group, EVENTS, missing)
-
-
-def _join(picture: Picture, name: str, ask: Ask) -> None:
-    known = picture.roster.mirror(name) if picture.roster else None
-    if known is not None and known.state is MirrorState.INACTIVE:
-        ask(Verb.JOIN, None)
 
 
 def _missing(
@@ -152,13 +151,12 @@ def _missing(
         return None
 
     crew.work(settings, [None], make_task=lambda _job: Scan(), decide=take, stop=stop, clock=clock)
-    here = {each.checkpoint.repository: each for each in found if each.checkpoint is not None and not each.is_aside}
-    return [_BootstrapJob(state=state, is_done=_is_there(here.get(state.repository), state)) for state in wanted]
-
-
-def _is_there(found: FoundRepository | None, state: RepositoryState) -> bool:
-    checkpoint = found.checkpoint if found else None
-    return checkpoint is not None and checkpoint.incarnation == state.incarnation and checkpoint.seq >= state.seq
+    here = [each.checkpoint for each in found if each.checkpoint is not None and not each.is_aside]
+    levels = {(checkpoint.repository, checkpoint.incarnation): checkpoint.seq for checkpoint in here}
+    return [
+        _BootstrapJob(state=each, is_done=levels.get((each.repository, each.incarnation), -1) >= each.seq)
+        for each in wanted
+    ]
 
 
 def _copy(
@@ -216,13 +214,6 @@ def _progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
         failed=sum(job.is_failed for job in jobs),
         bytes=sum(job.bytes for job in jobs) + half_made,
     )
-
-
-def _refuse_incomplete(jobs: list[_BootstrapJob]) -> None:
-    failed = [job.state.path for job in jobs if job.is_failed]
-    if failed:
-        named = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
-        raise Refused(f"not joined: {len(failed)} repositories could not be copied: {named}; run bootstrap again")
 
 
 def size_of(folder: Path) -> int:

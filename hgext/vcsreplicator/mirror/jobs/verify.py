@@ -10,6 +10,7 @@ is true.
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from ...status.follower import Follower
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import Expired, Unavailable
 from ...words.levels import RepositoryState
-from ...words.shape import within
+from ...words.shape import plain, within
 from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings
 from ..task import Check, Checked, Look, Looked
@@ -43,11 +44,7 @@ Report = Callable[[Verdict], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
-    """Times are seconds. `workers` compare at a time; comparisons begin at least `pace`, rounds of `run` at least `rest` apart.
-
-    `patience` is how long a mirror may be behind before that is reported, `again` the time between two comparisons of one
-    repository. `deep`: of what is equal the mirror's contents are read too, and checked against their hashes.
-    """
+    """The section [verify]. Times are seconds; docs/install.md explains each key."""
 
     workers: int = 1
     pace: float = 1.0
@@ -96,8 +93,7 @@ def compare(
 
     Returns how many repositories the mirror does not carry.
     """
-    follower = Follower(events)
-    try:
+    with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
         left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
 
@@ -117,8 +113,6 @@ def compare(
         working = replace(settings, heavy_workers=options.workers)
         crew.work(working, jobs, make_task=make_task, decide=decide, stop=stop, clock=clock, pace=options.pace)
         return left_out
-    finally:
-        follower.close()
 
 
 def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
@@ -143,32 +137,24 @@ def _decide(
             return options.again
         outcome = ComparisonOutcome.DIFFERS if looked.problem else ComparisonOutcome.EQUAL
         outcome = ComparisonOutcome.UNREACHABLE if looked.is_spent else outcome
-        note = f"contents: {looked.problem}" if looked.problem else ""
-        seq = reading_at or 0
-        report(
-            Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note)
-        )
-        return None
-    outcome, note, seq = _outcome(looked)
-    if outcome is ComparisonOutcome.EQUAL and options.deep:
-        job.reading_at = seq
+        note, seq = f"contents: {looked.problem}" if looked.problem else "", reading_at or 0
+    elif (found := _outcome(looked))[0] is ComparisonOutcome.EQUAL and options.deep:
+        job.reading_at = found[2]
         return 0.0
-    if outcome is not ComparisonOutcome.EQUAL:
+    else:
+        outcome, note, seq = found
+    if outcome is not ComparisonOutcome.EQUAL and not isinstance(looked, Checked):
         is_first = job.since is None
         job.since = now if job.since is None else job.since
-        is_difference = outcome is ComparisonOutcome.DIFFERS and looked is not None and _is_same_repository(looked)
+        # Both sides could be read, and are the same repository.
+        is_same = looked and looked.here and looked.there and looked.here.repository == looked.there.repository
+        is_difference = outcome is ComparisonOutcome.DIFFERS and is_same
         is_sure = job.before == note if is_difference else now - job.since >= options.patience
         job.before = note
         if is_first or not is_sure:
             return options.again
     report(Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note))
     return None
-
-
-def _is_same_repository(looked: Looked) -> bool:
-    """Whether both sides could be read and are the same repository."""
-    here, there = looked.here, looked.there
-    return here is not None and there is not None and here.repository == there.repository
 
 
 def _outcome(looked: Looked | None) -> tuple[ComparisonOutcome, str, int]:
@@ -187,16 +173,10 @@ def run(
     events: Log,
     options: VerifySettings,
     *,
-    report: Report = lambda verdict: None,
     stop: threading.Event,
-    ready: Callable[[], None],
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
-    """Compare round after round until `stop` is set; what is wrong becomes a log line and a metric.
-
-    A round that fails is logged and begins again.
-    """
-    ready()
+    """Compare round after round until `stop` is set; what is wrong becomes a log line and a metric."""
     while not stop.is_set():
         began, counts = clock.monotonic(), dict.fromkeys(ComparisonOutcome, 0)
 
@@ -204,16 +184,14 @@ def run(
             counts[verdict.outcome] += 1  # noqa: B023
             COMPARED.labels(verdict.mirror, verdict.outcome.value).inc()
             _log(verdict)
-            report(verdict)
 
         try:
             compare(settings, events, options, report=count, stop=stop, clock=clock)
-        except (Unavailable, Expired) as error:
-            logger.warning("log unavailable", reason=str(error))
-            stop.wait(RETRY)
-            continue
-        except Exception:
-            logger.exception("round failed", mirror=settings.name)
+        except Exception as error:
+            if isinstance(error, Unavailable | Expired):
+                logger.warning("log unavailable", reason=str(error))
+            else:
+                logger.exception("round failed", mirror=settings.name)
             stop.wait(RETRY)
             continue
         DIFFERING.labels(settings.name).set(counts[ComparisonOutcome.DIFFERS])
@@ -225,13 +203,5 @@ def _log(verdict: Verdict) -> None:
     """Log a verdict on which an operator must act as an error, one that may pass as a warning."""
     if verdict.outcome is ComparisonOutcome.EQUAL:
         return
-    logger.log(
-        logging.ERROR if verdict.outcome in NEEDS_OPERATOR else logging.WARNING,
-        "not equal",
-        mirror=verdict.mirror,
-        repository=verdict.repository,
-        path=verdict.path,
-        outcome=verdict.outcome.value,
-        seq=verdict.seq,
-        note=verdict.note,
-    )
+    level = logging.ERROR if verdict.outcome in NEEDS_OPERATOR else logging.WARNING
+    logger.log(level, "not equal", **{**plain(verdict), "outcome": verdict.outcome.value})

@@ -2,7 +2,6 @@
 """What the aggregator writes for mirrors: states of repositories, the roster, and its sign of life."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -49,21 +48,16 @@ class Control:
         elif topic == ROSTER and key == ROSTER_KEY:
             self._take_roster(value)
 
-    def load_state(self, key: str, value: bytes) -> None:
-        """Take what `state` held for a key at the start; log and skip what cannot be handled.
+    def load(self, topic: str, key: str, value: bytes | None) -> None:
+        """Take what a topic held for a key at the start; log and skip what cannot be handled.
 
         The aggregator's beat there may be of any age: only another one is a sign of life.
         """
-        self._load(STATE, key, lambda: self._take_state(key, value, is_new=False))
-
-    def load_roster(self, value: bytes | None) -> None:
-        """Take the roster of the start; log and skip one that cannot be handled."""
-        self._load(ROSTER, ROSTER_KEY, lambda: self._take_roster(value))
-
-    @staticmethod
-    def _load(topic: str, key: str, take: Callable[[], None]) -> None:
         try:
-            take()
+            if topic == ROSTER:
+                self._take_roster(value)
+            else:
+                self._take_state(key, value, is_new=False)
         except Exception as error:
             if not isinstance(error, Rejected) and fault(error) is None:
                 raise
@@ -127,13 +121,12 @@ class Control:
     def _take_roster(self, value: bytes | None) -> None:
         """Take what the roster says this mirror carries; an older version is that of a log that went back.
 
-        A rule that cannot be evaluated (one of an older release) leaves
-        nothing out, as in the aggregator: what it gates is carried, or notices would wait forever.
+        A rule that cannot be evaluated (one of an older release) leaves nothing out, as in the aggregator: what it gates is
+        carried, or notices would wait forever.
         """
-        roster = None if value is None else from_json(Roster, value)
-        if roster is None:
+        if value is None:
             return
-        before, self._membership.roster = self._membership.member, roster
+        before, self._membership.roster = self._membership.member, from_json(Roster, value)
         now = self._membership.member
         if now is None or before == now:
             return

@@ -56,14 +56,8 @@ class Departures:
         A backup keeps what others delete, so it applies these events like any other.
         """
         state = self._finished.get(event.repository)
-        if (
-            self._membership.is_backup
-            or state is None
-            or state.incarnation != event.incarnation
-            or event.seq > state.seq
-        ):
-            return False
-        return self._table.get(event.repository) is None
+        is_over = state is not None and state.incarnation == event.incarnation and event.seq <= state.seq
+        return is_over and not self._membership.is_backup and self._table.get(event.repository) is None
 
     def note_ack_of_deleted(self, repository: str) -> bool:
         """Keep in mind that the log has an ack of the repository; False if it is not deleted here."""

@@ -74,7 +74,9 @@ class Detachments:
                 if trouble.passing:
                     self._agenda.remind(following, RELEASE_AGAIN)
                 return
-        if self._may_try_singly(following, task, done):
+        # Several events that failed together may succeed one by one.
+        is_first = not done and not following.takes_single_events and following.phase is not Phase.WAITING
+        if is_first and len(task.items) > 1:
             following.takes_single_events = True
             self._agenda.queue(following)
             return
@@ -161,12 +163,6 @@ class Detachments:
             else:
                 found = f"the master went on as incarnation {incarnation}, this mirror has {checkpoint.incarnation}"
                 self.detach(following, Reason.DIVERGED, found)
-
-    @staticmethod
-    def _may_try_singly(following: Following, task: Task, done: int) -> bool:
-        """Whether several events that failed together may succeed one by one."""
-        is_first = not done and not following.takes_single_events
-        return len(task.items) > 1 and is_first and following.phase is not Phase.WAITING
 
     def _plan_attempt(self, following: Following, note: Detached) -> None:
         """Set the time of the next attempt to heal; a slow task that is under way ends first."""

@@ -29,15 +29,7 @@ class Phase(enum.StrEnum):
 
 # Reasons for which reading the log again is not enough: the mirror must ask the master.
 NEEDS_REPAIR = frozenset(
-    {
-        Reason.GAP,
-        Reason.BLOB_MISSING,
-        Reason.CORRUPT,
-        Reason.DIVERGED,
-        Reason.FORK,
-        Reason.EXPIRED,
-        Reason.BOOTSTRAP,
-    }
+    {Reason.GAP, Reason.BLOB_MISSING, Reason.CORRUPT, Reason.DIVERGED, Reason.FORK, Reason.EXPIRED, Reason.BOOTSTRAP}
 )
 
 # Reasons that wait for a heal request of an operator. After a restart all but a fork are tried once: a newer program may know more.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The way of a detached repository back to the stream: repaired, caught up, rejoined."""
 
+import functools
 from dataclasses import replace
 
 import structlog
@@ -59,7 +60,7 @@ class Healing:
         """
         for repository in try_to_write(self._notes.heal_requests) or ():
             if self._take_up_request(repository):
-                self._answer(repository)
+                try_to_write(functools.partial(self._notes.remove_heal_request, repository))
 
     def take_success(self, following: Following) -> None:
         """Take the next step after a task that ended without trouble."""
@@ -157,9 +158,6 @@ class Healing:
         else:
             logger.info("is being healed already", repository=repository, path=following.path)
         return True
-
-    def _answer(self, repository: str) -> None:
-        try_to_write(lambda: self._notes.remove_heal_request(repository))
 
     def _rejoin(self, following: Following) -> None:
         """Follow the repository in the stream again, once its note is removed."""

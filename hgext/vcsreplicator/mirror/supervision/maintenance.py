@@ -23,7 +23,7 @@ class Maintenance:
         self._settings, self._table, self._agenda, self._clock = state.settings, state.table, state.agenda, state.clock
         self._pool, self._detachments = pool, detachments
         # Repositories whose caches are cold → whether the lock on the disk must be changed too.
-        self._cold: dict[str, bool] = {}
+        self._to_warm: dict[str, bool] = {}
         # Repositories that are not read through yet in this round, and those that changed while they were read.
         self._unchecked: list[str] = []
         self._undecided: set[str] = set()
@@ -32,19 +32,19 @@ class Maintenance:
 
     def mark_cold(self, following: Following, *, relock: bool = False) -> None:
         """Fill the repository's caches when all workers are idle, to spare the next reader that."""
-        self._cold[following.id] = relock or self._cold.get(following.id, False)
+        self._to_warm[following.id] = relock or self._to_warm.get(following.id, False)
 
     def warm_next(self) -> None:
         """Fill the caches of one cold repository, if all light workers are idle."""
-        if not self._cold or self._agenda.has_waiting():
+        if not self._to_warm or self._agenda.has_waiting():
             return
         if any(worker.busy for worker in self._pool.workers if worker.lane is Lane.LIGHT and not worker.is_slow):
             return
         worker = self._pool.idle(Lane.LIGHT)
         if worker is None:
             return
-        repository = next(iter(self._cold))
-        relock, following = self._cold.pop(repository), self._table.get(repository)
+        repository = next(iter(self._to_warm))
+        relock, following = self._to_warm.pop(repository), self._table.get(repository)
         if following is not None and following.folder is not None and not following.is_running:
             task = Warm(repository=repository, folder=following.folder, relock=relock)
             self._pool.give(worker, task, self._clock.monotonic())

@@ -27,7 +27,7 @@ class Startup:
         self._table, self._agenda = state.table, state.agenda
         self._departures, self._detachments, self._maintenance = departures, detachments, maintenance
         # The checkpoints of deleted repositories that are still kept on the disk.
-        self._aside: dict[str, Checkpoint] = {}
+        self._moved_aside: dict[str, Checkpoint] = {}
 
     def adopt_all(self, found: Iterable[FoundRepository], acks: Mapping[str, Ack]) -> None:
         """Take everything that was found on the disk, and settle it with the last acks of this mirror."""
@@ -44,7 +44,7 @@ class Startup:
         if checkpoint.deleted and found.is_aside:
             if not self._departures.is_deleted(checkpoint.repository):
                 self._departures.record_deletion(checkpoint)
-            self._aside[checkpoint.repository] = checkpoint
+            self._moved_aside[checkpoint.repository] = checkpoint
             return
         following = self._table.get_or_add(checkpoint.repository, checkpoint.path)
         if following.checkpoint is not None and following.checkpoint.generation >= checkpoint.generation:
@@ -59,7 +59,7 @@ class Startup:
 
     def settle(self, acks: Mapping[str, Ack]) -> None:
         """Detach what the notes say and what has less than it had; then acknowledge and queue everything."""
-        for repository, last in self._aside.items():
+        for repository, last in self._moved_aside.items():
             if self._lacks_deletion(acks.get(repository), last):
                 self._departures.acknowledge_again(last)
         self._take_notes()
@@ -73,7 +73,7 @@ class Startup:
     def prune_deletions(self, acks: Container[str]) -> None:
         """Remove the notes of noticed deletions that neither acks nor the disk names."""
         for deleted in self._notes.deleted():
-            if deleted.repository not in acks and deleted.repository not in self._aside:
+            if deleted.repository not in acks and deleted.repository not in self._moved_aside:
                 self._departures.forget_if_finished(deleted)
 
     @staticmethod
@@ -85,7 +85,7 @@ class Startup:
 
     def _take_notes(self) -> None:
         for note in self._notes.detached():
-            if note.repository in self._aside:
+            if note.repository in self._moved_aside:
                 self._notes.rejoin(note.repository)
                 continue
             following = self._table.get_or_add(note.repository, note.path)

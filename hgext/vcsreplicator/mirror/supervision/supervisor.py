@@ -64,7 +64,8 @@ class Supervisor:
     ) -> None:
         self._settings, self._clock, self._instance = settings, clock, instance
         self._inbox, self._pool, self._writer = inbox, pool, writer
-        self._reader: Source | None = None
+        # Of the stream; held back when too much is in memory, and stopped at the end.
+        self.reader: Source | None = None
         self._stored = dict(positions)
         self._renewed = clock.monotonic()
         self._beaten = self._ticked = float("-inf")
@@ -79,10 +80,6 @@ class Supervisor:
         self.dispatch = TaskDispatch(state, pool, departures, detachments, self.healing, self.maintenance)
         self.startup = Startup(state, departures, detachments, self.maintenance)
         self._watch = WorkerWatch(state, pool, detachments)
-
-    def read_stream(self, reader: Source) -> None:
-        """Hold this reader back when too much is in memory, and stop it at the end."""
-        self._reader = reader
 
     def turn(self, timeout: float) -> None:
         """Take what is in the inbox, waiting for it at most `timeout` seconds, and give work to idle workers."""
@@ -134,8 +131,8 @@ class Supervisor:
 
     def close(self, patience: float) -> None:
         """Stop reading, let the workers end their tasks, and write the last acks."""
-        if self._reader is not None:
-            self._reader.stop()
+        if self.reader is not None:
+            self.reader.stop()
         self.readers.close()
         deadline = self._clock.monotonic() + patience
         while any(worker.busy for worker in self._pool.workers) and self._clock.monotonic() < deadline:
@@ -160,12 +157,12 @@ class Supervisor:
 
     def _hold_back(self) -> None:
         """Read the stream no further while too much of it is in memory; what catches up has bounds of its own."""
-        if self._reader is None:
+        if self.reader is None:
             return
         if self.state.backlog.tracked_bytes >= self._settings.buffer_bytes:
-            self._reader.may_read.clear()
+            self.reader.may_read.clear()
         elif self.state.backlog.tracked_bytes < self._settings.buffer_bytes // 2:
-            self._reader.may_read.set()
+            self.reader.may_read.set()
 
     def _tick(self) -> None:
         for repository in self.state.agenda.take_due():

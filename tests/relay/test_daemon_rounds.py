@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The relay's service from its start to its end: rounds, checks of the log, old blobs, and what a stop waits for."""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, reports, topics
+from hgext.vcsreplicator.outbox.bundles import Bundle
+from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
+from hgext.vcsreplicator.outbox.file import Outbox
+from hgext.vcsreplicator.relay import daemon, fork
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.levels import RepositoryState, ServiceReport
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.memorylog import MemoryLog
+from testing.builders.outboxes import Folder, Transaction, following
+from testing.clock import HandClock
+from testing.waiting import eventually
+
+
+class CountingPort:
+    """Repositories without Mercurial; counts the rounds."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def finish(self, root: str) -> list[str]:
+        self.rounds += 1
+        return []
+
+    def recover(self, folder: str) -> bool:
+        raise AssertionError(folder)
+
+    announce = recover
+
+    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
+        raise AssertionError(folder)
+
+
+class Bench:
+    """A relay in a thread, whose clock stands still, over one repository that was written by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log, self.port, self.clock = folder, MemoryLog(), CountingPort(), HandClock()
+        self.log.create(topics())
+        store = folder / "repos" / "one" / ".hg" / "store"
+        store.mkdir(parents=True)
+        (store.parent / "requires").write_text("store\n")
+        self.box = Outbox(Folder(str(store)))
+        self.entries = following(before_first_event("one", 1), 1)
+        self.box.append(Transaction(), self.entries)
+        self.stop, self.is_ready = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=lambda: None)
+        # Rounds and reports before it was ready.
+        self.at_ready = 0, 0
+
+    def settings(self, **members: Any) -> daemon.RelaySettings:
+        roots = {str(self.folder / "repos"): ""}
+        known = {"socket": f"{self.folder}/relay.sock", "source": "hg://master", "roots": roots, "scan": 0.02}
+        return daemon.RelaySettings(**{**known, **members})
+
+    def ready(self) -> None:
+        self.at_ready = self.port.rounds, len(self.reports())
+        self.is_ready.set()
+
+    @contextmanager
+    def running(self, **members: Any) -> Iterator[None]:
+        def run() -> None:
+            daemon.run(
+                self.settings(**members), self.log, self.port, stop=self.stop, ready=self.ready, clock=self.clock
+            )
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+        try:
+            eventually(lambda: self.is_ready.is_set() or not self.thread.is_alive())
+            assert self.is_ready.is_set()
+            yield
+        finally:
+            self.stop.set()
+            self.thread.join()
+
+    def wait_for_rounds(self, count: int) -> None:
+        reached = self.port.rounds + count
+        eventually(lambda: self.port.rounds >= reached)
+
+    def sent(self) -> list[str | None]:
+        return [record.key for record in self.log.records(EVENTS)]
+
+    def reports(self) -> list[ServiceReport]:
+        records = [record for record in self.log.records(SERVICES) if record.key == "relay hg://master"]
+        return [from_json(ServiceReport, record.value or b"") for record in records]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    folder = Path(tempfile.mkdtemp(prefix="relay-"))  # a socket's path may have 107 bytes
+    yield Bench(folder)
+    shutil.rmtree(folder)
+
+
+def make_blob(bench: Bench, letter: str, age: float) -> Path:
+    blob = bench.folder / "blobs" / (2 * letter) / (64 * letter + ".hg")
+    blob.parent.mkdir(parents=True)
+    blob.touch()
+    os.utime(blob, (bench.clock.now() - age, bench.clock.now() - age))
+    return blob
+
+
+def test_blobs_go_once_they_are_older_than_their_age_and_no_sooner(bench: Bench) -> None:
+    young, old = make_blob(bench, "a", 2 * DAY - 60), make_blob(bench, "b", 2 * DAY + 60)
+    with bench.running(blobs=f"file://{bench.folder}/blobs", blob_age=2.0):
+        eventually(lambda: not old.exists())
+        bench.wait_for_rounds(2)
+        assert young.exists()
+        bench.clock.advance(120)
+        eventually(lambda: not young.exists())
+
+
+def test_an_event_that_the_log_lost_is_sent_again_though_nothing_is_pushed(bench: Bench) -> None:
+    with bench.running():
+        eventually(lambda: len(bench.sent()) == 1 and not bench.box.has_unsent())
+        bench.wait_for_rounds(2)
+        [record] = bench.log.records(EVENTS)
+        bench.log.lose(EVENTS, record.partition, 1)
+        eventually(lambda: len(bench.sent()) == 1)
+
+
+def test_a_log_that_cannot_be_checked_ends_no_round(bench: Bench) -> None:
+    with bench.running():
+        eventually(lambda: not bench.box.has_unsent())
+        beginnings: Callable[[str], dict[int, int]] = bench.log.beginnings
+
+        def fail(topic: str) -> dict[int, int]:
+            raise Unavailable("away")
+
+        with structlog.testing.capture_logs() as lines:
+            bench.log.beginnings = fail  # type: ignore[method-assign]
+            bench.wait_for_rounds(3)
+            bench.log.beginnings = beginnings  # type: ignore[method-assign]
+        assert any(line["event"] == "log not readable" for line in lines)
+        bench.wait_for_rounds(3)
+
+
+def test_a_stop_waits_for_what_is_being_sent(bench: Bench) -> None:
+    append, begun, may_end = bench.log.append, threading.Event(), threading.Event()
+
+    def hold(messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        if messages[0].topic == EVENTS:
+            begun.set()
+            assert may_end.wait(60)
+        return append(messages, timeout=timeout)
+
+    bench.log.append = hold  # type: ignore[method-assign, assignment]
+    with bench.running():
+        assert begun.wait(60)
+        bench.stop.set()
+        bench.thread.join(0.3)
+        assert bench.thread.is_alive(), "it ended in the middle of a job"
+        may_end.set()
+    assert not bench.box.has_unsent(), "what the log took is marked"
+
+
+def test_a_relay_that_cannot_start_leaves_no_thread_behind(bench: Bench) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(BadConfig):
+        daemon.run(
+            bench.settings(socket="/nowhere/relay.sock"), bench.log, bench.port, stop=bench.stop, ready=lambda: None
+        )
+    assert bench.stop.is_set()
+    eventually(lambda: not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()])
+
+
+def test_it_is_ready_after_the_first_round_which_is_reported(bench: Bench) -> None:
+    with bench.running():
+        assert bench.at_ready == (1, 1)
+
+
+def test_it_reports_between_rounds_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (daemon, reports):
+        monkeypatch.setattr(module, "INTERVAL", 0.01)
+    with bench.running(scan=3600.0):
+        bench.clock.advance(20)
+        eventually(lambda: bench.reports()[-1].time == bench.clock.now())
+        assert bench.port.rounds == 1
+
+
+def test_a_stop_ends_the_thread_that_follows_the_aggregator(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork, "POLL", 3600.0)
+    with bench.running():
+        bench.wait_for_rounds(1)
+    eventually(lambda: all(thread.name != "relay-state" for thread in threading.enumerate()))
+
+
+def gone(name: str) -> NewRecord:
+    state = RepositoryState(
+        repository=32 * name,
+        incarnation="e" * 32,
+        path=f"gone-{name}",
+        generation=1,
+        seq=1,
+        event="d" * 32,
+        digest="c" * 64,
+        released=1,
+        noticed=1,
+        roster=1,
+        source="hg://master",
+    )
+    return NewRecord(topic=STATE, key=state.repository, value=to_json(state))
+
+
+def test_a_repository_that_is_gone_is_reported_since_the_first_round_without_it(bench: Bench) -> None:
+    bench.log.append([gone("a")])
+    began = bench.clock.now()
+    with bench.running():
+        bench.wait_for_rounds(1)
+        bench.clock.advance(500)
+        bench.log.append([gone("b")])
+        eventually(lambda: len(bench.reports()[-1].troubles) == 2)
+        first, second = bench.reports()[-1].troubles
+    assert "repository gone-a is not on the master any more" in first.text
+    assert (first.since, second.since) == (began, began + 500)
