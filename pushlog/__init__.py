@@ -23,6 +23,8 @@ Configuration::
   retrydelayms = 1500
   # the most pushes that one answer to a web request holds, the rest by its Link header; 0 for complete answers
   maxpushes = 0
+  # seconds that json-pushes?wait=ID waits at most
+  maxwait = 10
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from mercurial import registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from . import api, checking, fetching, pushed, recording, revsets, seams, streams, stripping, versions, wire
+from . import api, recording, registration, seams, streams, versions
 from .store import journal
 from .web import seam
 
@@ -49,10 +51,11 @@ configitem(b"pushlog", b"timeoutro", default=10000)
 configitem(b"pushlog", b"timeoutrw", default=30000)
 configitem(b"pushlog", b"retrydelayms", default=1500)
 configitem(b"pushlog", b"maxpushes", default=0)
+configitem(b"pushlog", b"maxwait", default=10)
 
-cmdtable = checking.cmdtable
-revsetpredicate = revsets.predicate
-templatekeyword = pushed.keyword
+cmdtable = registration.cmdtable
+revsetpredicate = registration.predicate
+templatekeyword = registration.keyword
 
 __all__ = ["api"]
 
@@ -66,11 +69,7 @@ def extsetup(ui: Ui) -> None:
 
 def _wrap() -> None:
     journal.install()
-    wire.register()
-    seams.wrap("mercurial.wireprotov1server", "_capabilities", wire.capabilities)
-    seams.wrap("mercurial.exchange", "_pullobsolete", fetching.pull)
-    seams.wrap("mercurial.repair", "strip", stripping.strip)
-    seams.wrap("mercurial.localrepo", "localrepository.rollback", stripping.rollback)
+    registration.wrap()
     seam.register()
     streams.refuse_pushed()
 

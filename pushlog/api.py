@@ -3,7 +3,8 @@
 
 Another extension may limit what web pages and wire commands show by giving the unfiltered repository an attribute
 ``_pushlog_limit``: a function without arguments that returns the last visible push id, or None for no limit. Beside it,
-``_pushlog_view``: a function that returns the name of the repository view of all changesets that may be shown, hidden ones too.
+``_pushlog_view``: a function that returns the name of the repository view of all changesets that may be shown, hidden ones too;
+and ``_pushlog_served``: as ``_pushlog_limit``, but of now, where that is of the moment in which the repository was opened.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``hg verifypushlog`` and ``hg repairpushlog``."""
+"""What ``hg verifypushlog`` and ``hg repairpushlog`` do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from mercurial import error, registrar, scmutil
+from mercurial import error, scmutil
 from mercurial.i18n import _
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
@@ -20,25 +20,9 @@ from .store.appendfile import TornRecord
 from .store.session import PushlogTransaction, session_of
 from .store.storage import Pushlog
 
-cmdtable: dict[bytes, Any] = {}
-command = registrar.command(cmdtable)
 
-
-@command(
-    b"verifypushlog",
-    [(b"", b"since", b"", _(b"check this changeset and those after it"), _(b"REV"))],
-    _(b"hg verifypushlog [--since REV]"),
-    helpcategory=command.CATEGORY_MAINTENANCE,
-)
 def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
-    """check that the pushlog and the repository agree
-
-    Every changeset must belong to exactly one push, and every push name changesets that exist. Hidden changesets count. A push
-    without changesets (a strip took them away) is mentioned only. Changesets from before the pushlog are an error, shown in
-    one line; --since leaves them out.
-
-    Returns 0 if they agree.
-    """
+    """Do `hg verifypushlog`; returns 0 if pushlog and repository agree."""
     log = Pushlog(repo)
     log.create()
     since = _find_first_revision(log.repo, options.get("since"))
@@ -111,16 +95,8 @@ def _find_missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tupl
         yield b"changeset does not exist in pushlog: %s\n" % changelog.node(revision).hex().encode(), True
 
 
-@command(b"repairpushlog", [], _(b"hg repairpushlog"), helpcategory=command.CATEGORY_MAINTENANCE)
 def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
-    """make pushlog2.db anew from the pushlog's file
-
-    The file .hg/store/pushlog.log is the truth: what pushlog2.db says differently, an edit that no push has taken down yet
-    included, is replaced, and every difference is shown. A repository without that file gets it from its pushlog2.db, and from
-    where the file is damaged on, pushlog2.db is believed.
-
-    Returns 0 on success.
-    """
+    """Do `hg repairpushlog`; returns 0 on success."""
     log = Pushlog(repo)
     with repo.lock():
         if log.file.tail() == 0:

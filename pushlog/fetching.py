@@ -51,6 +51,7 @@ def fetch(pullop: pulloperation) -> None:
     """Record the server's newer pushes as they are there, or abort the pull."""
     log = Pushlog(pullop.repo)
     first = api.last_push_id(log.repo) + 1
+    _name_stale_mirror(log.repo.ui, pullop.remote, newest=first - 1)
     pushes = list(_select_obtainable(log, pullop.remote, _ask_for_pushes(log, pullop.remote, first)))
     if not pushes:
         log.create()
@@ -63,6 +64,13 @@ def fetch(pullop: pulloperation) -> None:
             _record_pushes(
                 log, pullop, [push for push in _select_obtainable(log, pullop.remote, rows) if _is_ours(log, push)]
             )
+
+
+def _name_stale_mirror(ui: Ui, remote: IPeer, *, newest: int) -> None:
+    """Report in one line a mirror that serves fewer pushes than are here."""
+    served = remote.capable(b"pushlog-last")
+    if isinstance(served, bytes) and served.isdigit() and int(served[:20]) < newest:
+        ui.status(b"this mirror is behind: it serves pushes up to %s, the newest here is %d\n" % (served[:20], newest))
 
 
 class _BrokenStream(Exception):

@@ -29,6 +29,12 @@ def with_hidden(repo: localrepository) -> Any:
     return everything if decide is None else everything.filtered(decide())
 
 
+def served_limit(repo: localrepository) -> int | None:
+    """Return the limit of now, which may be beyond that of this repository object."""
+    decide = getattr(repo.unfiltered(), "_pushlog_served", None)
+    return web_limit(repo) if decide is None else decide()
+
+
 def web_limit(repo: localrepository) -> int | None:
     """Return `visible_limit`, or that of `.hg/replicated-data` if nothing decides."""
     repo = repo.unfiltered()

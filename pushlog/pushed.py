@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from mercurial import registrar, templateutil
+from mercurial import templateutil
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
@@ -17,8 +17,6 @@ from .store.storage import Pushlog
 if TYPE_CHECKING:
     from mercurial.context import changectx
     from mercurial.templater import engine
-
-keyword = registrar.templatekeyword()
 
 
 def push_of(repo: localrepository, node: bytes | None) -> Push | None:
@@ -34,7 +32,7 @@ def push_of(repo: localrepository, node: bytes | None) -> Push | None:
         return None
 
 
-def _find_push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
+def find_push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
     """Return the push of the changeset being shown, looked up once for all keywords."""
     ctx = context.resource(mapping, b"ctx")
     cache = context.resource(mapping, b"cache")
@@ -43,41 +41,6 @@ def _find_push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
         cache[b"pushlog"] = (key, push_of(context.resource(mapping, b"repo"), ctx.node()))
     push: Push | None = cache[b"pushlog"][1]
     return push
-
-
-@keyword(b"pushid", requires={b"ctx", b"repo", b"cache"})
-def pushid(context: engine, mapping: dict[bytes, Any]) -> int | None:
-    """Integer. The number of the push that brought the changeset."""
-    push = _find_push(context, mapping)
-    return None if push is None else push.id
-
-
-@keyword(b"pushuser", requires={b"ctx", b"repo", b"cache"})
-def pushuser(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
-    """String. Who pushed the changeset."""
-    push = _find_push(context, mapping)
-    return None if push is None else local(push.user)
-
-
-@keyword(b"pushdate", requires={b"ctx", b"repo", b"cache"})
-def pushdate(context: engine, mapping: dict[bytes, Any]) -> Any:
-    """Date information. When the changeset was pushed."""
-    push = _find_push(context, mapping)
-    return None if push is None else templateutil.date((push.date, 0), showfmt=b"%d.0%d")
-
-
-@keyword(b"pushbasenode", requires={b"ctx", b"repo", b"cache"})
-def pushbasenode(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
-    """String. The first changeset of the push that brought the changeset."""
-    push = _find_push(context, mapping)
-    return None if push is None else push.nodes[0].encode("ascii")
-
-
-@keyword(b"pushheadnode", requires={b"ctx", b"repo", b"cache"})
-def pushheadnode(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
-    """String. The last changeset of the push that brought the changeset."""
-    push = _find_push(context, mapping)
-    return None if push is None else push.nodes[-1].encode("ascii")
 
 
 def local(text: str) -> bytes:

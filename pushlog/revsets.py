@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Revsets about pushes. They show what the repository's view shows.
+"""What the revsets about pushes select. They show what the repository's view shows.
 
 Over a small set their cost follows that set. Over a large one ``pushhead()`` is lazy, for it has a member in every push: a limit
 costs what it returns. The others find their few by an index.
@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mercurial import error, registrar, revset, revsetlang, smartset
+from mercurial import error, revset, revsetlang, smartset
 from mercurial.i18n import _
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
@@ -28,16 +28,14 @@ if TYPE_CHECKING:
     from mercurial.revsetlang import _Tree as ParsedRevset
     from mercurial.smartset import abstractsmartset
 
-predicate = registrar.revsetpredicate()
 # Up to this many revisions are checked one by one.
 _SMALL = 2000
 # Neighbouring revisions that a lazy set checks at once.
 _BLOCK = 64
 
 
-@predicate(b"pushhead()", safe=True, weight=10)
 def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """The last changeset of every push."""
+    """Select for `pushhead()`."""
     revsetlang.getargs(x, 0, 0, _(b"pushhead takes no arguments"))
     log = Pushlog(repo)
     return _select_matching(
@@ -49,9 +47,8 @@ def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     )
 
 
-@predicate(b"pushdate(interval)", safe=True, weight=10)
 def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Changesets that were pushed within the interval, see :hg:`help dates`."""
+    """Select for `pushdate(interval)`."""
     (interval,) = revsetlang.getargs(x, 1, 1, _(b"pushdate requires one argument"))
     text = revsetlang.getstring(interval, _(b"pushdate requires a string argument"))
     try:
@@ -68,9 +65,8 @@ def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     )
 
 
-@predicate(b"pushuser(string)", safe=True, weight=10)
 def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Changesets pushed by users whose name contains the string, in any case; ``re:`` and ``literal:`` work."""
+    """Select for `pushuser(string)`."""
     (string,) = revsetlang.getargs(x, 1, 1, _(b"pushuser requires one argument"))
     pattern = revsetlang.getstring(string, _(b"pushuser requires a string argument"))
     matches = versions.substring_matcher(pattern)
@@ -85,9 +81,8 @@ def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     )
 
 
-@predicate(b"pushid(number)", safe=True, weight=10)
 def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """The changesets of the push with this number; none for an unknown number."""
+    """Select for `pushid(number)`."""
     (number,) = revsetlang.getargs(x, 1, 1, _(b"pushid requires one argument"))
     wanted = revsetlang.getinteger(number, _(b"pushid expects a number"))
     log = Pushlog(repo)
@@ -96,9 +91,8 @@ def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> 
     )
 
 
-@predicate(b"pushrev(set)", safe=True, weight=10)
 def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """All changesets of the pushes that brought those of the set."""
+    """Select for `pushrev(set)`."""
     revisions = revset.getset(repo, smartset.fullreposet(repo), x)
     log = Pushlog(repo)
     to_node = log.repo.changelog.node

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ SEAMS = {
         "cspvalues": "ui",
         "getwebview": "repo",
         "hgweb._runwsgi": "self req res repo",
+        "hgweb.run_wsgi": "self req res",
         "requestcontext.templater": "self req",
     },
     "mercurial.hgweb.hgwebdir_mod_inner": {
@@ -128,6 +130,18 @@ def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
         extensions.wrapfunction(owner, last, place.adapt(wrapper))
 
 
+def loading(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that imports a module of ours at its first call and calls the function there.
+
+    For what few processes do: a push pays for no module that it does not use.
+    """
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*arguments, **keywords)
+
+    return call
+
+
 def check(module: str, *names: str) -> None:
     """Raise MissingSeam for the first function that is not as in the table."""
     for name in names:
@@ -188,16 +202,21 @@ class Setup:
     def __init__(self, extension: str) -> None:
         self._extension = extension
         self._problem: str | None = None
+        self._working = threading.Lock()
 
     def run(self, part: Callable[[], None]) -> None:
-        """Do a part and never raise: Mercurial would go on without the extension."""
-        try:
-            part()
-        except Exception as problem:
-            self._problem = self._problem or f"{type(problem).__name__}: {problem}"
+        """Do a part and never raise: Mercurial would go on without the extension.
+
+        One part at a time: threads of a web server open their first repositories at once.
+        """
+        with self._working:
+            try:
+                part()
+            except Exception as problem:
+                self._problem = self._problem or f"{type(problem).__name__}: {problem}"
 
     def check(self, repo: localrepository) -> None:
-        """Raise MissingSeam for the first function that is not as in the table."""
+        """Refuse a local repository, by Abort, if a part of the set-up failed."""
         if self._problem is not None and repo.local():
             raise refusal(self._extension, self._problem)
 

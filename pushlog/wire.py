@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mercurial import wireprototypes, wireprotov1server
+from mercurial import wireprototypes
 from mercurial.localrepo import localrepository
 from mercurial.utils import stringutil
 
@@ -22,16 +22,6 @@ from .store import database, entry
 
 if TYPE_CHECKING:
     from mercurial.wireprototypes import baseprotocolhandler
-
-
-def register() -> None:
-    """Offer both commands and announce them; called once per process."""
-    wireprotov1server.wireprotocommand(b"pushlog", b"firstpush", permission=b"pull")(serve_pushlog)
-    wireprotov1server.wireprotocommand(b"pushlog-stream", b"firstpush", permission=b"pull")(serve_pushlog_stream)
-
-
-def capabilities(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:
-    return [*orig(repo, proto), b"pushlog", b"pushlog-stream"]
 
 
 def serve_pushlog(repo: localrepository, proto: baseprotocolhandler, firstpush: bytes) -> Any:

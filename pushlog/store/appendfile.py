@@ -68,6 +68,10 @@ class AppendFile:
             file.write(added)
         return size + len(added)
 
+    def reserve(self, tr: Transaction) -> None:
+        """Write to the journal how to undo `append`, so that one sync of the journal protects this file and others."""
+        tr.add(self.name, self.tail(tr))
+
     def tail(self, tr: Transaction | None = None) -> int:
         """Return the committed size in bytes, 0 without a file; with ``tr`` the whole."""
         with self._open(tr) as (_file, end):

@@ -17,7 +17,7 @@ from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
 
 from .. import seams, versions
-from .disk import replace, sync_folder
+from . import disk
 
 JOURNAL, UNDO = b"journal", b"undo"
 # The list of backups of either.
@@ -43,7 +43,7 @@ def endgroup(orig: Any, tr: Transaction) -> None:
             sizes.setdefault(file, size)
     tr._file.seek(0)
     journal = tr._file.read() + b"".join(b"%s\0%d\n" % entry for entry in sizes.items())
-    former, tr._file = tr._file, replace(tr._opener, tr._journal, journal)
+    former, tr._file = tr._file, disk.replace(tr._opener, tr._journal, journal)
     former.close()
     tr._offsetmap.update({file: size for file, size in sizes.items() if size})
     tr._newfiles.update(file for file, size in sizes.items() if not size)
@@ -65,7 +65,7 @@ def rollback(
             raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")
         _journal_backups(opener, skip_journal_pattern)
         opener.rename(UNDO, JOURNAL)
-        sync_folder(opener)
+        disk.sync_folder(opener)
         opener.tryunlink(BACKUPS % UNDO)
         file, skip_journal_pattern = JOURNAL, None
     orig(opener, vfsmap, file, *arguments, skip_journal_pattern=skip_journal_pattern, **options)
@@ -75,4 +75,4 @@ def _journal_backups(opener: abstractvfs, skipped: Any) -> None:
     """Write the list of backups to restore, without those that this rollback skips."""
     lines = opener.tryread(BACKUPS % UNDO).splitlines(keepends=True)
     kept = [line for line in lines if not (skipped and b"\0" in line and skipped.match(line.split(b"\0")[1]))]
-    replace(opener, BACKUPS % JOURNAL, b"".join(kept)).close()
+    disk.replace(opener, BACKUPS % JOURNAL, b"".join(kept)).close()

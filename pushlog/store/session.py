@@ -14,6 +14,8 @@ from . import database, derivation, entry
 from .storage import NOTE, SESSION, Pushlog
 
 _Result = TypeVar("_Result")
+# The finalizer that journals the file, before one named "!outbox" has the journal synced.
+RESERVING = b"!journal-pushlog"
 
 
 def session_of(log: Pushlog, tr: Transaction, *, reads_all: bool = False) -> PushlogTransaction:
@@ -54,6 +56,7 @@ class PushlogTransaction:
         self.renumbered: list[str] = []
         self._note = log.note()
         self.connection = self._open(tr)
+        tr.addfinalize(RESERVING, self._log.file.reserve)
         tr.addfinalize(b"pushlog", self._finalize)
         tr.addpostclose(b"!pushlog", self._commit)
         tr.addabort(b"pushlog", self._abort)
@@ -129,7 +132,7 @@ class PushlogTransaction:
         self._claims.append(push)
 
     def put(self, fact: entry.Fact) -> None:
-        """Make a push exactly this, whatever was recorded before."""
+        """Make a push exactly this, instead of what was recorded before."""
         database.apply(self.connection, fact, self._log.revision_of)
         self._facts[fact.id] = fact
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mercurial.hgweb import webcommands
 
 from .. import pushed, seams
-from . import children, escaping, feed, page, policy
+from . import children, escaping, feed, page, policy, waiting
 from .lookup import FoundPushes, Lookup
 from .reply import forget_tag, link_next, send
 
@@ -35,6 +35,7 @@ def register() -> None:
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "cspvalues", policy.values)
     seams.wrap("mercurial.hgweb.hgwebdir_mod_inner", "cspvalues", policy.values)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "requestcontext.templater", templater)
+    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb.run_wsgi", waiting.answer_again)
     seams.wrap("mercurial.hgweb.hgwebdir_mod_inner", "hgwebdir.templater", index_templater)
     seams.wrap("mercurial.hgweb.webutil", "commonentry", pushed.entry)
     seams.wrap("mercurial.hgweb.webutil", "children", children.children)
@@ -79,9 +80,11 @@ def pushes(web: requestcontext) -> Iterable[bytes]:
 
     Pushes as JSON: the newest ten, or those between ``startID``, ``fromchange`` or ``startdate`` and ``endID``, ``tochange`` or
     ``enddate``, by ``user``, with ``changeset``, on ``branch``. ``full``, ``tipsonly=1`` and ``version=2`` choose the form.
+    ``wait=ID`` answers once that push is served, or after a few seconds.
     """
     lookup = Lookup(web)
     version = lookup.version()
+    waiting.wait_for_push(web, lookup)
     found = lookup.find()
     forget_tag(web, lookup)
     link_next(web, found, b"json-pushes")

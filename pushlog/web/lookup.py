@@ -16,7 +16,7 @@ from mercurial import error, scmutil
 from mercurial.hgweb import common
 from mercurial.node import hex
 
-from ..limit import web_limit, with_hidden
+from ..limit import served_limit, web_limit, with_hidden
 from ..pushed import local
 from ..store import database
 from ..store.entry import Push
@@ -86,6 +86,19 @@ class Lookup:
             return FoundPushes(
                 query=asked, window=window, ids=ids, next_id=next_id, last_push_id=self._read_last_push_id(connection)
             )
+
+    def last_shown(self) -> int:
+        """Return the last push that this request can show."""
+        with self._connect() as connection:
+            self._limit = self._limit_to_known(connection)
+            return self._read_last_push_id(connection)
+
+    def last_served(self) -> int:
+        """Return the last push that a request that begins now could show."""
+        limit = served_limit(self.repo)
+        with self._connect() as connection:
+            last = database.last_id(connection)
+        return last if limit is None else min(last, limit)
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:

@@ -63,7 +63,7 @@ def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query
     is_paged = start is None and not users and not changesets
     return Query(
         start=start,
-        after_id=_parse_number("afterID", last["afterID"]) if "afterID" in last else None,
+        after_id=parse_number("afterID", last["afterID"]) if "afterID" in last else None,
         end=None if is_paged else _parse_bound(last, "enddate", "tochange", "endID", now),
         users=users,
         changesets=changesets,
@@ -98,11 +98,12 @@ def _parse_bound(last: Mapping[str, str], date: str, change: str, number: str, n
     if change in last:
         return Bound(kind="change", text=last[change])
     if number in last:
-        return Bound(kind="id", value=_parse_number(number, last[number]), text=last[number])
+        return Bound(kind="id", value=parse_number(number, last[number]), text=last[number])
     return None
 
 
-def _parse_number(name: str, text: str) -> int:
+def parse_number(name: str, text: str) -> int:
+    """Read a number that SQLite can hold; raises `BadRequest`."""
     try:
         if len(text) > 100:
             raise ValueError

@@ -64,7 +64,7 @@ def next_url(web: requestcontext, found: FoundPushes, command: bytes) -> bytes:
         (name, value)
         for name, values in web.req.qsparams.asdictoflists().items()
         for value in values
-        if name.decode("latin-1") not in (*_STARTS, "node", "cmd", "style")
+        if name.decode("latin-1") not in (*_STARTS, "wait", "node", "cmd", "style")
     ]
     start = found.query.start
     if start is not None and start.kind == "date":

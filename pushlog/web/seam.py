@@ -13,8 +13,7 @@ from typing import Any
 
 from mercurial import hg
 
-from .. import seams, versions
-from ..limit import REPLICATED_DATA
+from .. import limit, seams, versions
 from ..store.journal import JOURNAL
 from ..store.storage import DATABASE, FILE, NOTE
 
@@ -29,13 +28,17 @@ def register() -> None:
 
 
 def load_web() -> None:
-    """Add our commands to hgweb at the first call, from any thread."""
+    """Add our commands to hgweb at the first call, from any thread; then load what else a request may use."""
     global _is_loaded
     with _loading:
         if not _is_loaded:
+            from .. import pushed, revsets, wire
             from . import commands
 
             commands.register()
+            # Mercurial's demand import is not for two threads at once.
+            for module in (limit, pushed, revsets, wire):
+                dir(module)
             _is_loaded = True
 
 
@@ -70,7 +73,7 @@ def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
         os.path.join(repo.sharedpath, DATABASE),
         repo.sjoin(FILE),
         repo.sjoin(NOTE),
-        repo.vfs.join(REPLICATED_DATA),
+        repo.vfs.join(limit.REPLICATED_DATA),
     ]
     state += (*map(_read_details, places), repo.svfs.exists(JOURNAL))
     digest = hashlib.blake2s(repr(state).encode("ascii"), digest_size=8).digest()

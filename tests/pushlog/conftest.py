@@ -22,6 +22,7 @@ from pushlog.store import database
 from pushlog.store.storage import Pushlog
 from pushlog.versions import factory, hgweb_mod_inner, initialize
 from testing.services.cache import cached
+from testing.warm_hg import shared_hg
 
 initialize()
 
@@ -43,12 +44,12 @@ def environment(root):
 
 
 def make_golden(folder):
-    """Let the given script make the four golden repositories in the folder; a hundred starts of `hg`."""
+    """Let the given script make the four golden repositories in the folder; a hundred starts of `hg`, so a warm one."""
     specification = importlib.util.spec_from_file_location("make_repository", MAKER)
     maker = importlib.util.module_from_spec(specification)
     sys.modules["make_repository"] = maker
     specification.loader.exec_module(maker)
-    with environment_variable("HG", HG):
+    with environment_variable("HG", shared_hg({"HGENCODING": "UTF-8", "LC_ALL": "C.UTF-8"})):  # as the script has it
         nodes = list(maker.make_repository(folder / "golden-none", pushlog="none").values())
     for name, state in (("golden", "mixed"), ("golden-sound", "sound"), ("golden-broken", "broken")):
         shutil.copytree(folder / "golden-none", folder / name)

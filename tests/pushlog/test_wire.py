@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A server's pushlog read by clients, in this process: whatever a row says, a client takes all it can and tells the rest."""
 
+import io
 import os
+from types import SimpleNamespace
 
 import pytest
 from mercurial import localrepo
+from mercurial import ui as ui_module
 
 from pushlog import fetching, wire
 
@@ -289,3 +292,18 @@ def test_a_row_of_another_server_under_a_known_id_is_left_out_and_told(place, br
     printed = client.pull_from(branched)
     assert client.rows()[2] == ("alice", [])
     assert "push 2 is another push here" in printed
+
+
+@pytest.mark.parametrize(
+    ("announced", "printed"),
+    [
+        (b"2", b"this mirror is behind: it serves pushes up to 2, the newest here is 3\n"),
+        *((value, b"") for value in (b"3", b"", b"\x1b[2J", b"1\n", b"-1", b"\xb2", b"9" * 5000, True, False)),
+    ],
+)
+def test_only_a_number_of_a_server_is_printed(announced, printed):
+    user_interface = ui_module.ui.load()
+    user_interface.fout = out = io.BytesIO()
+    remote = SimpleNamespace(capable=lambda name: announced)
+    fetching._name_stale_mirror(user_interface, remote, newest=3)
+    assert out.getvalue() == printed

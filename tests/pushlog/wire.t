@@ -132,9 +132,8 @@ The rows on the wire.
 A server that breaks off is asked again, three times; then the pull is undone.
 
   $ cat > broken.py << EOF
-  > from mercurial import extensions
+  > from pushlog import wire
   > def reposetup(ui, repo):
-  >     wire = extensions.find(b'pushlog').wire
   >     if wire.stream_rows.__name__ != 'broken':
   >         whole = wire.stream_rows
   >         def broken(repo, firstpush):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from mercurial import extensions, registrar
@@ -20,6 +19,9 @@ __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 
 seams.check_version(versions.OLDEST_REPLICATED)
 
+_MASTER = f"{__package__}.master"
+_STRIPPING = f"{_MASTER}.acts.stripping"
+
 configtable: dict[Any, Any] = {}
 
 _configitem = registrar.configitem(configtable)
@@ -30,17 +32,9 @@ _setup = seams.Setup("vcsreplicator")
 
 
 def uisetup(ui: Ui) -> None:
-    """Guard what a mirror serves; on a master, let pushes collect garbage rarely."""
-    _setup.run(_install_guards)
+    """On a master, let pushes collect garbage rarely."""
     if ui.config(settings.SECTION, b"role") != b"mirror":
         _setup.run(_collect_rarely)
-
-
-def _install_guards() -> None:
-    # Loaded within the set-up: a module that this Mercurial lacks must refuse repositories.
-    from .serving import guards
-
-    guards.install()
 
 
 def _collect_rarely() -> None:
@@ -72,7 +66,7 @@ def _wrap_seams(*, locking: bool) -> None:
     from pushlog.store import journal
 
     from . import requirement
-    from .master import creation, offer, transactions
+    from .master import offer
 
     journal.install()
     offer.register()
@@ -80,22 +74,12 @@ def _wrap_seams(*, locking: bool) -> None:
     requirement.register(locking=locking)
     seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")
     seams.check("mercurial.transaction", "transaction.add", "transaction.addbackup")
-    seams.wrap("mercurial.repair", "strip", _load_stripping("strip"))
-    seams.wrap("mercurial.repair", "deleteobsmarkers", _load_stripping("delete_markers"))
-    seams.wrap("mercurial.revlog", "revlog.censorrevision", _load_stripping("censor"))
-    seams.wrap("mercurial.cmd_impls.clone", "clone", transactions.after_clone)
-    seams.wrap("mercurial.localrepo", "createrepository", creation.note_creation)
-
-
-def _load_stripping(name: str) -> Callable[..., Any]:
-    """Return a wrapper that loads `stripping` when called: pushes do not need it."""
-
-    def wrapper(*arguments: Any, **keywords: Any) -> Any:
-        from .master.acts import stripping
-
-        return getattr(stripping, name)(*arguments, **keywords)
-
-    return wrapper
+    seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_full_disk"))
+    seams.wrap("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))
+    seams.wrap("mercurial.repair", "deleteobsmarkers", seams.loading(_STRIPPING, "delete_markers"))
+    seams.wrap("mercurial.revlog", "revlog.censorrevision", seams.loading(_STRIPPING, "censor"))
+    seams.wrap("mercurial.cmd_impls.clone", "clone", seams.loading(f"{_MASTER}.transactions", "after_clone"))
+    seams.wrap("mercurial.localrepo", "createrepository", seams.loading(f"{_MASTER}.creation", "note_creation"))
 
 
 def reposetup(ui: Ui, repo: localrepository) -> None:
@@ -105,15 +89,26 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
     _setup.check(repo)
     _check_pushlog(repo.ui)
     if settings.role(repo.ui) is settings.MachineRole.MIRROR:
-        from .serving import guards, repository
-
-        _setup.run(guards.install_views)
+        # Here and not for every process: most are a master's, and a push would pay for them.
+        _setup.run(_install_guards)
         _setup.check(repo)
+        from .serving import repository
+
         repository.reposetup(repo)
         return
     from .master import transactions
 
     transactions.set_up(repo, settings.read(repo.ui))
+
+
+def _install_guards() -> None:
+    # Loaded within the set-up: a module that this Mercurial lacks must refuse repositories. `dir` loads what demand import left,
+    # which is not for two threads at once.
+    from .serving import caches, guards, repository
+
+    dir(caches)
+    dir(repository)
+    guards.install()
 
 
 def _check_pushlog(ui: Ui) -> None:

@@ -33,6 +33,10 @@ missing or has other parameters. The message names it.
   >     sys.modules["mercurial.streamclone"] = None
   > elif how == "guards":
   >     sys.modules["hgext.vcsreplicator.hg.serving.copies"] = None
+  > elif how == "capture":
+  >     sys.modules["hgext.vcsreplicator.hg.master.offer"] = None
+  > elif how == "lost":
+  >     del exchange._pullobsolete
   > elif how == "gone":
   >     del exchange.unbundle
   > elif how == "changed":
@@ -42,27 +46,41 @@ missing or has other parameters. The message names it.
   >     del wireprotov1server.commands[b"pushkey"]
   > EOF
   $ hgrc "/required/d;s|^pushlog =|other = $TESTTMP/other.py\npushlog =|"
-  $ for how in old module guards gone changed command; do
+  $ for how in old capture lost changed; do
   >   echo "- $how"; HOW=$how pushed
   > done
   - old
   remote: abort: the extension vcsreplicator cannot be loaded: it needs Mercurial 6.9 or newer, this is * (glob)
   remote: (until that is mended no repository is opened)
+  - capture
+  remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)
+  remote: (until that is mended no repository is opened)
+  - lost
+  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.exchange._pullobsolete is missing (glob)
+  remote: (until that is mended no repository is opened)
+  - changed
+  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.repair.strip takes (ui, r* (glob)
+  remote: (until that is mended no repository is opened)
+
+A mirror refuses as well if it cannot guard what it serves, which a master does not load.
+
+  $ cp ../master.hgrc ../other.hgrc; sed -i 's/^role = master/role = mirror/' ../master.hgrc
+  $ for how in module guards gone command; do
+  >   echo "- $how"; HOW=$how pushed
+  > done
   - module
-  remote: abort: the extension * cannot do its work with Mercurial *: *mercurial.streamclone* (glob)
+  remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: *mercurial.streamclone* (glob)
   remote: (until that is mended no repository is opened)
   - guards
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)
   remote: (until that is mended no repository is opened)
   - gone
-  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.exchange.unbundle is missing (glob)
-  remote: (until that is mended no repository is opened)
-  - changed
-  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.repair.strip takes (ui, r* (glob)
+  remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: MissingSeam: mercurial.exchange.unbundle is missing (glob)
   remote: (until that is mended no repository is opened)
   - command
-  remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.wireprotov1server.commands.p* (glob)
+  remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: MissingSeam: mercurial.wireprotov1server.commands.p* (glob)
   remote: (until that is mended no repository is opened)
+  $ mv ../other.hgrc ../master.hgrc
 
 While a line names the pushlog, it cannot be left out by a mistake, not even without `*:required`.
 

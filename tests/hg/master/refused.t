@@ -35,6 +35,33 @@ A hook refuses the push in the last moment before the commit: no changeset, no p
   one 1 created origin=init after=0
   $ hg push -q
 
+A full disk is named to the pusher, where Mercurial alone would answer with an internal error.
+
+  $ cat > ../full.py <<E
+  > import errno
+  > def hook(**_arguments):
+  >     raise OSError(errno.ENOSPC, "No space left on device")
+  > E
+  $ printf "[hooks]\npretxnclose.full = python:$TESTTMP/full.py:hook\n" >> ../master.hgrc
+  $ echo b > b
+  $ hg commit -qAm b
+  $ hg push
+  pushing to ssh://user@dummy/$TESTTMP/repos/one
+  searching for changes
+  remote: adding changesets
+  remote: adding manifests
+  remote: adding file changes
+  remote: recorded push in pushlog
+  remote: error: pretxnclose.full hook raised an exception: [Errno 28] No space left on device
+  remote: transaction abort!
+  remote: rolling back pushlog
+  remote: rollback completed
+  remote: no room on the disk of the server; the push is rolled back
+  abort: push failed on remote
+  [100]
+  $ sed -i '/^\[hooks\]/,$d' ../master.hgrc
+  $ hg --config extensions.strip= strip -q --no-backup .
+
 On the master itself commits and rollbacks are refused.
 
   $ cd ../repos/one

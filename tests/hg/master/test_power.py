@@ -77,6 +77,25 @@ def is_ahead_of_journal(state: State, disk: Disk) -> bool:
 
 
 @pytest.mark.timeout(600)
+def test_one_sync_of_the_journal_protects_index_pushlog_and_outbox(site: Site) -> None:
+    site.reset()
+    trace = Trace(log=site.template / "trace")
+    assert site.run([*trace.argv(), *SCENARIO["changesets, bookmarks, phases and markers"]]) in DONE
+    steps = [
+        (call.name, call.place.rpartition("/store/")[2], b"".join(call.texts))
+        for call in trace.calls()
+        if "/store/" in call.place
+    ]
+    written = [name if what == "write" else "" for what, name, _ in steps]
+    index, outbox = written.index("00changelog.i"), written.index("outbox.0001.log")
+    synced = max(place for place, step in enumerate(steps[:index]) if step[:2] == ("fdatasync", "journal"))
+    journal = b"".join(text for what, name, text in steps[:synced] if (what, name) == ("write", "journal"))
+    assert b"00changelog.i\0" in journal
+    assert b"pushlog.log\0" in journal
+    assert b"outbox.0001.log\0" in journal
+    assert "journal" not in written[synced:outbox]  # so nothing else waits for a sync of it
+
+
 @pytest.mark.parametrize("scenario", SCENARIO)
 def test_a_power_cut_at_a_sync_leaves_a_push_whole_or_undone(site: Site, scenario: str) -> None:
     assert cuts(site, scenario, by_chance=2, sample=20) == 20

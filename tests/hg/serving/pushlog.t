@@ -99,6 +99,29 @@ Clones take along what is shown, and the rest with a later pull.
   "lastpushid": 3,
   "1": {"2": {"3": { (no-eol)
 
+Answers say which release they are of. A request may wait for a push: it is answered once that is released.
+
+  $ release repo 2 2 2
+  $ get --headeronly json-pushes x-vcsreplicator-event x-vcsreplicator-pushid
+  200 Script output follows
+  x-vcsreplicator-event: 2
+  x-vcsreplicator-pushid: 2
+  $ get 'json-pushes?version=2&wait=3' > waited.txt & waiting=$!
+  $ get 'json-pushes?version=2' | grep lastpushid
+  "lastpushid": 2,
+  $ hg -R copy pull ssh://user@dummy/repo | grep -v '^pulling'
+  searching for changes
+  no changes found
+  this mirror is behind: it serves pushes up to 2, the newest here is 3
+  added 0 pushes
+  $ release repo 3 3 3
+  $ wait $waiting; grep lastpushid waited.txt
+  "lastpushid": 3,
+  $ hg -R copy pull ssh://user@dummy/repo | grep -v '^pulling'
+  searching for changes
+  no changes found
+  added 0 pushes
+
 A hidden changeset is named as on the master, apart from the others, once it is released.
 
   $ printf '[experimental]\nevolution = all\n' >> "$HGRCPATH"

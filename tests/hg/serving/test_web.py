@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.hg.serving import watermark
+from testing.builders.author import Author
 from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
@@ -56,6 +58,31 @@ def ask(root: Path) -> Any:
 
         yield page
         web.stdin.close()
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Author:
+    """A mirror's repository with two drafts, of which the first is released; the other repository is not a mirror's."""
+    author = Author(root, "mirror")
+    for _ in range(2):
+        author.push(phase=1, parent="0" * 40)
+    tip = author.repo.changelog.node(0).hex()
+    watermark.write_watermark(author.repo, seq=1, length=1, tip=tip, push_id=1)
+    (root / "mirror" / ".hg" / "hgrc").write_text("[vcsreplicator]\nrole = mirror\n[phases]\npublish = no\n")
+    (tmp_path / "hgrc").write_text(
+        f"[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\nlog = sqlite://{tmp_path}/log.db\n"
+        f"source = hg://master\n[vcsreplicator-roots]\n{tmp_path}/elsewhere = .\n"
+    )
+    monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))
+    return author
+
+
+def test_the_roots_of_drafts_that_are_not_released_are_not_listed(mirror: Author, ask: Ask) -> None:
+    released, behind = (mirror.repo.changelog.node(number).hex() for number in range(2))
+    assert ask("/known?cmd=listkeys&namespace=phases").startswith("200 ")
+    answer = ask("/mirror?cmd=listkeys&namespace=phases")
+    assert released in answer
+    assert behind not in answer
 
 
 def test_the_index_names_the_repositories_and_not_the_workshop(ask: Ask) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
+from ...outbox.file import Outbox
 from ..settings import Durability
 
 # The file generator that runs last: they run sorted by name, as finalizers do.
@@ -27,6 +28,8 @@ LATE = b"~outbox"
 OUTBOX = b"outbox."
 # Ends of the names of files whose content or records count as soon as they are appended.
 APPENDED = (b".d", b".log", b"obsstore")
+# Files that are journalled before step 1 and appended after it.
+RESERVED = (OUTBOX, b"pushlog.log")
 REPLACED = (b"bookmarks", b"fncache", b"phaseroots")
 # Files to sync one by one; for more, one syncfs of the whole file system is cheaper.
 MANY = 24
@@ -47,8 +50,7 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
     def add_and_sync(file: bytes, offset: int) -> None:
         is_new = file not in tr._offsetmap and file not in tr._newfiles
         add(file, offset)
-        # The outbox is left to step 2.
-        if is_new and file.endswith(APPENDED) and not file.startswith(OUTBOX):
+        if is_new and file.endswith(APPENDED) and not file.startswith(RESERVED):
             sync_journal(repo)
 
     def add_backup_and_sync(file: bytes, *arguments: Any, **keywords: Any) -> None:
@@ -61,8 +63,14 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
     tr.add, tr.addbackup = add_and_sync, add_backup_and_sync  # type: ignore[method-assign]
 
 
+def reserve_and_sync(repo: localrepository, tr: Transaction) -> None:
+    """Do step 1 for the outbox too: one sync for the changelog, the pushlog, which journals its file before, and the outbox."""
+    Outbox(repo.svfs).reserve(tr)
+    sync_journal(repo)
+
+
 def sync_journal(repo: localrepository) -> None:
-    """Do step 1: sync what undoes what is written next."""
+    """Sync what undoes what is written next."""
     for name in (b"journal", b"journal.backupfiles"):
         _sync_file(repo.svfs.join(name))
     _sync_folder(repo.svfs.join(b""))

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a master refuses because mirrors could not have it: each check raises Abort, which refuses the push."""
+"""What a master refuses because mirrors could not have it, or its disk is full: by Abort, which refuses the push."""
 
 from __future__ import annotations
 
+import errno
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mercurial import error, phases
+from mercurial import bundle2, error, phases
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
@@ -33,7 +35,22 @@ REFUSED_REQUIREMENTS = {
     b"narrowhg-experimental": "narrow clones",
     b"treemanifest": "tree manifests",
 }
+# What a pusher reads whom Mercurial alone would answer with an internal error.
+NO_ROOM = b"no room on the disk of the server; the push is rolled back"
 _CONTROL = r"[\x00-\x1f\x7f]"
+
+
+def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
+    """Wrap `exchange.unbundle`: a full disk is an Abort, which Mercurial answers so that the client can read it."""
+    try:
+        return orig(repo, cg, *arguments)
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        refusal = error.Abort(NO_ROOM)
+        # In what form the client reads it. The problem may be of the rollback, which says nothing about that.
+        refusal.duringunbundle2 = isinstance(cg, bundle2.unbundle20)
+        raise refusal from problem
 
 
 def refuse_format(repo: localrepository) -> None:

@@ -114,7 +114,7 @@ def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: 
     repo, settings = captured.repo, captured.configuration
     if settings.durability is Durability.STORE:
         durability.sync_before_change(repo, tr)
-        tr.addfinalize(capture.FIRST, lambda tr: durability.sync_journal(repo))
+        tr.addfinalize(capture.FIRST, lambda tr: durability.reserve_and_sync(repo, tr))
     tr.addfinalize(capture.FINALIZER, captured.finalize)
 
     def finish_commit(_tr: Transaction) -> None:

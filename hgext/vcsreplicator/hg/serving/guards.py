@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The ways into a mirror's repositories, wrapped to show what was released.
 
-They are installed in every process, because a repository's own hgrc, or a web server's file, can make it a mirror after Mercurial
-has started. Each wrapper asks the repository's configuration and leaves those of other roles alone.
+They are installed when a process opens its first repository of a mirror: the repository's own hgrc, or a web server's file, can
+make it one after Mercurial has started. Each wrapper asks the repository's configuration and leaves those of other roles alone.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import os
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from mercurial import error, hg, localrepo, scmutil, wireprototypes
+from mercurial.hgweb import common
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.ui import ui as Ui
@@ -22,10 +24,10 @@ from mercurial.ui import ui as Ui
 from pushlog import seams
 
 from . import copies, refusals, watermark
-from .views import first_unreleased, is_limited, is_mirror, limited_view, register_views
+from .views import first_unreleased, held_release, is_limited, is_mirror, limited_view, register_views
 
 if TYPE_CHECKING:
-    from mercurial.hgweb.hgweb_mod_inner import hgweb
+    from mercurial.hgweb.hgweb_mod_inner import hgweb, requestcontext
     from mercurial.hgweb.request import parsedrequest, wsgiresponse
 
 # Seconds of the aggregator's silence after which a mirror with `refuse-when-stale` refuses to answer.
@@ -36,21 +38,7 @@ _SERVING = "_vcsreplicator_serving"
 
 
 def install() -> None:
-    """Wrap every way in but web pages, once per process, or raise MissingSeam."""
-    seams.wrap("mercurial.exchanges.peer", "server_filtername", _choose_wire_view)
-    seams.wrap("mercurial.localrepo", "localpeer.local", _open_behind_path)
-    seams.wrap("mercurial.bookmarks", "_getbkfile", _open_bookmarks)
-    seams.wrap("mercurial.phases", "listphases", _list_phases)
-    seams.wrap("mercurial.scmutil", "_filterederror", _name_as_unknown)
-    seams.wrap("mercurial.scmutil", "resolvehexnodeidprefix", _resolve_prefix)
-    seams.wrap("mercurial.wireprotov1server", "commands.changegroup", _require_known_nodes)
-    seams.wrap("mercurial.wireprotov1server", "commands.changegroupsubset", _require_known_nodes)
-    copies.install()
-    refusals.install()
-
-
-def install_views() -> None:
-    """Register a mirror's views and wrap hgweb, which costs a push 20 ms, when needed."""
+    """Register a mirror's views and wrap every way in, once per process, or raise MissingSeam."""
     register_views()
     if ("path", watermark.WATERMARK) in hg.foi:
         return
@@ -58,10 +46,28 @@ def install_views() -> None:
     from .repository import OVERRIDDEN
 
     seams.check("mercurial.localrepo", *(f"localrepository.{name}" for name in OVERRIDDEN))
+    seams.wrap("mercurial.exchanges.peer", "server_filtername", _choose_wire_view)
+    seams.wrap("mercurial.localrepo", "localpeer.local", _open_behind_path)
+    seams.wrap("mercurial.bookmarks", "_getbkfile", _open_bookmarks)
+    seams.wrap("mercurial.phases", "listphases", _list_phases)
+    _list_guarded_phases()
+    seams.wrap("mercurial.scmutil", "_filterederror", _name_as_unknown)
+    seams.wrap("mercurial.scmutil", "resolvehexnodeidprefix", _resolve_prefix)
+    seams.wrap("mercurial.wireprotov1server", "commands.changegroup", _require_known_nodes)
+    seams.wrap("mercurial.wireprotov1server", "commands.changegroupsubset", _require_known_nodes)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "getwebview", _choose_web_view)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb._runwsgi", _answer_web_request)
-    refusals.install_web()
+    common.permhooks.append(_state_release)
+    copies.install()
+    refusals.install()
     hg.foi.append(("path", watermark.WATERMARK))
+
+
+def _list_guarded_phases() -> None:
+    """Have `listkeys` call the guarded function: its table keeps the one that it found when it was imported."""
+    phases: Any = importlib.import_module("mercurial.phases")
+    pushkey: Any = importlib.import_module("mercurial.pushkey")
+    pushkey.register(b"phases", phases.pushphase, phases.listphases)
 
 
 def _serve(repo: localrepository) -> None:
@@ -109,6 +115,14 @@ def _answer_web_request(
     if _is_stale(repo.ui):
         return _refuse_request(res, b"503 Service Unavailable", STALE)
     return orig(web, req, res, repo)
+
+
+def _state_release(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
+    """Say in the answer's headers which release it is of; to who may read, for the other checks come before."""
+    release = held_release(web.repo) if is_mirror(web.repo.ui) else None
+    if release is not None:
+        web.res.headers[b"X-Vcsreplicator-Event"] = b"%d" % release.seq
+        web.res.headers[b"X-Vcsreplicator-Pushid"] = b"%d" % (release.push_id or 0)
 
 
 def _refuse_request(res: wsgiresponse, status: bytes, reason: bytes) -> Iterator[bytes]:

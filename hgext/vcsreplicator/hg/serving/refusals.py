@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error, wireprototypes, wireprotov1server
+from mercurial.hgweb import common
 from mercurial.localrepo import localrepository
 from mercurial.wireprototypes import baseprotocolhandler
 
@@ -25,17 +26,11 @@ _UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getf
 
 
 def install() -> None:
-    """Wrap pushes and every command of the wire protocol, or raise MissingSeam."""
+    """Wrap pushes, every command of the wire protocol and what hgweb asks about each operation, or raise MissingSeam."""
     seams.wrap("mercurial.exchange", "unbundle", _refuse_push)
     seams.wrap("mercurial.wireprotov1server", "commands.pushkey", _refuse_pushkey)
     seams.wrap("mercurial.wireprotov1server", "dispatch", _dispatch)
     seams.wrap("mercurial.wireprotov1server", "commands.batch", _dispatch_batch)
-
-
-def install_web() -> None:
-    """Have hgweb ask about each operation; it loads hgweb."""
-    from mercurial.hgweb import common
-
     common.permhooks.append(_refuse_upload)
 
 
@@ -89,8 +84,6 @@ def _reason_to_refuse(repo: localrepository, command: bytes) -> bytes | None:
 
 def _refuse_upload(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
     """Refuse what an extension would write through hgweb; pushes have no path."""
-    from mercurial.hgweb import common
-
     is_push = not req.dispatchpath and req.qsparams.get(b"cmd") in _PUSHES
     if operation not in (None, b"pull") and not is_push and is_mirror(web.repo.ui):
         raise common.ErrorResponse(common.HTTP_FORBIDDEN, READ_ONLY)

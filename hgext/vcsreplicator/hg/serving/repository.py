@@ -50,6 +50,11 @@ class _ReadOnlyMirror(localrepo.localrepository):
         release = held_release(self)
         return 0 if release is None else release.push_id or 0
 
+    def _pushlog_served(self) -> int:
+        """Find the last push that the pushlog would show in a repository opened now."""
+        release = watermark.read_watermark(self.vfs)
+        return 0 if release is None else release.push_id or 0
+
     def _pushlog_view(self) -> bytes:
         """Choose the view in which the pushlog looks up changesets."""
         return widest_view(self.unfiltered())

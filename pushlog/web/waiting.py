@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``json-pushes?wait=ID``: a request that is answered once push ID is served, or as things are when its time is over.
+
+A waiting request holds a thread, so it is bounded: in seconds by ``[pushlog] maxwait``, which only files that the server trusts
+set, and in number by `MOST`. Waiting in vain is
+no error, because load balancers would take it for a broken server: the answer is the ordinary one, and says where it ends. The
+repository object of a request shows the moment in which it was opened, so a request that has waited is answered from the beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mercurial.hgweb import common
+
+from . import query
+from .lookup import Lookup
+
+if TYPE_CHECKING:
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
+
+# Requests of a process that may wait at once.
+MOST = 4
+# Seconds between two looks at the pushlog.
+PAUSE = 0.05
+# The member of a request's environment that is there once it has waited.
+_WAITED = b"pushlog.waited"
+
+_places = threading.BoundedSemaphore(MOST)
+
+
+class PushArrived(Exception):
+    """The push came after this request opened the repository."""
+
+
+def answer_again(orig: Callable[..., Iterable[bytes]], app: Any, request: Any, response: Any) -> Iterator[bytes]:
+    """Wrap hgweb's answer to a request: a push that came while it waited is in a repository opened anew."""
+    try:
+        yield from orig(app, request, response)
+    except PushArrived:
+        yield from orig(app, request, response)
+
+
+def wait_for_push(web: requestcontext, lookup: Lookup) -> None:
+    """Return if the push asked for is shown, or waiting for it is over; raise `PushArrived` when it has come."""
+    asked = lookup.parameters.get("wait", [""])[-1]
+    if not asked or _WAITED in web.req.rawenv:
+        return
+    try:
+        number = query.parse_number("wait", asked)
+    except query.BadRequest as problem:
+        raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
+    end = time.monotonic() + web.configint(b"pushlog", b"maxwait", untrusted=False)
+    if lookup.last_shown() >= number or not _places.acquire(blocking=False):
+        return
+    try:
+        while lookup.last_served() < number:
+            if time.monotonic() >= end:
+                return
+            time.sleep(PAUSE)
+    finally:
+        _places.release()
+    web.req.rawenv[_WAITED] = b"1"
+    raise PushArrived
