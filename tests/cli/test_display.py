@@ -135,6 +135,17 @@ def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) ->
     assert "notice written: offset 1," in printed
 
 
+def test_a_group_that_another_client_named_moves_no_cursor(folder: Path) -> None:
+    chain = Chain("x")
+    event = chain.next()
+    with open_log(f"sqlite://{folder}/log.db") as log:
+        log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+        put(log, NOTICES, event.repository, Notice(event=event, time=0.0, roster=1, acks=(), previous={}))
+        put(log, STATE, event.repository, replace(follow(None, event, Arrival.FIRST, 1), noticed=1))
+        log.acknowledge("notifier-odd\x1b[2J", NOTICES, {0: 1})
+    assert "\nodd\\x1b[2J: " in said(folder, "trace", "x")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_subscription_is_printed_whole_and_as_it_is(folder: Path, name: str) -> None:
     deliveries = Deliveries(str(folder / "deliveries.db"))

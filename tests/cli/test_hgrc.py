@@ -2,6 +2,7 @@
 """`config check` runs Mercurial to see if it would continue without an extension."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
+from testing.services.cache import CHECKOUT
 
 pytestmark = pytest.mark.processes
 
@@ -41,6 +43,21 @@ def checked(folder: Path, hgrc: str, *, by_environment: bool = False) -> Result:
     if by_environment:
         return CliRunner().invoke(program, words, env={"HGRCPATH": str(folder / "hgrc")})
     return CliRunner().invoke(program, [*words, "--hgrc", str(folder / "hgrc")])
+
+
+def of_pages() -> list[str]:
+    """The hgrc files that pages show whole."""
+    texts = [page.read_text() for page in (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md")))]
+    found = [block for text in texts for block in re.findall(r"^```ini\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    return [block for block in found if block.startswith("[extensions]")]
+
+
+@pytest.mark.parametrize("hgrc", of_pages())
+def test_an_hgrc_that_a_page_shows_is_right(tmp_path: Path, hgrc: str) -> None:
+    result = checked(tmp_path, hgrc.replace("/repos = .", f"{tmp_path} = ."))
+    assert result.exit_code == 0, result.exception
+    for name in ("vcsreplicator", "pushlog"):
+        assert f"hg extension {name}: not enabled" not in result.output
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 import asyncio
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,11 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, OperatorAct
 from hgext.vcsreplicator.dashboard.application import make_application
+from hgext.vcsreplicator.dashboard.deliveries import NotifierDatabases
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users
-from hgext.vcsreplicator.dashboard.settings import DashboardSettings, ReaderRole
+from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.dashboard.sources import Sources
 from hgext.vcsreplicator.dashboard.watcher import LogWatcher
 from hgext.vcsreplicator.log import (
@@ -30,6 +32,7 @@ from hgext.vcsreplicator.log import (
     topics,
 )
 from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import (
     AggregatorBeat,
     Beat,
@@ -41,14 +44,26 @@ from hgext.vcsreplicator.words.levels import (
 )
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
+from notifier.destination import DestinationSettings
+from notifier.jsonlines import JsonLinesSettings
+from notifier.message import messages
+from notifier.public import PublicSettings
+from notifier.settings import NotifierSettings
+from notifier.state import Kind, StateDatabase
+from notifier.webhook.deliveries import Deliveries, DeliveryState, Ended
+from notifier.webhook.destination import WebhookSettings
+from notifier.webhook.subscription import Subscription
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryLog
+from testing.builders.notices import a_notice, a_push, an_event
 from testing.clock import HandClock
 from testing.waiting import eventually
 
 TOKEN = "correct-horse-battery-staple"
+OPERATOR_TOKEN = "battery-staple-correct-horse"
 USERS = f"""# who may read
 dana:reader:{hashlib.sha256(TOKEN.encode()).hexdigest()}
+olga:operator:{hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest()}
 proxied:reader:-
 """
 SECRET = "secret/payroll"
@@ -82,6 +97,8 @@ class Installation:
         self.log.create(topics(partitions=2))
         self.mirrors = mirrors
         self.chains: dict[str, Chain] = {}
+        self.notifier: NotifierDatabases | None = None
+        self.acts: list[tuple[OperatorAct, int]] = []
         self.write(ROSTER, KEY, Roster(mirrors=tuple(Mirror(name=name, state=MirrorState.ACTIVE) for name in mirrors)))
         self.beat()
 
@@ -140,6 +157,11 @@ class Installation:
         )
         self.write(STATE, last.repository, replace(state, **members))  # type: ignore[arg-type]
 
+    def carry_out(self, act: OperatorAct, number: int) -> tuple[ActOutcome, str]:
+        """Note the act, as its only effect."""
+        self.acts.append((act, number))
+        return ActOutcome.DONE, f"{act.kind.value}d"
+
     @property
     def sources(self) -> Sources:
         return Sources(
@@ -148,7 +170,68 @@ class Installation:
             relay="hg.example",
             is_public=lambda path: path.startswith("public/"),
             describe_delivery=lambda name, event, is_passed: "delivered" if is_passed else "not yet delivered",
+            notifier=self.notifier,
+            carry_out=self.carry_out,
         )
+
+
+class AwayLog:
+    """A log that stops to answer while `is_away`."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._log, self.is_away = installation.log, False
+
+    def __getattr__(self, name: str) -> object:
+        if self.is_away:
+            raise Unavailable("no broker answers at kafka.internal")
+        return getattr(self._log, name)
+
+
+def fill_notifier(folder: Path) -> NotifierDatabases:
+    """The databases of a notifier: a destination that fails, one that is paused, and deliveries of webhooks in every state."""
+    hooks = WebhookSettings(database=str(folder / "deliveries.db"))
+    lines = JsonLinesSettings(file=str(folder / "lines"))
+    destinations: dict[str, DestinationSettings] = {"pulse-v2": lines, "hooks": hooks, "archive": lines, "new": lines}
+    public = PublicSettings(urls={"": "https://hg.example.org/"})
+    made = NotifierSettings(public=public, destinations=destinations, state=str(folder / "notifier.db"))
+    now = 1_700_000_100.0
+    still = {
+        "paused": False,
+        "position": 4711,
+        "waiting": 0,
+        "oldest": None,
+        "oldest_age": 0.0,
+        "trouble": None,
+        "since": None,
+    }
+    behind = {"waiting": 312, "oldest": "m1", "oldest_age": 1300.0}
+    refused = "amqps://pulse.example.org:5671: connection refused"
+    failing = {**still, **behind, "position": 4399, "trouble": refused, "since": now - 1300}
+    part = {
+        "trouble": "subscription ci of hooks is failing, last: status 503; vcsreplicator subscription list",
+        "since": now - 90,
+    }
+    with closing(StateDatabase(made.state)) as state:
+        state.record_condition("pulse-v2", failing, now=now)
+        state.record_condition("hooks", {**still, "parts": [part]}, now=now)
+        state.record_condition("archive", {**still, **behind, "paused": True}, now=now)
+        number = state.ask("archive", Kind.PAUSE, {}, who="dana@notifier1", now=now - 600)
+        state.done(number, "paused", now=now - 599)
+        state.ask("pulse-v2", Kind.SKIP, {"message": None}, who="olga (dashboard act 3)", now=now - 5)
+    with closing(Deliveries(hooks.database)) as deliveries:
+        wanted = Subscription(url="https://ci.example.org/hook")
+        deliveries.subscriptions.add("ci", wanted, origin="command", who="dana", now=now)
+        ends = ((DeliveryState.DELIVERED, 1, 200, None), (DeliveryState.EXHAUSTED, 9, 500, "status 500"))
+        later = (DeliveryState.QUEUED, 3, 503, "status 503")
+        for seq, (state_, attempt, status, error) in enumerate((*ends, later), 1):
+            notice = a_notice(an_event("integration/autoland-with-a-long-name", seq, push=a_push(seq)))
+            [found, *_] = messages(notice, seq, public)
+            [row] = deliveries.enqueue([(found, deliveries.subscriptions.all())], now - 60)
+            end = Ended(id=row.id, state=state_, attempt=attempt, mature_at=now + 300, status=status, error=error)
+            deliveries.record([end], now - 30)
+        notice = a_notice(an_event("integration/autoland-with-a-long-name", 4, push=a_push(4)))
+        deliveries.enqueue([(messages(notice, 4, public)[0], deliveries.subscriptions.all())], now)
+    return NotifierDatabases(made)
 
 
 def fill() -> Installation:
@@ -185,7 +268,8 @@ def users_file(folder: Path) -> str:
 
 
 def settings(folder: Path, **members: object) -> DashboardSettings:
-    return DashboardSettings(listen="127.0.0.1:8090", users=users_file(folder), **members)  # type: ignore[arg-type]
+    acts = str(folder / "acts.db")
+    return DashboardSettings(listen="127.0.0.1:8090", users=users_file(folder), acts=acts, **members)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -198,11 +282,13 @@ def pages(installation: Installation, made: DashboardSettings) -> Iterator[Site]
 
 def client(installation: Installation, watcher: LogWatcher, made: DashboardSettings) -> Site:
     readers = Readers(made, read_users(made.users) if made.users else ())
-    application = make_application(installation.sources, watcher, readers, hosts=made.hosts)
+    journal = ActJournal(made.acts) if made.acts else None
+    application = make_application(installation.sources, watcher, readers, journal, hosts=made.hosts)
     return Site(application)
 
 
 AS_READER = {"authorization": f"Bearer {TOKEN}"}
+AS_OPERATOR = {"authorization": f"Bearer {OPERATOR_TOKEN}"}
 
 
 @pytest.fixture(scope="module")
@@ -213,5 +299,5 @@ def installation() -> Installation:
 @pytest.fixture(scope="module")
 def site(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Who has no token is a guest."""
-    with pages(installation, settings(tmp_path_factory.mktemp("site"), anonymous=ReaderRole.GUEST)) as site:
+    with pages(installation, settings(tmp_path_factory.mktemp("site"), anonymous=DashboardRole.GUEST)) as site:
         yield site

@@ -7,14 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from starlette.responses import Response
+from starlette.types import Message
 
 from hgext.vcsreplicator.dashboard import feed, tracing, watcher
 from hgext.vcsreplicator.dashboard.drawing import draw_timeline
 from hgext.vcsreplicator.dashboard.server import run
+from hgext.vcsreplicator.dashboard.settings import DashboardRole
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.status.timeline import Stage, TimelineStep
 from hgext.vcsreplicator.words.errors import BadConfig
-from tests.dashboard.conftest import AS_READER, Installation, Site, fill, pages, settings
-from tests.dashboard.test_browser import free_port
+from testing.waiting import eventually
+from tests.dashboard.conftest import AS_READER, AwayLog, Installation, Site, fill, pages, settings, watching
 
 
 @pytest.fixture
@@ -29,6 +33,15 @@ def busy() -> Installation:
 def ask_for_first(site: Site, installation: Installation) -> str:
     repository = installation.chains["public/busy"].repository
     return site.get(f"/repository/{repository}/event/1", headers=AS_READER).text
+
+
+def test_a_watcher_that_waits_for_records_ends_when_it_is_closed(
+    busy: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "WAIT", 3600.0)
+    with watching(busy.sources) as following:
+        eventually(lambda: following.view is not None)
+    assert not following._thread.is_alive()
 
 
 def test_a_search_ends_at_its_deadline(busy: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,19 +65,27 @@ def test_only_so_many_searches_run_at_a_time_and_each_gives_its_place_back(busy:
 
 def test_a_feed_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "FEEDS", 1)
-    followed = feed.Feed(SimpleNamespace(announced=()), lambda request: str)  # type: ignore[arg-type]
-    request = SimpleNamespace(headers={}, state=SimpleNamespace(role=None))
+    silent = SimpleNamespace(announced=(), note_interest=lambda: None)
+    followed = feed.Feed(silent, lambda request: str)  # type: ignore[arg-type]
+    request = SimpleNamespace(headers={}, state=SimpleNamespace(role=DashboardRole.GUEST))
 
-    async def open_two() -> list[int]:
-        first = await followed.answer(request)  # type: ignore[arg-type]
-        body = first.body_iterator  # type: ignore[attr-defined]
-        await anext(body)
-        second = await followed.answer(request)  # type: ignore[arg-type]
-        await body.aclose()
-        third = await followed.answer(request)  # type: ignore[arg-type]
+    async def ask() -> Response:
+        return await followed.answer(request)  # type: ignore[arg-type]
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def drop(message: Message) -> None:
+        """Take what is sent, and keep nothing."""
+
+    async def open_three() -> list[int]:
+        """The first has not sent anything when the second asks, and its reader leaves before it does."""
+        first, second = await ask(), await ask()
+        await first({"type": "http", "asgi": {"spec_version": "2.3"}}, leave, drop)
+        third = await ask()
         return [answer.status_code for answer in (first, second, third)]
 
-    assert asyncio.run(open_two()) == [200, 503, 200]
+    assert asyncio.run(open_three()) == [200, 503, 200]
 
 
 def test_a_watcher_that_fails_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +96,68 @@ def test_a_watcher_that_fails_ends_the_service(tmp_path: Path, monkeypatch: pyte
     stop, address = threading.Event(), ("127.0.0.1", free_port())
     with pytest.raises(RuntimeError, match="a bug"):
         run(settings(tmp_path), fill().sources, address=address, stop=stop, ready=lambda: None)
+
+
+def test_views_are_made_only_while_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "PAUSE", 0.01)
+    monkeypatch.setattr(watcher, "INTEREST", 0.0)
+    installation = fill()
+    with watching(installation.sources) as followed:
+        eventually(lambda: followed.view is not None)
+        first, announced = followed.view, len(followed.announced)
+        for number in range(1, 4):
+            installation.push("public/new")
+            eventually(lambda wanted=announced + number: len(followed.announced) == wanted)
+        assert followed.view is first
+        monkeypatch.setattr(watcher, "INTEREST", 60.0)
+        eventually(lambda: not followed._is_answer())
+        asked = followed.fetch_view()
+        assert asked is not None
+        assert asked is not first
+        assert [event.seq for event in asked.events[installation.chains["public/new"].repository]] == [3, 2, 1]
+
+
+def test_a_page_that_needs_a_view_ends_the_wait_for_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("PAUSE", 0.01), ("REST", 0.0), ("WAIT", 3600.0), ("PATIENCE", 3600.0)):
+        monkeypatch.setattr(watcher, name, seconds)
+    with watching(fill().sources) as followed:
+        eventually(lambda: followed.view is not None)
+        first = followed.view
+        eventually(lambda: not followed._is_answer())
+        assert followed.fetch_view() is not first
+
+
+def test_an_open_feed_keeps_views_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    followed = feed.Feed(
+        SimpleNamespace(announced=(), note_interest=lambda: asked.append(True)),  # type: ignore[arg-type]
+        lambda request: lambda repository, path: path,
+    )
+    request = SimpleNamespace(headers={}, state=SimpleNamespace(role=DashboardRole.GUEST))
+    monkeypatch.setattr(feed, "BEAT", 0.0)
+
+    async def read_three() -> None:
+        answer = await followed.answer(request)  # type: ignore[arg-type]
+        body = answer.body_iterator  # type: ignore[attr-defined]
+        for _ in range(3):
+            await anext(body)
+        await body.aclose()
+
+    asyncio.run(read_three())
+    assert len(asked) == 2
+
+
+def test_a_page_waits_for_no_view_while_the_log_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "PATIENCE", 3600.0)
+    monkeypatch.setattr(watcher, "PAUSE", 0.01)
+    monkeypatch.setattr(watcher, "READING", 0.01)
+    installation = fill()
+    log = AwayLog(installation)
+    with watching(installation.sources, log) as followed:  # type: ignore[arg-type]
+        eventually(lambda: followed.view is not None)
+        log.is_away = True
+        eventually(lambda: followed.trouble is not None)
+        assert followed.fetch_view() is not None
 
 
 def test_an_address_that_cannot_be_used_is_named(tmp_path: Path) -> None:

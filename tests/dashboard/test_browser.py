@@ -7,7 +7,6 @@ With VCSREPLICATOR_TEST_SCREENSHOTS=FOLDER each page is kept there as a picture,
 import base64
 import os
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,26 +17,45 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, read_act
 from hgext.vcsreplicator.dashboard.server import run
-from hgext.vcsreplicator.dashboard.settings import DashboardSettings, ReaderRole
+from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
+from hgext.vcsreplicator.demo.ports import free_port
 from testing.waiting import eventually
-from tests.dashboard.conftest import SECRET, Installation, fill
+from tests.dashboard.conftest import AS_OPERATOR, SECRET, Installation, fill, fill_notifier, users_file
 
 pytestmark = pytest.mark.processes
 
 WIDTHS = {"desk": 1280, "phone": 390}
 
+# A name that the browser takes for this machine.
+HOST = "status.example"
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+ACTS = (
+    ({"kind": "deactivate", "target": "beta"}, ActOutcome.DONE, "roster version 8"),
+    ({"kind": "redeliver", "target": "hooks", "delivery": "3"}, ActOutcome.REFUSED, "there is no delivery 3"),
+    (
+        {"kind": "replay", "target": "hooks", "repository": "public/firefox", "since": "12"},
+        ActOutcome.ASKED,
+        "request 4 is recorded",
+    ),
+    ({"kind": "skip", "target": "pulse-v2"}, None, ""),
+)
 
 
 @contextmanager
-def serving(installation: Installation, role: ReaderRole = ReaderRole.READER) -> Iterator[str]:
-    """The URL of a server whose readers have this role."""
+def serving(
+    installation: Installation, role: DashboardRole = DashboardRole.READER, *, folder: Path | None = None
+) -> Iterator[str]:
+    """The URL of a server whose anonymous readers have this role; with a folder it has operators too."""
     port = free_port()
-    made = DashboardSettings(listen=f"127.0.0.1:{port}", anonymous=role)
+    made = DashboardSettings(
+        listen=f"127.0.0.1:{port}",
+        anonymous=role,
+        users=users_file(folder) if folder else None,
+        acts=str(folder / "acts.db") if folder else None,
+        hosts=(HOST,),
+    )
     stop, ready, errors = threading.Event(), threading.Event(), []
 
     def serve() -> None:
@@ -66,8 +84,23 @@ def installation() -> Installation:
 
 
 @pytest.fixture(scope="module")
-def address(installation: Installation) -> Iterator[str]:
-    with serving(installation) as address:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dashboard")
+
+
+@pytest.fixture(scope="module")
+def address(installation: Installation, folder: Path) -> Iterator[str]:
+    """The URL of a server on the notifier's machine, where operators have acted."""
+    installation.notifier = fill_notifier(folder)
+    with serving(installation, folder=folder) as address:
+        journal = ActJournal(str(folder / "acts.db"))
+        for number, (fields, outcome, result) in enumerate(ACTS):
+            act = read_act(
+                {"reason": "its disk is full", "confirm": "yes", **fields}, who="olga", at=1_700_000_000.0 + number
+            )
+            begun, _ = journal.begin(act, str(number))
+            if outcome is not None:
+                journal.end(begun, outcome, result)
         yield address
 
 
@@ -76,6 +109,7 @@ def browser() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
+    options.add_argument(f"--host-resolver-rules=MAP {HOST} 127.0.0.1")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     yield driver
@@ -97,6 +131,17 @@ def show(browser: webdriver.Chrome, url: str, *, width: int = 1280, scheme: str 
     eventually(is_read)
 
 
+@contextmanager
+def signed_in(browser: webdriver.Chrome) -> Iterator[None]:
+    """Send the operator's token with each request, as a browser does after it asked for it."""
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": AS_OPERATOR})
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {}})
+
+
 def keep(browser: webdriver.Chrome, name: str) -> None:
     folder = os.environ.get("VCSREPLICATOR_TEST_SCREENSHOTS")
     if folder:
@@ -116,6 +161,9 @@ def pages_of(installation: Installation) -> dict[str, str]:
         "timeline": f"/repository/{tools}/event/2",
         "waiting": f"/repository/{installation.chains[SECRET].repository}/event/4",
         "pushes": "/pushes",
+        "deliveries": "/deliveries",
+        "roster": "/roster",
+        "acts": "/acts",
         "missing": "/repository/0",
     }
 
@@ -127,13 +175,104 @@ def test_each_page_fits_its_width_and_keeps_to_the_policy(
 ) -> None:
     for name, path in pages_of(installation).items():
         show(browser, address + path, width=WIDTHS[width], scheme=scheme)
-        keep(browser, f"{name}-{width}-{scheme}")
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= WIDTHS[width], name
-        background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-        is_dark = sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(", "))) < 200
-        assert is_dark == (scheme == "dark"), "our style sheet is not in use"
-        complaints = [entry["message"] for entry in browser.get_log("browser")]
-        assert [text for text in complaints if "status of 404" not in text] == []
+        check_page(browser, name, width, scheme)
+    with signed_in(browser):
+        for name in ("deliveries", "roster", "acts", "repository"):
+            show(browser, address + pages_of(installation)[name], width=WIDTHS[width], scheme=scheme)
+            check_page(browser, f"{name}-operator", width, scheme)
+            for each in browser.find_elements(By.CSS_SELECTOR, ".acts details")[:3]:
+                each.find_element(By.TAG_NAME, "summary").click()
+            check_page(browser, f"{name}-open", width, scheme)
+
+
+def check_page(browser: webdriver.Chrome, name: str, width: str, scheme: str) -> None:
+    """The page fits, has our colours, and the browser complains of nothing."""
+    keep(browser, f"{name}-{width}-{scheme}")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= WIDTHS[width], name
+    background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    is_dark = sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(", "))) < 200
+    assert is_dark == (scheme == "dark"), "our style sheet is not in use"
+    complaints = [entry["message"] for entry in browser.get_log("browser")]
+    assert [text for text in complaints if "status of 404" not in text] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_a_guest_and_a_machine_without_a_notifier_show_fits_too(
+    browser: webdriver.Chrome, tmp_path: Path, width: str
+) -> None:
+    with serving(fill(), DashboardRole.GUEST, folder=tmp_path) as address:
+        show(browser, address, width=WIDTHS[width])
+        check_page(browser, "overview-guest", width, "light")
+        assert browser.find_element(By.LINK_TEXT, "Sign in").is_displayed()
+        with signed_in(browser):
+            show(browser, f"{address}/deliveries", width=WIDTHS[width])
+            check_page(browser, "deliveries-elsewhere", width, "light")
+
+
+@pytest.mark.parametrize(("host", "with_scripts"), [("127.0.0.1", True), ("127.0.0.1", False), (HOST, True)])
+def test_an_operator_acts_with_a_form(
+    browser: webdriver.Chrome, tmp_path: Path, host: str, *, with_scripts: bool
+) -> None:
+    """The browser itself says where the form comes from, by `Origin` alone without TLS on another host than its own."""
+    installation = fill()
+    with serving(installation, folder=tmp_path) as address, signed_in(browser):
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not with_scripts})
+        try:
+            show(browser, f"{address.replace('127.0.0.1', host)}/roster")
+            details = browser.find_elements(By.CSS_SELECTOR, ".acts details")[1]
+            details.find_element(By.TAG_NAME, "summary").click()
+            button = details.find_element(By.TAG_NAME, "button")
+            button.click()  # the browser asks for the reason first
+            assert not installation.acts
+            details.find_element(By.NAME, "reason").send_keys("its disk is full")
+            details.find_element(By.NAME, "confirm").click()
+            button.click()
+            eventually(lambda: browser.current_url.endswith("/acts#act-1"))
+            assert "deactivate beta" in browser.find_element(By.ID, "act-1").text
+        finally:
+            browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    [(act, number)] = installation.acts
+    assert (act.who, act.target, act.reason, number) == ("olga", "beta", "its disk is full", 1)
+
+
+def test_a_form_that_a_person_fills_in_is_not_taken_away(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    """The page's delay of two seconds is taken out, and what it fetches is counted."""
+    installation = fill()
+    repository = installation.chains["public/tools"].repository
+    watched = """
+        window.heard = window.asked = 0;
+        window.setTimeout = then => queueMicrotask(() => { then(); window.heard += 1; });
+        const ask = window.fetch;
+        window.fetch = address => {
+            window.asked += 1;
+            if (window.opensMeanwhile) document.querySelector(".acts summary").click();
+            return ask(address);
+        };
+    """
+
+    def announce(count: str) -> bool:
+        installation.push("public/tools")
+        return bool(browser.execute_script(f"return window.{count}"))
+
+    with serving(installation, folder=tmp_path) as address, signed_in(browser):
+        show(browser, f"{address}/repository/{repository}")
+        browser.execute_script(watched)
+        browser.find_element(By.CSS_SELECTOR, ".acts summary").click()
+        browser.find_element(By.NAME, "reason").send_keys("because")
+        browser.execute_script("document.activeElement.blur()")
+        eventually(lambda: announce("heard"), every=0.5)
+        assert browser.execute_script("return window.asked") == 0
+        assert browser.find_element(By.NAME, "reason").get_attribute("value") == "because"
+        browser.find_element(By.CSS_SELECTOR, ".acts summary").click()
+        browser.execute_script("document.activeElement.blur()")
+        eventually(lambda: announce("asked"), every=0.5)
+        browser.execute_script("window.opensMeanwhile = true; window.asked = window.heard = 0")
+        eventually(lambda: announce("asked"), every=0.5)
+        heard = browser.execute_script("return window.heard")
+        eventually(lambda: announce("heard") and browser.execute_script("return window.heard") > heard + 1, every=0.5)
+        assert browser.find_element(By.CSS_SELECTOR, ".acts details").get_attribute("open")
+        assert browser.execute_script("return window.asked") == 1
+        browser.get("about:blank")
 
 
 def test_the_keyboard_reaches_the_content_first_and_then_every_link(browser: webdriver.Chrome, address: str) -> None:

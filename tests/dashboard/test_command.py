@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.dashboard.readers import read_users
 from hgext.vcsreplicator.dashboard.settings import DashboardSettings
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.dashboard.conftest import TOKEN, users_file
-from tests.dashboard.test_browser import free_port
 
 
 def test_every_key_is_on_the_page() -> None:
@@ -61,9 +61,12 @@ def test_a_wrong_section_is_refused_with_file_and_key(tmp_path: Path, section: s
         ('listen = "127.0.0.1:1"', "users: expected the path of a file"),
         ('listen = "0.0.0.0:1"\nanonymous = "guest"', "dashboard.listen: tokens in plain text"),
         ('listen = "127.0.0.1:1"\nusers = "/nonexistent"', "/nonexistent cannot be read"),
+        ('listen = "127.0.0.1:1"\nusers = "{users}"', "dashboard.acts: expected the path of a database, as olga is"),
+        ('listen = "127.0.0.1:1"\nanonymous = "operator"', "anonymous: an act is recorded with who did it"),
     ],
 )
 def test_what_the_dashboard_would_refuse_config_check_refuses(tmp_path: Path, section: str, words: str) -> None:
+    section = section.replace("{users}", users_file(tmp_path))
     result = CliRunner().invoke(program, ["config", "check", "--config", config(tmp_path, f"[dashboard]\n{section}")])
     assert isinstance(result.exception, BadConfig)
     assert words in str(result.exception)
@@ -78,6 +81,7 @@ def test_what_the_dashboard_would_refuse_config_check_refuses(tmp_path: Path, se
         "dana:admin:-",
         "a b:reader:-",
         "d:reader:-\nd:guest:-",
+        f"d:reader:{'0' * 64}\ne:operator:{'0' * 64}",
         "d:guest:-:-",
     ],
 )
@@ -99,7 +103,10 @@ def test_the_verb_serves_until_it_is_stopped(tmp_path: Path) -> None:
     with open_log(f"sqlite://{tmp_path}/log.db") as log:
         log.create(topics(partitions=2))
     port = free_port()
-    file = config(tmp_path, f'[dashboard]\nlisten = "127.0.0.1:{port}"\nusers = "{users_file(tmp_path)}"\n')
+    file = config(
+        tmp_path,
+        f'[dashboard]\nlisten = "127.0.0.1:{port}"\nusers = "{users_file(tmp_path)}"\nacts = "{tmp_path}/acts.db"\n',
+    )
     command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "dashboard", "--config", file]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, cwd=CHECKOUT, env={**os.environ, "NOTIFY_SOCKET": ""}

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from starlette.routing import Mount, Route
 
-from hgext.vcsreplicator.dashboard.settings import DashboardSettings, ReaderRole
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from testing.waiting import eventually
 from tests.dashboard.conftest import (
     AS_READER,
     SECRET,
     TOKEN,
+    AwayLog,
     Installation,
     Site,
     client,
@@ -40,7 +40,7 @@ def addresses(installation: Installation, site: Site) -> list[str]:
 
 
 def readable(installation: Installation, site: Site) -> Iterator[str]:
-    return (address for address in addresses(installation, site) if address != "/pushes/live")
+    return (address for address in addresses(installation, site) if address not in ("/pushes/live", "/sign-in"))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,17 @@ def test_a_wrong_token_is_no_guest(site: Site) -> None:
         assert site.get("/", headers={"authorization": value}).status_code == 401
 
 
+def test_a_guest_can_sign_in(site: Site) -> None:
+    assert 'href="/sign-in"' in site.get("/").text
+    refused = site.get("/sign-in")
+    assert (refused.status_code, "Basic" in refused.headers["www-authenticate"]) == (401, True)
+    signed = site.get("/sign-in", headers=AS_READER)
+    assert (signed.status_code, signed.headers["location"]) == (303, "/")
+    text = site.get("/", headers=AS_READER).text
+    assert 'href="/sign-in"' not in text
+    assert ">dana<" in text
+
+
 def test_a_token_opens_as_password_too(installation: Installation, tmp_path: Path) -> None:
     with pages(installation, settings(tmp_path)) as site:
         words = base64.b64encode(f"dana:{TOKEN}".encode()).decode()
@@ -80,7 +91,8 @@ def test_a_token_opens_as_password_too(installation: Installation, tmp_path: Pat
 def test_no_address_changes_anything(installation: Installation, site: Site) -> None:
     for address in addresses(installation, site):
         for method in ("POST", "PUT", "DELETE", "PATCH"):
-            assert site.request(method, address, headers=AS_READER).status_code in (404, 405), address
+            expected = (403,) if (method, address) == ("POST", "/acts") else (404, 405)
+            assert site.request(method, address, headers=AS_READER).status_code in expected, address
 
 
 def test_no_page_shows_a_guest_a_private_name(installation: Installation, site: Site) -> None:
@@ -89,13 +101,27 @@ def test_no_page_shows_a_guest_a_private_name(installation: Installation, site: 
     more = (detached, "/repositories?q=payroll", f"/repositories?q={private.repository}")
     assert "payroll" in site.get(detached, headers=AS_READER).text
     for address in [*readable(installation, site), *more]:
-        text = site.get(address).text
+        answer = site.get(address)
+        text = answer.text
+        assert (answer.status_code == 403) == (address in ("/deliveries", "/roster", "/acts")), address
         assert "payroll" not in text.replace('value="payroll"', ""), address
         assert "dana@example.com" not in text, address
         if private.repository in address and not address.startswith("/repositories"):
             assert site.get(address).status_code == 404
     assert private.repository[:8] in site.get("/repositories").text
     assert "0 of 4" in site.get("/repositories?q=payroll").text
+
+
+def test_the_order_of_a_list_tells_a_guest_nothing_of_private_names(tmp_path: Path) -> None:
+    installation = Installation()
+    paths = [f"secret/{number}" for number in range(9)]
+    for path in paths:
+        installation.push(path)
+    with pages(installation, settings(tmp_path, anonymous=DashboardRole.GUEST)) as site:
+        rows = site.get("/api/repositories.json").json()["repositories"]
+        assert [row["name"] for row in rows] == sorted(installation.chains[path].repository[:8] for path in paths)
+        rows = site.get("/api/repositories.json", headers=AS_READER).json()["repositories"]
+        assert [row["name"] for row in rows] == paths
 
 
 def test_a_reader_sees_all_names_and_what_is_wrong(installation: Installation, site: Site) -> None:
@@ -202,22 +228,10 @@ def test_an_event_that_is_not_remembered_is_searched_for(tmp_path: Path) -> None
         assert "the newest event is 30" in gone.text
 
 
-class AwayLog:
-    """A log that stops to answer while `is_away`."""
-
-    def __init__(self, installation: Installation) -> None:
-        self._log, self.is_away = installation.log, False
-
-    def __getattr__(self, name: str) -> object:
-        if self.is_away:
-            raise Unavailable("no broker answers at kafka.internal")
-        return getattr(self._log, name)
-
-
 def test_pages_say_since_when_the_log_is_away_and_show_what_was_known(tmp_path: Path) -> None:
     installation = fill()
     log = AwayLog(installation)
-    made = settings(tmp_path, anonymous=ReaderRole.GUEST)
+    made = settings(tmp_path, anonymous=DashboardRole.GUEST)
     log.is_away = True
     with watching(installation.sources, log) as watcher:  # type: ignore[arg-type]
         site = client(installation, watcher, made)
@@ -247,10 +261,10 @@ def test_pages_say_since_when_the_log_is_away_and_show_what_was_known(tmp_path: 
     [
         ({}, "users"),
         ({"users": "relative"}, "users"),
-        ({"listen": "0.0.0.0:80", "anonymous": ReaderRole.READER}, "anonymous"),
-        ({"anonymous": ReaderRole.GUEST, "proxy_header": "X-User"}, "proxy-header"),
-        ({"anonymous": ReaderRole.GUEST, "proxy_header": "X-User", "trusted_proxies": ("::1",)}, "users"),
-        ({"anonymous": ReaderRole.GUEST, "hosts": ("*",)}, "hosts"),
+        ({"listen": "0.0.0.0:80", "anonymous": DashboardRole.READER}, "anonymous"),
+        ({"anonymous": DashboardRole.GUEST, "proxy_header": "X-User"}, "proxy-header"),
+        ({"anonymous": DashboardRole.GUEST, "proxy_header": "X-User", "trusted_proxies": ("::1",)}, "users"),
+        ({"anonymous": DashboardRole.GUEST, "hosts": ("*",)}, "hosts"),
     ],
 )
 def test_settings_that_let_in_anybody_are_refused(members: dict[str, object], key: str) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.dashboard import recent
 from hgext.vcsreplicator.dashboard.recent import RecentEvents
-from hgext.vcsreplicator.dashboard.settings import ReaderRole
+from hgext.vcsreplicator.dashboard.settings import DashboardRole
 from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.levels import Notice
@@ -94,6 +95,27 @@ def test_a_record_of_no_known_form_is_passed_over(topic: str, value: bytes) -> N
     assert [event.path for event in events.newest()] == ["public/one"]
 
 
+def test_a_record_on_which_the_dashboard_fails_is_set_aside_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    installation = Installation()
+    for path in ("public/one", "public/bad", "public/two"):
+        installation.push(path)
+    bad = installation.chains["public/bad"].repository
+    decode = wire.decode
+
+    def fail_on_bad(value: bytes) -> object:
+        if bad.encode() in value:
+            raise RuntimeError("a bug")
+        return decode(value)
+
+    monkeypatch.setattr(recent.wire, "decode", fail_on_bad)
+    with structlog.testing.capture_logs() as lines:
+        events = read_all(installation)
+    assert {event.path for event in events.newest()} == {"public/one", "public/two"}
+    [line] = lines
+    assert line["event"] == "record set aside"
+    assert (line["topic"], line["kind"], line["reason"]) == (EVENTS, "RuntimeError", "a bug")
+
+
 def test_pages_show_an_event_that_the_aggregator_has_not_seen(tmp_path: Path) -> None:
     installation = fill()
     event = Chain("public/new").next()
@@ -122,13 +144,13 @@ def follow(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("role", list(ReaderRole))
-def test_the_feed_resumes_after_the_last_id_and_shows_what_the_role_may_see(role: ReaderRole) -> None:
+@pytest.mark.parametrize("role", [DashboardRole.GUEST, DashboardRole.READER])
+def test_the_feed_resumes_after_the_last_id_and_shows_what_the_role_may_see(role: DashboardRole) -> None:
     installation = fill()
     with serving(installation, role) as address:
         found = follow(address, installation, lambda found: len(found) == 11)
     private = installation.chains[SECRET].repository
     names = {str(each["repository"]) for each in found}
-    assert (SECRET in names) == (role is ReaderRole.READER)
-    assert (private[:8] in names) == (role is ReaderRole.GUEST)
-    assert all(("user" in each) == (role is ReaderRole.READER) for each in found)
+    assert (SECRET in names) == (role is DashboardRole.READER)
+    assert (private[:8] in names) == (role is DashboardRole.GUEST)
+    assert all(("user" in each) == (role is DashboardRole.READER) for each in found)

@@ -6,7 +6,6 @@ exit code 2, a mistake in the configuration 78, a condition that may pass (a ful
 """
 
 import importlib
-import importlib.util
 import sys
 from types import ModuleType
 from typing import cast
@@ -47,6 +46,7 @@ VERBS = {
     "dashboard": "Serve pages that show how far everything is",
     "trace": "Follow one push through every stage",
     "config": "Check the configuration, and show what is in use",
+    "adopt": "Convert the settings of hg.mozilla.org's system",
 }
 
 
@@ -58,24 +58,23 @@ class _Verbs(click.Group):
     """A group that lists its verbs without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [verb for verb in VERBS if _module_of(verb) is not None]
+        return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        where = _module_of(name) if name in VERBS else None
-        if where is None:
+        if name not in VERBS:
             return None
         if name in SERVICES:
             _import_structlog()
-        command: click.Command = importlib.import_module(where).command
+        command: click.Command = importlib.import_module(f"{__name__}.{name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
+            formatter.write_dl(list(VERBS.items()))
 
 
 def _import_structlog() -> None:
-    """Import structlog as if rich were absent: it would load that for tracebacks on a terminal, 6 MB in each service."""
+    """Import structlog as if rich were absent: it loads rich for tracebacks on a terminal, 6 MB in each service."""
     if "rich" in sys.modules or "structlog" in sys.modules:
         return
     sys.modules["rich"] = cast(ModuleType, None)
@@ -83,11 +82,6 @@ def _import_structlog() -> None:
         importlib.import_module("structlog")
     finally:
         del sys.modules["rich"]
-
-
-def _module_of(verb: str) -> str | None:
-    name = f"{__name__}.{verb}"
-    return name if importlib.util.find_spec(name) else None
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
@@ -115,10 +109,10 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:
-        if not _is_passing(error):
+        if not isinstance(error, PermissionError) and not _is_passing(error):
             raise
         click.echo(f"vcsreplicator: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, PermissionError) else 1)
 
 
 def _is_passing(error: BaseException) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator aggregator`: the daemon."""
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 
@@ -16,7 +17,7 @@ from .options import run_daemon, with_config
 def command(config: Config) -> None:
     """Run the aggregator: release events, and write notices.
 
-    It releases what all gating mirrors have applied, and announces what all of them serve."""
+    It releases events that all gating mirrors have applied, and announces events that all of them serve."""
     from ..aggregator import loop
 
     settings = config.settings(loop.AggregatorSettings, "aggregator")
@@ -29,17 +30,12 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
     from ..status.follower import Follower, look_at_destinations
 
     lock = threading.Lock()
-    followers: list[Follower] = []
-
-    def read_status() -> Mapping[str, object]:
-        if not followers:
-            followers.append(Follower(log))
-        picture = followers[0].update()
-        look_at_destinations(log, picture)
-        return as_data(picture, followers[0].now())
+    follower = functools.cache(lambda: Follower(log))  # begins to read at the first request
 
     def page() -> Mapping[str, object]:
         with lock:
-            return read_status()
+            picture = follower().update()
+            look_at_destinations(log, picture)
+            return as_data(picture, follower().now())
 
     return page

@@ -2,12 +2,12 @@
 """`vcsreplicator bootstrap NAME`: fills a new mirror, and shows the progress."""
 
 import json
-import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import click
 from rich.filesize import decimal
@@ -21,11 +21,11 @@ from ..log import Log
 from ..mirror.jobs import bootstrap
 from ..service import stop_on_signals
 from ..words.errors import Refused, visible
-from ..words.roster import MirrorRole, RosterRequest, Verb
+from ..words.roster import MirrorRole, Verb
 from ..words.rules import Rules
 from .display import console
 from .options import log_of, mirror_settings, with_config, with_wait
-from .requests import ask_aggregator, who
+from .requests import ask_aggregator, make_request
 from .roster import with_rules
 
 # Seconds between two progress lines where standard error is no terminal.
@@ -52,8 +52,8 @@ def command(
 ) -> None:
     """Fill a new mirror from the master while pushes continue, then let it join.
 
-    NAME has its section [mirror.NAME], and its service must not run yet. You can interrupt the command; run it again and it
-    continues. When it has ended, start the mirror.
+    NAME needs a section [mirror.NAME], and its service must not run yet. If you interrupt the command, run it again: it
+    continues. When it has finished, start the mirror.
     """
     settings = mirror_settings(config, name)
     options = config.settings(bootstrap.BootstrapSettings, "bootstrap")
@@ -80,22 +80,10 @@ def command(
 def ask_for_mirror(
     log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wait: float, stop: threading.Event | None = None
 ) -> None:
-    """Ask the aggregator to add a mirror or to let it join.
-
-    Raises Refused if it refuses; returns early if `stop` is set."""
-    is_new = verb is Verb.ADD
+    """Ask the aggregator to add a mirror or to let it join; raise Refused. Returns early if `stop` is set."""
     role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
-    request = RosterRequest(
-        id=secrets.token_hex(16),
-        verb=verb,
-        who=who(),
-        time=time.time(),
-        reason="bootstrap",
-        mirror=name,
-        role=role if is_new else None,
-        inactive=is_new,
-        rules=(rules or Rules()) if is_new else None,
-    )
+    known: dict[str, Any] = {"role": role, "inactive": True, "rules": rules or Rules()} if verb is Verb.ADD else {}
+    request = make_request(verb, "bootstrap", mirror=name, **known)
     try:
         decision, _ = ask_aggregator(log, request, wait, stop)
     except Refused:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator dashboard`: the pages that show how far everything is."""
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,9 @@ def command(config: Config) -> None:
         from ..dashboard import server
     except ModuleNotFoundError as error:
         raise BadConfig(f"{error.name} is not installed; install vcsreplicator[dashboard]") from None
+    from ..dashboard.deliveries import NotifierDatabases
     from ..dashboard.sources import Sources
+    from .acting import carry_out
 
     settings = read_settings(config)
     where = address(settings.listen, f"{config.file}: dashboard.listen")
@@ -42,6 +45,8 @@ def command(config: Config) -> None:
             relay=relay.source if relay else None,
             is_public=is_public,
             describe_delivery=describe,
+            notifier=NotifierDatabases(notifier) if notifier else None,
+            carry_out=functools.partial(carry_out, config, log),
         )
         with naming(config):
             server.run(settings, sources, address=where, stop=stop, ready=ready)

@@ -10,8 +10,7 @@ import click
 
 from ..config import Config
 from ..words.clock import SystemClock
-from ..words.errors import BadConfig
-from .options import run_daemon, with_config
+from .options import naming, needing, run_daemon, with_config
 
 if TYPE_CHECKING:
     from notifier.decode.decoding import Tools
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for what becomes of PATHS.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for the decoded PATHS.")
 @with_config
 def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> None:
     """Decode submitted messages: validate and enrich each, and remove what identifies a person.
@@ -29,18 +28,13 @@ def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> Non
     PATHS, files and folders of .ndjson, .ndjson.gz and .ndjson.zst, it writes <namespace>.<type>.ndjson and errors.ndjson."""
     from notifier.decode.settings import DecodeSettings
 
-    try:
+    with needing("decode"):
         from notifier.decode import streaming
-    except ModuleNotFoundError as error:
-        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[decode]") from None
-
     if bool(paths) != (output is not None):
         raise click.UsageError("expected PATHS and --output together, or neither")
     settings = config.settings(DecodeSettings, "decode")
-    try:
+    with naming(config):
         tools = streaming.open_tools(settings)
-    except BadConfig as error:
-        raise BadConfig(f"{config.file}: {error}") from error
     if output is None:
         run_daemon(config, "decode", functools.partial(streaming.run, tools=tools), settings)
     else:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator deliveries`: the messages to each subscription of webhooks."""
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +9,8 @@ import click
 
 from ..config import Config
 from ..words.errors import Refused
-from .display import console, table
-from .options import with_config, with_destination, with_json, with_last, with_yes
+from .display import print_json, print_listing
+from .options import takes_json, with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
 
 _NUMBER = click.IntRange(1, 2**63 - 1)
@@ -37,12 +36,10 @@ def list_(
     with open_deliveries(config, destination) as deliveries:
         rows = deliveries.newest(state=state, subscription=subscription, limit=last)
         counts = deliveries.counts()
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
     headings = ("id", "subscription", "state", "attempts", "next", "type", "repository", "error")
-    console().print(table(headings, map(_row_of, rows)))
-    click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no deliveries")
+    print_listing(rows, headings, map(_row_of, rows), as_json=as_json)
+    if not as_json:
+        click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no deliveries")
 
 
 def _row_of(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -53,6 +50,7 @@ def _row_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 @command.command()
 @click.argument("number", type=_NUMBER)
+@takes_json
 @with_destination
 @with_config
 def show(config: Config, destination: str | None, number: int) -> None:
@@ -61,7 +59,7 @@ def show(config: Config, destination: str | None, number: int) -> None:
         row = deliveries.show(number)
     if row is None:
         raise Refused(f"there is no delivery {number}")
-    click.echo(json.dumps(row, indent=2, sort_keys=True))
+    print_json(row)
 
 
 @command.command()

@@ -42,7 +42,7 @@ from .options import check_exposures, with_insecure
     "--ready",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write what a program needs to use the installation, as JSON.",
+    help="Write addresses, paths and process ids of the installation to FILE, as JSON.",
 )
 def command(
     folder: str | None,
@@ -55,7 +55,7 @@ def command(
 ) -> None:
     """Start a master, mirrors and all services on this machine, and push.
 
-    Prints what happened when, and the last notice. Each service is a process of its own; all are stopped at the end.
+    Prints when each step happened, and the last notice. Each service is a process; all stop at the end.
     """
     urls = {"--log": options["log"], "--pulse": options["pulse"], "--sns-endpoint": options["sns_endpoint"]}
     check_exposures(urls, insecure)
@@ -93,15 +93,13 @@ def _decode(options: DemoOptions, *, stay: bool) -> None:
     layout = submission.prepare_submission(options)
     before = len(layout.output.read_text().splitlines()) if layout.output.exists() else 0
     with _running(layout.services, options.folder) as run:
-        answer = submission.submit(layout)
+        sent, answered, status = submission.submit(layout)
         documents, delivered = scenario.wait_for_lines(layout.output, before + 1, 30)
         click.echo(f"\nPOST {layout.url}ID")
         rich.print_json(submission.DOCUMENT)
-        moments = [(answer.answered, f"answered with {answer.status}: it is durable"), (delivered, "decoded")]
-        rows = [(f"{(at - answer.sent) * 1000:7.1f} ms", what) for at, what in sorted(moments)]
-        timeline = table(("", ""), rows)
-        timeline.show_header = False
-        console().print(timeline)
+        moments = [(answered, f"answered with {status}: it is durable"), (delivered, "decoded")]
+        rows = [(f"{(at - sent) * 1000:7.1f} ms", what) for at, what in sorted(moments)]
+        console().print(table(("", ""), rows))
         click.echo("\nThe decoded document, without the client's address:")
         rich.print_json(json.dumps(documents[-1]))
         if stay:
@@ -153,25 +151,21 @@ def _print_addresses(layout: Layout) -> None:
 
 def _push_and_show(layout: Layout) -> None:
     """Create a repository, push twice, and print the timelines and the last notice."""
-    with open_log(layout.log) as log:
-        watcher = scenario.Watcher(log)
-        try:
-            name = f"hello-{int(time.time())}" if any(layout.master_root.iterdir()) else "hello"
-            lines = len(layout.notices.read_text().splitlines()) if layout.notices.exists() else 0
-            scenario.hg(layout, "init", str(layout.master_root / name), env=layout.master_env)
-            watcher.wait_for_notice(name, 30)
-            click.echo(f"\ncreated {name} on the master; the mirrors serve it")
-            for number, count in enumerate((1, 3), 2):
-                output, returned = scenario.push_changesets(layout, name, count)
-                moments = watcher.wait_for_notice(name, 30)
-                notices, delivered = scenario.wait_for_lines(layout.notices, lines + number, 30)
-                _print_timeline(
-                    count, output, [*moments, scenario.Moment(time=returned, what="hg push returned")], delivered
-                )
-            click.echo("\nThe notice:")
-            rich.print_json(json.dumps(notices[-1]))
-        finally:
-            watcher.close()
+    with open_log(layout.log) as log, contextlib.closing(scenario.Watcher(log)) as watcher:
+        name = f"hello-{int(time.time())}" if any(layout.master_root.iterdir()) else "hello"
+        lines = len(layout.notices.read_text().splitlines()) if layout.notices.exists() else 0
+        scenario.hg(layout, "init", str(layout.master_root / name), env=layout.master_env)
+        watcher.wait_for_notice(name, 30)
+        click.echo(f"\ncreated {name} on the master; the mirrors serve it")
+        for number, count in enumerate((1, 3), 2):
+            output, returned = scenario.push_changesets(layout, name, count)
+            moments = watcher.wait_for_notice(name, 30)
+            notices, delivered = scenario.wait_for_lines(layout.notices, lines + number, 30)
+            _print_timeline(
+                count, output, [*moments, scenario.Moment(time=returned, what="hg push returned")], delivered
+            )
+        click.echo("\nThe notice:")
+        rich.print_json(json.dumps(notices[-1]))
 
 
 def _print_timeline(count: int, output: str, moments: list[scenario.Moment], delivered: float) -> None:
@@ -179,13 +173,12 @@ def _print_timeline(count: int, output: str, moments: list[scenario.Moment], del
     moments = [*moments, scenario.Moment(time=delivered, what="notice delivered (JSON lines)")]
     start = next(moment.time for moment in moments if moment.what == "committed on the master")
     in_order = sorted(moments, key=lambda moment: moment.time)
-    timeline = table(("", ""), [(f"{(moment.time - start) * 1000:7.1f} ms", moment.what) for moment in in_order])
-    timeline.show_header = False
+    rows = [(f"{(moment.time - start) * 1000:7.1f} ms", moment.what) for moment in in_order]
     screen = console()
     screen.print(Text(f"\npush of {count} {'changesets' if count > 1 else 'changeset'}", "bold"))
     for line in remote:
         screen.print(f"  remote: {line}")
-    screen.print(timeline)
+    screen.print(table(("", ""), rows))
 
 
 @contextlib.contextmanager

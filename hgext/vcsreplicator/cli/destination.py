@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator destination`: shows destinations, and asks the notifier for changes."""
 
-import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +10,8 @@ import click
 
 from ..config import Config
 from ..words.errors import Refused
-from .display import console, table
+from ..words.shape import plain
+from .display import print_listing
 from .options import with_config, with_json, with_last, with_wait, with_yes
 from .requests import ask_notifier, when
 
@@ -37,11 +37,8 @@ def list_(config: Config, as_json: bool) -> None:
         with closing(StateDatabase(settings.state)) as state:
             known = state.conditions()
     rows = {name: known.get(name) for name in settings.destinations}
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
     headings = ("destination", "state", "position", "waiting", "oldest", "reported")
-    console().print(table(headings, [_row_of(name, row) for name, row in rows.items()]))
+    print_listing(rows, headings, (_row_of(name, row) for name, row in rows.items()), as_json=as_json)
 
 
 def _row_of(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -62,7 +59,7 @@ def _row_of(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
 @_with_wait
 @with_config
 def pause(config: Config, name: str, wait: float) -> None:
-    """Send nothing to NAME until it is resumed; no message is lost."""
+    """Pause NAME: it gets nothing until it is resumed, and loses no message."""
     ask_notifier(config, name, "pause", {}, wait=wait)
 
 
@@ -94,9 +91,10 @@ def skip(config: Config, name: str, message: str | None, yes: bool, wait: float)
 
 @command.command()
 @with_last(default=20)
+@with_json
 @with_config
-def requests(config: Config, last: int) -> None:
-    """Show requests: who asked for what, and the result."""
+def requests(config: Config, last: int, as_json: bool) -> None:
+    """Show requests: who made each, when, and the result."""
     from notifier.settings import read
     from notifier.state import StateDatabase
 
@@ -107,4 +105,5 @@ def requests(config: Config, last: int) -> None:
     rows = [
         (when(each.asked_at), each.who, each.destination, each.kind.value, each.result or "waiting") for each in found
     ]
-    console().print(table(("asked", "who", "destination", "what", "result"), rows))
+    headings = ("asked", "who", "destination", "what", "result")
+    print_listing([plain(each) for each in found], headings, rows, as_json=as_json)

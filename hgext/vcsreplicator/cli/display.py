@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What verbs print for people: complete texts, without control characters.
+"""What verbs print: JSON for programs; for people complete texts, without control characters.
 
 On a terminal a long cell is folded within its column. Elsewhere each row is one line, for `grep`.
 """
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterable, Sequence
 
+import click
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -33,9 +35,23 @@ def console(*, stderr: bool = False) -> Console:
     return PipedConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
+def print_json(data: object) -> None:
+    """Print data for programs."""
+    click.echo(json.dumps(data, indent=2))
+
+
+def print_listing(data: object, headings: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool) -> None:
+    """Print a listing: the data for programs, or the rows as a table for people."""
+    if as_json:
+        print_json(data)
+    else:
+        console().print(table(headings, rows))
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Make a table with these headings; no cell is cut."""
-    made = Table(*(Column(heading, overflow="fold") for heading in headings), box=None)
+    """Make a table with these headings, if any is not empty; no cell is cut."""
+    columns = (Column(heading, overflow="fold") for heading in headings)
+    made = Table(*columns, box=None, show_header=any(headings))
     for row in rows:
         made.add_row(*map(visible, row))
     return made

@@ -6,23 +6,19 @@ import functools
 import click
 
 from ..config import Config, address
-from ..words.errors import BadConfig
-from .options import run_daemon, with_config
+from .options import needing, run_daemon, with_config
 
 
 @click.command()
 @with_config
 def command(config: Config) -> None:
-    """Take submissions over HTTP: POST and PUT to /submit/…
+    """Accept submissions over HTTP: POST and PUT to /submit/…
 
-    A submission is answered with 200 once it is durable: in the log, or on disk while the log is away."""
+    A submission is answered with 200 once it is durable: in the log, or on disk while the log is unavailable."""
     from notifier.edge.settings import EdgeSettings
 
-    try:
+    with needing("edge"):
         from notifier.edge import server
-    except ModuleNotFoundError as error:
-        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[edge]") from None
-
     settings = config.settings(EdgeSettings, "edge")
     where = address(settings.listen, f"{config.file}: edge.listen")
     run_daemon(config, "edge", functools.partial(server.run, address=where), settings)

@@ -2,8 +2,7 @@
 """`vcsreplicator errors`: records and messages that were rejected, why, and another attempt at submitted ones."""
 
 import base64
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -13,8 +12,8 @@ from ..log.table import read_records
 from ..words.errors import MalformedEvent, Refused
 from ..words.levels import ErrorRecord
 from ..words.shape import from_json, plain
-from .display import console, table
-from .options import log_of, with_config, with_last, with_yes
+from .display import print_json, print_listing
+from .options import log_of, takes_json, with_config, with_last, with_yes
 from .requests import when
 
 # Messages that are written again together.
@@ -42,13 +41,10 @@ def command() -> None:
 @_with_json
 @with_config
 def list_(config: Config, last: int, as_json: bool) -> None:
-    """List the newest rejects; the verb may be left out."""
+    """List the newest rejects (the default verb)."""
     with log_of(config) as log:
         records = _read_newest(log, last)
-    if as_json:
-        click.echo(json.dumps([plain(record) for _, record in records], indent=2))
-        return
-    if not records:
+    if not records and not as_json:
         click.echo("no errors")
         return
     rows = [
@@ -61,17 +57,19 @@ def list_(config: Config, last: int, as_json: bool) -> None:
         )
         for number, record in records
     ]
-    console().print(table(("number", "when", "service", "from", "reason"), rows))
+    headings = ("number", "when", "service", "from", "reason")
+    print_listing([plain(record) for _, record in records], headings, rows, as_json=as_json)
 
 
 @command.command()
 @click.argument("number", type=click.IntRange(0))
+@takes_json
 @with_config
 def show(config: Config, number: int) -> None:
     """Print the reject NUMBER of the list as JSON, with all that was kept."""
     with log_of(config) as log:
         [record] = _chosen(log, [number])
-    click.echo(json.dumps(plain(_read_error(record, record.value or b"")), indent=2, sort_keys=True))
+    print_json(plain(_read_error(record, record.value or b"")))
 
 
 @command.command()
@@ -80,9 +78,9 @@ def show(config: Config, number: int) -> None:
 @with_yes
 @with_config
 def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool) -> None:
-    """Submit rejected messages of the decoder again: those with these NUMBERS, or of one type.
+    """Submit rejected messages of the decoder again, by NUMBERS or by type.
 
-    They go to the topic that they came from. What is wrong with them must be put right before, such as a missing schema."""
+    They return to the topic they came from. First remove the cause, such as a missing schema."""
     from notifier.decode.rejects import raw_of
     from notifier.raw import to_record
 
@@ -90,7 +88,8 @@ def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool)
         raise click.UsageError("expected NUMBERS or --type")
     with log_of(config) as log:
         found = []
-        for record in _chosen(log, numbers) if numbers else _all(log):
+        every = read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
+        for record in _chosen(log, numbers) if numbers else every:
             error = _read_error(record, record.value or b"")
             raw = raw_of(error)
             if kind is not None and (error.attributes or {}).get("error_type") != kind:
@@ -116,10 +115,6 @@ def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
     records = read_records(log, {(ERRORS, 0): max(beginning, end - count)})
     return [(record.offset, _read_error(record, record.value)) for record in records if record.value]
-
-
-def _all(log: Log) -> Iterator[Record]:
-    return read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
 
 
 def _chosen(log: Log, numbers: Sequence[int]) -> list[Record]:

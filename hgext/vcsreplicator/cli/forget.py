@@ -10,8 +10,7 @@ import click
 from ..config import Config
 from ..log import EVENTS, Log, NewRecord
 from ..outbox.entry import NewestEvent, next_event
-from ..outbox.file import Outbox
-from ..outbox.folder import Store
+from ..outbox.file import outbox_of
 from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_places
 from ..relay.scan import find_repositories
@@ -31,7 +30,8 @@ from .repositories import find_repository, read_picture
 def command(config: Config, repository: str, yes: bool) -> None:
     """Announce the deletion of REPOSITORY (path or id), which was removed by hand.
 
-    Run it on the master. Mirrors set the repository aside; backups keep it. Events that were not sent went with the folder.
+    Run it on the master. Mirrors set the repository aside; backup mirrors keep it. Events that the relay had not sent are
+    lost with the folder.
     """
     relay = relay_of(config)
     if relay is None or not all(os.path.isdir(root) for root in relay.roots):
@@ -60,7 +60,7 @@ def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
         for folder in find_repositories(root):
             newest = None
             with suppress(MalformedEvent, OSError):
-                newest = Outbox(Store(os.path.join(folder, ".hg", "store"))).newest()
+                newest = outbox_of(folder).newest()
             if newest is not None and newest.repository == state.repository:
                 raise Refused(f"{state.path}: it was moved to {folder}; run `hg replicaterename` in it")
 

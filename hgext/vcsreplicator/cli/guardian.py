@@ -2,7 +2,6 @@
 """`vcsreplicator guardian`: the broker's own side of Pulse's specification."""
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import click
 from ..config import Config
 from ..service import configure_logging, serve, stop_on_signals
 from ..words.errors import Refused
-from .display import console, table
+from .display import console, print_listing, table
 from .options import SECONDS, with_config, with_json, with_yes
 
 _with_token_file = click.option(
@@ -23,7 +22,7 @@ _with_token_file = click.option(
 
 @click.group()
 def command() -> None:
-    """Guard a RabbitMQ as Pulse's specification says (docs/guardian.md)."""
+    """Enforce Pulse's specification on a RabbitMQ (docs/guardian.md)."""
 
 
 @command.group()
@@ -33,7 +32,7 @@ def user() -> None:
 
 @user.command()
 @click.argument("client")
-@click.option("--owner", required=True, metavar="MAIL", help="Who gets the mails about the client's queues.")
+@click.option("--owner", required=True, metavar="MAIL", help="Address for mails about the client's queues.")
 @_with_token_file
 @with_config
 def add(config: Config, client: str, owner: str, token_file: str | None) -> None:
@@ -50,7 +49,7 @@ def add(config: Config, client: str, owner: str, token_file: str | None) -> None
 @_with_token_file
 @with_config
 def token(config: Config, client: str, token_file: str | None) -> None:
-    """Give CLIENT a new token and its rights again; the old token ends."""
+    """Give CLIENT a new token and its rights; the old token becomes invalid."""
     with _clients(config) as clients, _kept(token_file) as keep:
         _print_token(clients.renew_token(client, keep), token_file)
 
@@ -86,15 +85,12 @@ def remove(config: Config, client: str, yes: bool) -> None:
 @with_json
 @with_config
 def list_(config: Config, as_json: bool) -> None:
-    """List the clients, and whether their rights are as they should be."""
+    """List the clients, and whether their rights are correct."""
     with _clients(config) as clients:
         found = clients.all()
-    if as_json:
-        rows = [{"client": each.name, "owner": each.owner, "rights": _rights(each)} for each in found]
-        click.echo(json.dumps(rows, indent=2))
-        return
-    headings = ("client", "owner", "rights")
-    console().print(table(headings, [(each.name, each.owner or "unknown", _rights(each)) for each in found]))
+    data = [{"client": each.name, "owner": each.owner, "rights": _rights(each)} for each in found]
+    rows = [(each.name, each.owner or "unknown", _rights(each)) for each in found]
+    print_listing(data, ("client", "owner", "rights"), rows, as_json=as_json)
 
 
 def _rights(client: Any) -> str:
@@ -105,7 +101,7 @@ def _rights(client: Any) -> str:
 
 @command.command()
 @click.option("--once", is_flag=True, help="Make one round, print what it found, and end.")
-@click.option("--dry-run", is_flag=True, help="Mail, delete and remember nothing; only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Send, delete and record nothing; only print what would be done.")
 @with_config
 def watch(config: Config, once: bool, dry_run: bool) -> None:
     """Warn owners of growing queues, and delete those beyond the limit."""
@@ -134,8 +130,8 @@ def _queue_row(found: Any, is_dry_run: bool) -> tuple[str, ...]:
     queue, notes = found.queue, []
     if found.step.value == "deleted":
         notes.append("would be deleted" if is_dry_run else "deleted")
-    elif found.level:
-        notes.append(f"{found.level.name.lower()} its limit" if found.level.name == "BEYOND" else "near its limit")
+    elif found.filling:
+        notes.append(f"{found.filling.name.lower()} its limit")
     if not queue.consumers:
         notes.append("no consumer")
     if not queue.is_bounded:
@@ -146,25 +142,25 @@ def _queue_row(found: Any, is_dry_run: bool) -> tuple[str, ...]:
 
 @command.command()
 @click.option("--client", metavar="CLIENT", help="Check only this client's exchanges, queues, channels and messages.")
-@click.option("--sample", default=5.0, type=SECONDS, show_default=True, help="QueueWatch messages for so many seconds.")
+@click.option(
+    "--sample", default=5.0, type=SECONDS, show_default=True, help="Read messages of publishers for this many seconds."
+)
 @with_json
 @with_config
 def check(config: Config, client: str | None, sample: float, as_json: bool) -> None:
     """Check the broker against the specification, line by line.
 
-    Makes a client for the trial and removes it. Exit code 0: all is as it must and should be, 1: a SHOULD is broken, 2: a
-    MUST is.
+    Creates a client for the trial and removes it. Exit code 0: nothing failed, 1: a SHOULD failed, 2: a MUST or SHALL
+    failed.
     """
     from notifier.guardian import checking
     from notifier.guardian.requirements import CheckMark
 
     results = checking.check(_settings(config), config.file, client=client, sample=sample, stop=stop_on_signals())
     rows = [(each.requirement.subject, each.requirement.words, each.mark.value, each.reason) for each in results]
-    if as_json:
-        keys = ("subject", "requirement", "result", "reason")
-        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
-    else:
-        console().print(table(("who", "requirement", "result", "reason"), rows))
+    keys = ("subject", "requirement", "result", "reason")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    print_listing(data, ("who", *keys[1:]), rows, as_json=as_json)
     failed = [each.requirement for each in results if each.mark is CheckMark.FAIL]
     sys.exit(2 if any(each.is_must for each in failed) else bool(failed))
 

@@ -2,6 +2,7 @@
 """`vcsreplicator heal MIRROR`: records a heal request for a mirror on this machine."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from .repositories import find_repository, read_picture
 @with_yes
 @with_config
 def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool) -> None:
-    """Ask a mirror to heal detached repositories now; without paths, all of them.
+    """Have a mirror heal detached repositories now: those named, or all.
 
     A named repository that is not detached is copied again from the master and replaced in one step, and the mirror serves
     the old copy until then. This needs --yes. Run it on the mirror's machine.
@@ -38,13 +39,10 @@ def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool)
     file = Path(settings.folder) / "mirror.db"
     if not file.exists():
         raise Refused(f"{file}: no such file; run this command where the mirror {name} runs")
-    notes = Notes(file)
-    try:
+    with closing(Notes(file)) as notes:
         for state in wanted:
             notes.request_heal(state.repository, time.time())
             what = "will copy it again" if state.path in sound else "will heal it"
             click.echo(f"{state.path}: {name} {what} within seconds")
-    finally:
-        notes.close()
     if not wanted:
         click.echo(f"nothing is detached on {name}")

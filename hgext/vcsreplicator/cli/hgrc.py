@@ -4,8 +4,7 @@
 import os
 import subprocess
 import tempfile
-
-import click
+from collections.abc import Callable
 
 from ..words.errors import BadConfig
 
@@ -15,8 +14,8 @@ ROOTS = "vcsreplicator-roots."
 _TRUE = {"1", "yes", "true", "on", "always"}
 
 
-def check_hgrc(file: str | None) -> None:
-    """Print where `hg` finds the extensions by `file` or, if None, HGRCPATH; raise BadConfig if it could miss one."""
+def check_hgrc(file: str | None, report: Callable[[str], object]) -> None:
+    """Report where `hg` finds the extensions by `file` or, if None, HGRCPATH; raise BadConfig if it could miss one."""
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
         raise BadConfig(f"--hgrc: {file}: no such file")
@@ -24,14 +23,15 @@ def check_hgrc(file: str | None) -> None:
     if file is not None:
         environment["HGRCPATH"] = os.path.abspath(file)
     try:
-        found = _configuration(where, environment)
+        lines = _run_hg(where, environment, "config", "-T", "{name}\t{value}\n")
     except FileNotFoundError:
-        click.echo("hg is not on PATH: a master and a mirror need it")
+        report("hg is not on PATH: a master and a mirror need it")
         return
+    found = {name: value for name, tab, value in (line.partition("\t") for line in lines) if tab}
     if not _is_enabled(found, "vcsreplicator"):
         if file is not None or "vcsreplicator.role" in found:
             raise BadConfig(f"{where}: [extensions] vcsreplicator: expected a line that loads it, got nothing")
-        click.echo("hg extension vcsreplicator: not enabled in this environment (HGRCPATH)")
+        report("hg extension vcsreplicator: not enabled in this environment (HGRCPATH)")
         return
     for name in filter(lambda name: _is_enabled(found, name), EXTENSIONS):
         value = found.get(f"extensions.{name}:required", found.get("extensions.*:required", "nothing"))
@@ -40,23 +40,25 @@ def check_hgrc(file: str | None) -> None:
                 f"{where}: [extensions] *:required: expected yes, got {value}: "
                 f"without it Mercurial continues when it cannot load {name}"
             )
-    _open_repository(where, environment)
+    with tempfile.TemporaryDirectory() as folder:  # only in a repository a failed set-up or a mistake in hgrc shows
+        _run_hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
+        _run_hg(where, environment, "-R", f"{folder}/empty", "root")
     sources = dict(
         line.split("\t") for line in _run_hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n")
     )
     for name in EXTENSIONS:
-        click.echo(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
+        report(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
     roots = {name: wire for name, wire in found.items() if name.startswith(ROOTS)}
-    _name_twins({os.path.realpath(name.removeprefix(ROOTS)): wire for name, wire in roots.items()})
+    _name_twins({os.path.realpath(name.removeprefix(ROOTS)): wire for name, wire in roots.items()}, report)
 
 
-def _name_twins(roots: dict[str, str]) -> None:
-    """Print which repositories below these roots mirrors take for one."""
+def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:
+    """Report which repositories below these roots mirrors take for one."""
     # Most verbs do not need Mercurial.
     from ..hg.master import twins
 
     for folders in twins.find_all({folder: "" if wire == "." else wire for folder, wire in roots.items()}):
-        click.echo(
+        report(
             f"names that differ only in case or Unicode: {', '.join(folders)}: mirrors take only one, rename the others"
         )
 
@@ -64,18 +66,6 @@ def _name_twins(roots: dict[str, str]) -> None:
 def _is_enabled(found: dict[str, str], extension: str) -> bool:
     place = found.get(f"extensions.{extension}")
     return place is not None and not place.startswith("!")
-
-
-def _configuration(where: str, environment: dict[str, str]) -> dict[str, str]:
-    lines = _run_hg(where, environment, "config", "-T", "{name}\t{value}\n")
-    return {name: value for name, tab, value in (line.partition("\t") for line in lines) if tab}
-
-
-def _open_repository(where: str, environment: dict[str, str]) -> None:
-    """Open an empty repository: only then a failed set-up or a mistake in hgrc shows."""
-    with tempfile.TemporaryDirectory() as folder:
-        _run_hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
-        _run_hg(where, environment, "-R", f"{folder}/empty", "root")
 
 
 def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:

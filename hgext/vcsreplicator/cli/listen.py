@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator listen`: receives messages from an exchange."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -20,7 +21,13 @@ from .options import check_exposures, with_insecure
 @click.argument("url")
 @click.argument("exchange")
 @click.option("--queue", metavar="NAME", help="queue/<clientId>/<name>  [default: from user and host]")
-@click.option("--key", default="#", show_default=True, metavar="PATTERN", help="Routing keys: * is one word, # is any.")
+@click.option(
+    "--key",
+    default="#",
+    show_default=True,
+    metavar="PATTERN",
+    help="Routing keys: * is one word, # any number.",
+)
 @click.option("--run", metavar="COMMAND", help="Run for each message; the body is on its standard input.")
 @click.option("--durable/--auto-delete", default=False, help="Keep the queue after this command ends.  [default: no]")
 @click.option("--prefetch", default=10, show_default=True, help="Messages received ahead.")
@@ -50,7 +57,9 @@ def command(
     stop = stop_on_signals()
 
     def show(arrival: ReceivedMessage) -> bool:
-        content = _parse_body(arrival.text)
+        content: Any = arrival.text
+        with contextlib.suppress(ValueError):  # what is not JSON stays text, because any client may publish
+            content = json.loads(arrival.text)
         if whole:
             content = {
                 "body": content,
@@ -86,14 +95,6 @@ def _split_command(run: str | None) -> list[str]:
     if run is not None and not words:
         raise Refused("--run: expected a command")
     return words
-
-
-def _parse_body(text: str) -> Any:
-    """Parse JSON; what is not JSON stays text, because any client may publish."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _settings(url: str, exchange: str, *, queue: str | None, key: str, **options: Any) -> Any:

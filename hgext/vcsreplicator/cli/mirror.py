@@ -15,9 +15,9 @@ def command(config: Config, name: str) -> None:
 
     NAME is the mirror's name in the roster and its section [mirror.NAME].
     """
-    from .. import mirror
+    from ..mirror import service
     from ..status import health
 
     limits = config.settings(health.HealthSettings, "health")
     settings = mirror_settings(config, name)
-    run_daemon(config, f"mirror-{name}", mirror.run, settings, health=lambda log: health.Endpoint(log, name, limits))
+    run_daemon(config, f"mirror-{name}", service.run, settings, health=lambda log: health.Endpoint(log, name, limits))

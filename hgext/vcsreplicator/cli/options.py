@@ -37,12 +37,22 @@ SECONDS = Number(0, 31 * DAY)
 HOW_MANY = click.IntRange(1, 1_000_000)
 
 with_destination = click.option(
-    "--destination", metavar="NAME", help="Which one, if there are several of type webhook."
+    "--destination", metavar="NAME", help="Webhook destination; required if there are several."
+)
+# The verb passes what it gets to `check_exposures`.
+with_insecure = click.option(
+    "--insecure",
+    multiple=True,
+    type=click.Choice([Exposure.PLAIN_TEXT.value, Exposure.PASSWORD.value]),
+    help="Allow this exposure of data or secrets; may be repeated.",
 )
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-with_last = functools.partial(click.option, "--last", type=HOW_MANY, show_default=True, help="How many to show.")
+takes_json = click.option(
+    "--json", is_flag=True, expose_value=False, help="As on other verbs; this one always prints JSON."
+)
+with_last = functools.partial(click.option, "--last", type=HOW_MANY, show_default=True, help="Number of rows to show.")
 with_wait = functools.partial(click.option, "--wait", type=SECONDS, show_default=True, metavar="SECONDS")
-with_yes = click.option("--yes", is_flag=True, help="Do it. Without --yes, only say what it would do.")
+with_yes = click.option("--yes", is_flag=True, help="Do it. Without --yes, only print what the command would do.")
 
 
 def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,10 +78,8 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def log_of(config: Config) -> Log:
     """Open the log that the file names; raise BadConfig if its URL is wrong, Unavailable if it cannot be reached."""
-    try:
+    with naming(config):
         return open_log(config.log)
-    except BadConfig as error:
-        raise BadConfig(f"{config.file}: {error}") from error
 
 
 def mirror_settings(config: Config, name: str) -> "MirrorSettings":
@@ -105,6 +113,15 @@ def naming(config: Config) -> Iterator[None]:
         raise BadConfig(f"{config.file}: {error}") from error
 
 
+@contextlib.contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Name the extra to install in a BadConfig, if the block imports what is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[{extra}]") from None
+
+
 def run_without_log(config: Config, role: str, run: Callable[..., None], settings: object) -> None:
     """Run a daemon that uses no log until a signal stops it, and exit with its code."""
     from ..service import configure_logging, serve
@@ -115,16 +132,6 @@ def run_without_log(config: Config, role: str, run: Callable[..., None], setting
 
     configure_logging(role)
     sys.exit(serve(role, named, listen=config.listen(role)))
-
-
-def with_insecure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--insecure EXPOSURE`; the verb passes the words to `check_exposures`."""
-    return click.option(
-        "--insecure",
-        multiple=True,
-        type=click.Choice([exposure.value for exposure in (Exposure.PLAIN_TEXT, Exposure.PASSWORD)]),
-        help="Allow this exposure of data or secrets; may be repeated.",
-    )(function)
 
 
 def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:

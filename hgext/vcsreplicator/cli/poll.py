@@ -4,8 +4,7 @@
 import click
 
 from ..config import Config
-from ..words.errors import BadConfig
-from .options import run_without_log, with_config
+from .options import needing, run_without_log, with_config
 
 
 @click.command()
@@ -14,9 +13,7 @@ def command(config: Config) -> None:
     """Run the poller: send pushes of other hosts to the queue of hg-push."""
     from notifier.poll.settings import PollSettings
 
-    try:
+    with needing("poll"):
         from notifier.poll import poller
-    except ModuleNotFoundError as error:
-        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[poll]") from None
     settings = config.settings(PollSettings, "poll")
     run_without_log(config, "poll", poller.run, settings)

@@ -14,18 +14,21 @@ from .requests import ask_notifier
 @click.command()
 @click.option("--repository", required=True, metavar="PATH", help="Path or id of the repository.")
 @click.option("--since", required=True, metavar="TIME|PUSHID", help="2026-07-29T22:11 (UTC), or the first push id.")
-@click.option("--to", "destination", required=True, metavar="DESTINATION", help="The only destination that gets them.")
+@click.option(
+    "--to", "destination", required=True, metavar="DESTINATION", help="Destination that gets the messages again."
+)
 @with_wait(default=60.0, help="How long to wait for the end of the replay.")
 @with_config
 def command(config: Config, repository: str, since: str, destination: str, wait: float) -> None:
     """Send the notices of a repository again, to one destination only.
 
-    Messages keep their ids, and their property `replay` says who asked, and when.
+    Messages keep their ids; their property `replay` names the operator and the time.
     """
-    ask_notifier(config, destination, "replay", {"repository": repository, **_since(since)}, wait=wait)
+    ask_notifier(config, destination, "replay", {"repository": repository, **read_since(since)}, wait=wait)
 
 
-def _since(text: str) -> dict[str, Any]:
+def read_since(text: str) -> dict[str, Any]:
+    """Read where a replay begins: a time, or the id of a push; raise BadParameter."""
     if text.isascii() and text.isdigit():
         return {"since_push": int(text)}
     try:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The present picture of the log, and the repositories that arguments name."""
 
+from contextlib import closing
+
 from ..log import Log
 from ..status import Picture
 from ..status.follower import Follower
@@ -10,11 +12,8 @@ from ..words.levels import RepositoryState
 
 def read_picture(log: Log) -> Picture:
     """Read the picture as of now."""
-    follower = Follower(log)
-    try:
+    with closing(Follower(log)) as follower:
         return follower.update()
-    finally:
-        follower.close()
 
 
 def find_repository(picture: Picture, named: str, *, is_living: bool = False) -> RepositoryState:

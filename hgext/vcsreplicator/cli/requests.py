@@ -9,6 +9,7 @@ stops waiting for it.
 import datetime
 import getpass
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ import click
 from ..config import Config
 from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..words.errors import Refused
-from ..words.roster import Decision, Roster, RosterRequest
+from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 
 # Seconds until a verb that is asked to stop notices it.
@@ -30,8 +31,12 @@ TURN = 0.2
 POLL = 0.05
 
 
+class Unanswered(Refused):
+    """The request is recorded, and the service that decides has not answered yet."""
+
+
 def who() -> str:
-    """Return the user at the keyboard, as it is recorded."""
+    """Return the user's name, as it is recorded."""
     return f"{os.environ.get('SUDO_USER') or getpass.getuser()}@{os.uname().nodename}"
 
 
@@ -40,14 +45,19 @@ def when(time_: float | None) -> str:
     return "" if time_ is None else f"{datetime.datetime.fromtimestamp(time_, datetime.UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def make_request(verb: Verb, reason: str, *, person: str | None = None, **members: Any) -> RosterRequest:
+    """Make a request to the aggregator, by default in the name of this user."""
+    number, now = secrets.token_hex(8), time.time()
+    return RosterRequest(id=number, verb=verb, who=person or who(), time=now, reason=reason, **members)
+
+
 def ask_aggregator(
     log: Log, request: RosterRequest, patience: float, stop: threading.Event | None = None
 ) -> tuple[Decision, Roster]:
     """Send the request and return the decision and the new roster.
 
-    Raises Refused if there is none within `patience` seconds, or when `stop` is set."""
-    reader = log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})
-    try:
+    Raises Unanswered if there is none within `patience` seconds, or when `stop` is set."""
+    with closing(log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})) as reader:
         log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
         end = time.monotonic() + patience
         while (left := end - time.monotonic()) > 0 and not (stop and stop.is_set()):
@@ -55,18 +65,23 @@ def ask_aggregator(
                 roster = from_json(Roster, record.value) if record.value else Roster()
                 if decision := roster.decision(request.id):
                     return decision, roster
-    finally:
-        reader.close()
-    raise Refused(
+    raise Unanswered(
         f"request {request.id} is recorded and will be decided when an aggregator runs;"
         f" the aggregator has not decided within {patience:g} s"
     )
 
 
 def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
-    """Record the request, wait for the notifier, and print its answer.
+    """Record the request, wait for the notifier, and print its answer; raise as `ask_destination` does."""
+    click.echo(f"{destination}: {ask_destination(config, destination, kind, argument, person=who(), wait=wait)}")
 
-    Raises Refused if there is none within `wait` seconds, or nothing was done."""
+
+def ask_destination(
+    config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, person: str, wait: float
+) -> str:
+    """Record the request of a person, wait for the notifier, and return its answer.
+
+    Raises Unanswered if there is none within `wait` seconds, Refused if nothing was done."""
     from notifier.settings import read
     from notifier.state import Kind, StateDatabase
 
@@ -75,18 +90,18 @@ def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[
         known = ", ".join(settings.destinations) or "none"
         raise Refused(f"{config.file}: there is no destination {destination!r}; the destinations are: {known}")
     with closing(StateDatabase(settings.state)) as state:
-        number = state.ask(destination, Kind(kind), argument, who=who(), now=time.time())
+        number = state.ask(destination, Kind(kind), argument, who=person, now=time.time())
         end = time.monotonic() + wait
         while (request := state.request(number)).done_at is None:
             if time.monotonic() > end:
-                raise Refused(
+                raise Unanswered(
                     f"request {number} is recorded and will be carried out when the notifier runs;"
                     f" the notifier has not answered within {wait:g} s"
                 )
             time.sleep(POLL)
     if request.did_nothing:
         raise Refused(f"{destination}: {request.result}")
-    click.echo(f"{destination}: {request.result}")
+    return str(request.result)
 
 
 @contextmanager

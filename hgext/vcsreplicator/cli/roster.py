@@ -6,9 +6,6 @@ them wait, is only described without `--yes`.
 """
 
 import functools
-import json
-import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +21,10 @@ from ..words.levels import RepositoryState
 from ..words.roster import Decision, Mirror, MirrorRole, Roster, RosterRequest, Verb
 from ..words.rules import Rules
 from ..words.shape import plain
-from .display import console, table
+from .display import console, print_json, table
 from .options import log_of, with_config, with_json, with_wait, with_yes
 from .repositories import find_repository, read_picture
-from .requests import ask_aggregator, when, who
+from .requests import ask_aggregator, make_request, when
 
 # A running aggregator gives a sign of life within this many of its beats.
 BEATS = 2.5
@@ -56,7 +53,9 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
         with log_of(config) as log:
             picture = read_picture(log)
             request = function(picture, reason, *arguments, **options)
-            _check_request(picture, request)
+            known = rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
+            if isinstance(known, rosters.Refusal):  # as the aggregator would refuse it now
+                raise Refused(known.reason)
             if not yes:
                 raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
             decided = _decide_offline(config, log, request) if offline else ask_aggregator(log, request, wait)
@@ -68,13 +67,13 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--include` and `--exclude`, the rules of a mirror."""
     include = "Carry only these: path:EXACT or re:EXPRESSION; may be repeated. Without rules, all."
-    exclude = "Do not carry these of those that --include matches; may be repeated."
+    exclude = "Of those, do not carry these; may be repeated."
     function = click.option("--exclude", multiple=True, metavar="RULE", help=exclude)(function)
     return click.option("--include", multiple=True, metavar="RULE", help=include)(function)
 
 
 @command.command("list")
-@click.option("--decisions", is_flag=True, help="Show the newest decisions too: who asked for what, and why.")
+@click.option("--decisions", is_flag=True, help="Show the newest decisions too: who made each request, and why.")
 @with_json
 @with_config
 def list_(config: Config, decisions: bool, as_json: bool) -> None:
@@ -83,7 +82,7 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
         picture = read_picture(log)
     roster = picture.roster or Roster()
     if as_json:
-        click.echo(json.dumps(plain(roster), indent=2))
+        print_json(plain(roster))
         return
     console().print(_mirror_table(picture, roster))
     click.echo(f"version {roster.version}; without a gating mirror notices {_describe_empty(roster)}")
@@ -94,7 +93,7 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions.")
-@click.option("--inactive", is_flag=True, help="Only make it known; it gates after `roster join`.")
+@click.option("--inactive", is_flag=True, help="Add it without gating; it gates after `roster join`.")
 @with_rules
 @_asking_options
 def add(
@@ -106,7 +105,7 @@ def add(
     """
     rules = Rules(include=include, exclude=exclude)
     role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
-    return _request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules)
+    return make_request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules)
 
 
 @command.command()
@@ -117,7 +116,7 @@ def join(picture: Picture, reason: str, name: str) -> RosterRequest:
 
     Notices of later pushes wait for it. It becomes active once it serves everything that is released.
     """
-    return _request(Verb.JOIN, reason, mirror=name)
+    return make_request(Verb.JOIN, reason, mirror=name)
 
 
 @command.command()
@@ -129,7 +128,7 @@ def activate(picture: Picture, reason: str, name: str, repository: str | None) -
 
     All notices that are not written yet wait for it.
     """
-    return _request(Verb.ACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
+    return make_request(Verb.ACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
 
 
 @command.command()
@@ -138,11 +137,11 @@ def activate(picture: Picture, reason: str, name: str, repository: str | None) -
 @with_yes
 @_asking_options
 def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
-    """Let notices no longer wait for a mirror.
+    """Deactivate a mirror: notices no longer wait for it.
 
     With --repository, only the notices of that repository.
     """
-    return _request(Verb.DEACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
+    return make_request(Verb.DEACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
 
 
 @command.command()
@@ -151,7 +150,7 @@ def deactivate(picture: Picture, reason: str, name: str, repository: str | None)
 @_asking_options
 def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
     """Remove an inactive mirror for good, and forget its levels."""
-    return _request(Verb.REMOVE, reason, mirror=name)
+    return make_request(Verb.REMOVE, reason, mirror=name)
 
 
 @command.command()
@@ -161,7 +160,7 @@ def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
 @_asking_options
 def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> RosterRequest:
     """Set which repositories a mirror carries (default: all)."""
-    return _request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
+    return make_request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
 
 
 @command.command("allow-empty")
@@ -170,22 +169,11 @@ def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) 
 @_asking_options
 def allow_empty(picture: Picture, reason: str, answer: str) -> RosterRequest:
     """Allow or hold notices that no mirror gates."""
-    return _request(Verb.ALLOW_EMPTY, reason, allow=answer == "yes")
-
-
-def _request(verb: Verb, reason: str, **members: Any) -> RosterRequest:
-    return RosterRequest(id=secrets.token_hex(8), verb=verb, who=who(), time=time.time(), reason=reason, **members)
+    return make_request(Verb.ALLOW_EMPTY, reason, allow=answer == "yes")
 
 
 def _repository_id(picture: Picture, named: str | None) -> str | None:
     return None if named is None else find_repository(picture, named).repository
-
-
-def _check_request(picture: Picture, request: RosterRequest) -> None:
-    """Raise Refused if the aggregator would refuse the request now."""
-    decided = rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
-    if isinstance(decided, rosters.Refusal):
-        raise Refused(decided.reason)
 
 
 def _describe_effect(picture: Picture, request: RosterRequest) -> str:
@@ -195,15 +183,12 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
     if request.verb is Verb.REMOVE:
         return f"{request.mirror} would be removed and its levels forgotten"
     if request.verb is Verb.RULES:
-        return f"{request.mirror} would carry {_describe_carried(picture, request.rules or Rules())}"
+        wanted, present = request.rules or Rules(), [state for state in picture.states.values() if not state.deleted]
+        carried = sum(wanted.carries(state.path) for state in present)
+        return f"{request.mirror} would carry {carried} of {len(present)} repositories"
     mirror = picture.roster.mirror(request.mirror) if picture.roster else None
     held = _count_held(picture, mirror, request.repository) if mirror else 0
     return f"{held} notices that wait for {request.mirror} would wait for the other mirrors only"
-
-
-def _describe_carried(picture: Picture, wanted: Rules) -> str:
-    present = [state for state in picture.states.values() if not state.deleted]
-    return f"{sum(wanted.carries(state.path) for state in present)} of {len(present)} repositories"
 
 
 def _serving_level(picture: Picture, name: str, state: RepositoryState) -> int:
@@ -223,10 +208,8 @@ def _print_decision(decision: Decision, roster: Roster) -> None:
     if decision.refusal:
         raise Refused(decision.refusal)
     mirror = roster.mirror(decision.request.mirror)
-    if mirror is None:
-        what = f"without a gating mirror notices {_describe_empty(roster)}"
-    else:
-        what = f"{mirror.name} is {mirror.state.value}"
+    empty = f"without a gating mirror notices {_describe_empty(roster)}"
+    what = f"{mirror.name} is {mirror.state.value}" if mirror else empty
     click.echo(f"roster version {roster.version}: {what}")
 
 
@@ -235,13 +218,14 @@ def _describe_empty(roster: Roster) -> str:
 
 
 def _mirror_table(picture: Picture, roster: Roster) -> Table:
+    paths = {name: state.path for name, state in picture.states.items()}
     rows = [
         (
             mirror.name,
             mirror.state.value,
             mirror.role.value,
             _describe_rules(mirror),
-            ", ".join(_path_of(picture, name) for name in mirror.deactivated),
+            ", ".join(paths.get(name, name) for name in mirror.deactivated),
             str(picture.behind(mirror.name)),
             str(_count_held(picture, mirror)),
         )
@@ -262,11 +246,6 @@ def _count_held(picture: Picture, mirror: Mirror, repository: str | None = None)
 def _describe_rules(mirror: Mirror) -> str:
     rules = [f"+{rule}" for rule in mirror.rules.include] + [f"-{rule}" for rule in mirror.rules.exclude]
     return " ".join(rules) or "all"
-
-
-def _path_of(picture: Picture, repository: str) -> str:
-    state = picture.states.get(repository)
-    return state.path if state else repository
 
 
 def _decision_table(roster: Roster) -> Table:

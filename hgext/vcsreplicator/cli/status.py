@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator status`: progress, and what an operator must do."""
 
-import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import NoReturn
 
 import click
@@ -18,7 +18,7 @@ from ..status import AGGREGATOR, DESTINATION, Picture
 from ..status.findings import DESTINATION_KEY, RELAY_KEY, as_data, findings
 from ..status.follower import Follower, look_at_destinations
 from ..words.errors import Unavailable, visible
-from .display import console, table
+from .display import console, print_json, table
 from .options import destinations, log_of, relay_of, with_config, with_json
 
 # Repositories whose notices wait, at most.
@@ -33,28 +33,24 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
     """Show mirrors, destinations, waiting notices, and what an operator must do."""
     wanted, relay = destinations(config), relay_of(config)
     source = relay.source if relay else None
-    with log_of(config) as log:
-        follower = Follower(log)
+    with log_of(config) as log, closing(Follower(log)) as follower:
 
         def read_all() -> Picture:
             picture = follower.update()
             look_at_destinations(log, picture)
             return picture
 
-        try:
-            if as_json:
-                now = follower.present()
-                click.echo(json.dumps(as_data(read_all(), now, destinations=wanted, relay=source), indent=2))
-            elif watch:
-                _watch(lambda: _view(read_all(), follower.now(), wanted, source))
-            else:
-                now = follower.present()
-                console().print(_view(read_all(), now, wanted, source))
-        finally:
-            follower.close()
+        if watch and not as_json:
+            _watch(lambda: _view(read_all(), follower.now(), wanted, source))
+        now = follower.present()
+        picture = read_all()
+        if as_json:
+            print_json(as_data(picture, now, destinations=wanted, relay=source))
+        else:
+            console().print(_view(picture, now, wanted, source))
 
 
-def _watch(view: Callable[[], Group]) -> None:
+def _watch(view: Callable[[], Group]) -> NoReturn:
     if not sys.stdout.isatty():
         _write_repeatedly(view)
     with Live(view(), console=console(), refresh_per_second=2) as live:
@@ -93,15 +89,8 @@ def _view(picture: Picture, now: float, wanted: list[str] | None, relay: str | N
         ("aggregator", seen),
         ("errors", str(picture.errors)),
     ]
-    summary = table(("", ""), numbers)
-    summary.show_header = False
-    parts: list[Table | Text] = [
-        summary,
-        Text(),
-        _mirror_table(picture, now),
-        Text(),
-        _service_table(picture, now, relay),
-    ]
+    parts: list[Table | Text] = [table(("", ""), numbers), Text(), _mirror_table(picture, now)]
+    parts += [Text(), _service_table(picture, now, relay)]
     if waiting:
         parts += [Text(), _waiting_table(picture)]
     for finding in findings(picture, now, destinations=wanted, relay=relay):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator subscription`: changes webhooks, at once, and records it."""
 
-import json
 import time
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 from ..config import Config
 from ..words.errors import Refused
 from ..words.shape import plain
-from .display import console, table
+from .display import print_listing
 from .options import with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
 
@@ -28,9 +27,6 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
     """List the subscriptions; of a secret only its file is shown."""
     with open_deliveries(config, destination) as deliveries:
         found = deliveries.subscriptions.all()
-    if as_json:
-        click.echo(json.dumps([plain(each) for each in found], indent=2))
-        return
     rows = []
     for each in found:
         state = "active"
@@ -40,7 +36,8 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
             state = f"failing since {when(each.failing_since)}"
         wanted = each.subscription
         rows.append((each.name, state, wanted.url, " ".join(wanted.types), wanted.filter or "", each.origin))
-    console().print(table(("name", "state", "url", "types", "filter", "from"), rows))
+    headings = ("name", "state", "url", "types", "filter", "from")
+    print_listing([plain(each) for each in found], headings, rows, as_json=as_json)
 
 
 @command.command()
@@ -128,14 +125,16 @@ def resume(config: Config, destination: str | None, name: str) -> None:
 
 @command.command()
 @with_last(default=30)
+@with_json
 @with_destination
 @with_config
-def history(config: Config, destination: str | None, last: int) -> None:
+def history(config: Config, destination: str | None, last: int, as_json: bool) -> None:
     """Show who changed what, pauses by the notifier included."""
     with open_deliveries(config, destination) as deliveries:
         rows = deliveries.subscriptions.history(last)
     lines = [(when(time_), name, what, person) for time_, name, what, person in rows]
-    console().print(table(("when", "subscription", "what", "who"), lines))
+    data = [dict(zip(("time", "subscription", "what", "who"), row, strict=True)) for row in rows]
+    print_listing(data, ("when", "subscription", "what", "who"), lines, as_json=as_json)
 
 
 def _require(found: bool, name: str) -> None:

@@ -1,37 +1,45 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator topics`: creates missing topics, and lists all."""
+"""`vcsreplicator topics`: creates missing topics, lists all, and compares them with what the services need."""
 
-import json
+import sys
 
 import click
 
 from ..config import Config
-from ..log import Log, topics
+from ..log import EVENTS, Log, TopicComparison, topics
 from ..words.clock import DAY
-from .display import console, table
+from ..words.errors import TopicMissing
+from ..words.shape import plain
+from .display import print_listing
 from .options import Number, log_of, with_config, with_json
 
+# Partitions of `events`, unless the operator says otherwise.
+PARTITIONS = 16
+_COUNT = click.IntRange(1, 10_000)
 
-@click.group()
-def command() -> None:
-    """Create and list the topics of the log."""
-
-
-@command.command()
-@click.option(
-    "--partitions",
-    default=16,
-    type=click.IntRange(1, 10_000),
-    show_default=True,
-    help="Partitions of `events`; can never be changed.",
-)
-@click.option(
+_with_retention = click.option(
     "--retention",
     default=30.0,
     type=Number(0.01, 36_500),
     show_default=True,
     help="Days to keep `events` and `notices`.",
 )
+
+
+@click.group()
+def command() -> None:
+    """Create, list and check the topics of the log."""
+
+
+@command.command()
+@click.option(
+    "--partitions",
+    default=PARTITIONS,
+    type=_COUNT,
+    show_default=True,
+    help="Partitions of `events`; can never be changed.",
+)
+@_with_retention
 @with_config
 def create(config: Config, partitions: int, retention: float) -> None:
     """Create the missing topics; existing topics are not changed."""
@@ -47,13 +55,61 @@ def list_(config: Config, as_json: bool) -> None:
     """List the topics with their partitions and records."""
     with log_of(config) as log:
         rows = [_row(log, topic.name) for topic in topics()]
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
     headings = ("topic", "partitions", "first", "end")
-    console().print(table(headings, [[str(row[heading]) for heading in headings] for row in rows]))
+    print_listing(rows, headings, ([str(row[each]) for each in headings] for row in rows), as_json=as_json)
 
 
 def _row(log: Log, topic: str) -> dict[str, object]:
     beginnings, ends = log.beginnings(topic), log.ends(topic)
     return {"topic": topic, "partitions": len(ends), "first": sum(beginnings.values()), "end": sum(ends.values())}
+
+
+@command.command()
+@click.option("--partitions", type=_COUNT, help="Partitions that `events` must have.  [default: those it has]")
+@_with_retention
+@with_json
+@with_config
+def check(config: Config, partitions: int | None, retention: float, as_json: bool) -> None:
+    """Compare the topics with what the services need, and print the remedies.
+
+    Changes nothing. Exit code 0: all is as needed; 1: a difference costs space or time; 2: a topic is missing, or a difference
+    puts records or promises at risk.
+    """
+    with log_of(config) as log:
+        count = partitions or _count_partitions(log)
+        found = log.compare(topics(partitions=count, retention=retention * DAY))
+    remedies = [remedy for each in found for remedy in each.remedies]
+    if any(each.found is None for each in found):
+        remedies.insert(0, f"vcsreplicator topics create --partitions {count} --retention {retention:g}")
+    headings = ("topic", "partitions", "replicas", "kept", "differs")
+    data = {"topics": [plain(each) for each in found], "remedies": remedies}
+    print_listing(data, headings, map(_describe, found), as_json=as_json)
+    if remedies and not as_json:
+        click.echo("\n".join(("to mend it:", *remedies)))
+    sys.exit(_severity(found))
+
+
+def _count_partitions(log: Log) -> int:
+    try:
+        return log.partitions(EVENTS)
+    except TopicMissing:
+        return PARTITIONS
+
+
+def _describe(comparison: TopicComparison) -> tuple[str, ...]:
+    found = comparison.found
+    if found is None:
+        return comparison.name, "", "", "", "missing"
+    kept = "indefinitely" if found.retention is None else f"{found.retention / DAY:g} days"
+    differences = ", ".join(
+        f"{each.setting} is {each.found}, {'must' if each.is_must else 'should'} be {each.needed}"
+        for each in comparison.differences
+    )
+    replicas = "" if comparison.replicas is None else str(comparison.replicas)
+    return comparison.name, str(found.partitions), replicas, "by key" if found.compacted else kept, differences or "no"
+
+
+def _severity(found: list[TopicComparison]) -> int:
+    if any(each.found is None or any(difference.is_must for difference in each.differences) for each in found):
+        return 2
+    return 1 if any(each.differences for each in found) else 0

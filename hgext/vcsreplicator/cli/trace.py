@@ -4,13 +4,13 @@
 import datetime
 import os
 import time
+from dataclasses import dataclass, field
 
 import click
 
 from ..config import Config
 from ..log import Record
-from ..outbox.file import Outbox
-from ..outbox.folder import Store
+from ..outbox.file import outbox_of
 from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_places
 from ..status import DESTINATION, Picture
@@ -19,9 +19,10 @@ from ..status.timeline import Announcement, find_event, find_notice, is_wanted, 
 from ..words.errors import Refused, visible
 from ..words.event import Event
 from ..words.levels import RepositoryState
+from ..words.shape import plain
 from .delivering import describe_delivery, read_notifier
-from .display import console, table
-from .options import log_of, relay_of, with_config
+from .display import print_listing
+from .options import log_of, relay_of, with_config, with_json
 from .repositories import find_repository, read_picture
 from .requests import when
 
@@ -30,23 +31,24 @@ from .requests import when
 @click.argument("repository")
 @click.option("--push", type=int, metavar="ID", help="Follow the push with this id.")
 @click.option("--event", "seq", type=int, metavar="N", help="Follow the event with this number.  [default: the newest]")
+@with_json
 @with_config
-def command(config: Config, repository: str, push: int | None, seq: int | None) -> None:
+def command(config: Config, repository: str, push: int | None, seq: int | None, as_json: bool) -> None:
     """Follow one push of REPOSITORY (path or id) through every stage.
 
-    Prints what has happened, when, and what is missing."""
+    Prints when each step happened, and which steps are missing."""
     with log_of(config) as log:
         picture = read_picture(log)
         unsent = _find_unsent(config, picture, repository, push, seq)
         if unsent is not None:
-            _show_unsent(picture, unsent, relay_of(config))
+            _show(_trace_unsent(picture, unsent, relay_of(config)), as_json=as_json)
             return
         state = find_repository(picture, repository)
         found = find_event(log, state, push, seq)
         if found is None:
             raise Refused(_describe_missing(picture, state, push, seq))
         notice = find_notice(log, state, found[0])
-    _show(config, picture, state, *found, notice)
+    _show(_trace_sent(config, picture, state, *found, notice), as_json=as_json)
 
 
 def _find_unsent(config: Config, picture: Picture, named: str, push: int | None, seq: int | None) -> Event | None:
@@ -54,15 +56,16 @@ def _find_unsent(config: Config, picture: Picture, named: str, push: int | None,
     relay, found = relay_of(config), None
     known = [state.path for state in picture.states.values() if named == state.repository]
     for folder in find_places((known or [named.strip("/")])[0], relay.roots) if relay else ():
-        store = os.path.join(folder, ".hg", "store")
-        for place in Outbox(Store(store)).unsent() if os.path.isdir(store) else ():
+        for place in outbox_of(folder).unsent() if os.path.isdir(os.path.join(folder, ".hg", "store")) else ():
             if is_wanted(place.entry.event, push, seq):
                 found = place.entry.event
     return found
 
 
 def _describe_missing(picture: Picture, state: RepositoryState, push: int | None, seq: int | None) -> str:
-    what = f"push {push}" if push is not None else "event" if seq is None else f"event {seq}"
+    what = "event" if seq is None else f"event {seq}"
+    if push is not None:
+        what = f"push {push}"
     relays = [
         f"{name} was last seen {when(picture.seen(name))} UTC" for name in picture.reports if name.startswith(RELAY_KEY)
     ]
@@ -73,43 +76,60 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
     return "; ".join([text, *relays, f"{older}: run this there"])
 
 
-def _show_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> None:
-    """Show an event that the log does not have yet."""
-    _show_title(event)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTrace:
+    """What happened to an event: steps with their times (None: not yet), and what became of it at each destination."""
+
+    event: Event
+    steps: list[tuple[float | None, str]]
+    deliveries: dict[str, str] = field(default_factory=dict)
+
+
+def _trace_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> EventTrace:
+    """Trace an event that the log does not have yet."""
     late, name = time.time() - event.time, RELAY_KEY + (relay.source if relay else "")
     seen = f"was last seen {when(picture.seen(name))} UTC" if picture.seen(name) else "was never seen"
-    rows = [
-        (_format_instant(event.time), "", "committed on the master"),
-        ("", "", f"waits in the outbox for {late:.0f} s: not in the log, nothing is delivered; the {name} {seen}"),
-    ]
-    console().print(table(("when (UTC)", "after", "what"), rows))
+    waits = f"waits in the outbox for {late:.0f} s: not in the log, nothing is delivered; the {name} {seen}"
+    return EventTrace(event=event, steps=[(event.time, "committed on the master"), (None, waits)])
 
 
-def _show_title(event: Event) -> None:
-    push = event.changes.push
-    by = f", push {push.id} by {push.user}" if push else ""
-    click.echo(visible(f"{event.path}  event {event.seq} ({event.type}), id {event.id}{by}"))
-
-
-def _show(
-    config: Config,
-    picture: Picture,
-    state: RepositoryState,
-    event: Event,
-    record: Record,
-    notice: Announcement | None,
-) -> None:
-    _show_title(event)
-    rows = [
-        (_format_instant(step.at), "" if step.at is None else f"{1000 * (step.at - event.time):.0f} ms", step.text)
-        for step in list_steps(picture, state, event, record, notice, time.time())
-    ]
-    console().print(table(("when (UTC)", "after", "what"), rows))
+def _trace_sent(
+    config: Config, picture: Picture, state: RepositoryState, event: Event, record: Record, notice: Announcement | None
+) -> EventTrace:
+    steps = [(step.at, step.text) for step in list_steps(picture, state, event, record, notice, time.time())]
+    deliveries = {}
     if notice:
         settings = read_notifier(config)
         for group, position in sorted(picture.groups.items()):
             name = group.removeprefix(DESTINATION)
-            click.echo(f"{name}: {describe_delivery(settings, name, event, is_passed=position > notice[1].offset)}")
+            deliveries[name] = describe_delivery(settings, name, event, is_passed=position > notice[1].offset)
+    return EventTrace(event=event, steps=steps, deliveries=deliveries)
+
+
+def _show(trace: EventTrace, *, as_json: bool) -> None:
+    event, push = trace.event, trace.event.changes.push
+    data = {
+        "repository": event.repository,
+        "path": event.path,
+        "event": event.seq,
+        "type": event.type.value,
+        "id": event.id,
+        "push": plain(push) if push else None,
+        "steps": [{"at": at, "what": what} for at, what in trace.steps],
+        "destinations": trace.deliveries,
+    }
+    if not as_json:
+        by = f", push {push.id} by {push.user}" if push else ""
+        click.echo(visible(f"{event.path}  event {event.seq} ({event.type}), id {event.id}{by}"))
+    rows = [(_format_instant(at), _format_delay(at, event), what) for at, what in trace.steps]
+    print_listing(data, ("when (UTC)", "after", "what"), rows, as_json=as_json)
+    if not as_json:
+        for name, said in trace.deliveries.items():
+            click.echo(visible(f"{name}: {said}"))
+
+
+def _format_delay(at: float | None, event: Event) -> str:
+    return "" if at is None or at == event.time else f"{1000 * (at - event.time):.0f} ms"
 
 
 def _format_instant(at: float | None) -> str:

@@ -121,7 +121,7 @@ def _compare_continuously(
     def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
         threads = [
             threading.Thread(
-                target=lambda chosen=settings: verify.run(chosen, log, options, stop=stop, ready=lambda: None),
+                target=lambda chosen=settings: verify.run(chosen, log, options, stop=stop),
                 name=f"verify-{settings.name}",
             )
             for settings in mirrors

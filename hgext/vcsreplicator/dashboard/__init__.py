@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The dashboard: pages that show how far everything is. Reads the log, changes nothing.
+"""The dashboard: pages that show how far everything is, and forms by which operators act.
 
-watcher     one thread follows the log and makes a view of it      readers      who may read, and which names
+watcher     one thread follows the log and makes a view of it      readers      who may read, which names, and who may act
 recent      the newest events, and when they were released         drawing      the picture of a timeline (pure)
 view        what the pages show (pure)                             application  the pages; `server` serves them
+deliveries  what the notifier's databases say                      forms        tokens, and where a form comes from
+acts        what an operator does, and the journal of it           acting       the answer to a form: record, do, record
 """

@@ -12,24 +12,32 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ..words.errors import BadConfig, Unavailable
+from ..words.roster import Decision
 from ..words.shape import plain
+from .acting import ActEndpoint
+from .acts import ActJournal
+from .deliveries import STATES
 from .drawing import draw_timeline
 from .feed import Feed
-from .guard import Guard
+from .forms import Forms
+from .guard import SIGN_IN, Guard
 from .pages import render
 from .readers import Readers
-from .settings import ReaderRole
 from .sources import Sources
 from .tracing import NotRead, trace_event
-from .view import SHORT, Condition, RepositoryRow, View, select_rows
+from .view import SHORT, Condition, RepositoryRow, View, order_rows, select_rows
 from .watcher import LogWatcher
 
 # Rows of a page of repositories, and of those that wait on the first page.
 PAGE, WAITING = 100, 10
+
+# Acts, and decisions of the aggregator, that are listed.
+ACTS, DECISIONS = 100, 10
 
 # Paths whose visibility is remembered.
 REMEMBERED = 50_000
@@ -37,9 +45,12 @@ REMEMBERED = 50_000
 logger = structlog.get_logger()
 
 
-def make_application(sources: Sources, watcher: LogWatcher, readers: Readers, *, hosts: Sequence[str]) -> Starlette:
+def make_application(
+    sources: Sources, watcher: LogWatcher, readers: Readers, journal: ActJournal | None, *, hosts: Sequence[str]
+) -> Starlette:
     """Make the application; `hosts` are the names by which it may be called, beside those of this machine."""
-    pages = _Pages(sources, watcher)
+    forms = Forms()
+    pages = _Pages(sources, watcher, journal, forms)
     routes = [
         Route("/", pages.show_overview),
         Route("/repositories", pages.show_repositories),
@@ -47,8 +58,13 @@ def make_application(sources: Sources, watcher: LogWatcher, readers: Readers, *,
         Route("/repository/{repository}/event/{seq:int}", pages.show_event),
         Route("/pushes", pages.show_pushes),
         Route("/pushes/live", Feed(watcher, pages.name_for).answer),
+        Route("/deliveries", pages.show_deliveries),
+        Route("/roster", pages.show_roster),
+        Route("/acts", pages.show_acts, methods=["GET"]),
+        Route("/acts", ActEndpoint(journal, sources.carry_out, forms).answer, methods=["POST"]),
         Route("/api/overview.json", pages.list_overview),
         Route("/api/repositories.json", pages.list_repositories),
+        Route(SIGN_IN, lambda request: RedirectResponse("/", 303)),
         Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
     ]
     allowed = ["localhost", "127.0.0.1", "::1", "[::1]", *hosts]
@@ -64,7 +80,8 @@ def make_application(sources: Sources, watcher: LogWatcher, readers: Readers, *,
 
 def _show_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return render("message.html", request, status=error.status_code, title="Not found", text=error.detail)
+    title = {404: "Not found", 503: "Not available"}.get(error.status_code, "Refused")
+    return render("message.html", request, status=error.status_code, title=title, text=error.detail)
 
 
 def _log_crash(request: Request, error: Exception) -> Response:
@@ -72,29 +89,39 @@ def _log_crash(request: Request, error: Exception) -> Response:
     return PlainTextResponse("The page cannot be shown; the log lines of the dashboard say why.\n", 500)
 
 
+def _require_reader(request: Request) -> None:
+    if not request.state.role.sees_all:
+        raise HTTPException(403, "Guests may not see this page, because its texts may name private repositories.")
+
+
+def _list_decisions(view: View) -> list[Decision]:
+    """List the newest decisions of the aggregator, the newest first."""
+    return list(view.picture.roster.recent[: -DECISIONS - 1 : -1]) if view.picture.roster else []
+
+
 class _Pages:
     """The answers; called from several threads."""
 
-    def __init__(self, sources: Sources, watcher: LogWatcher) -> None:
-        self._sources, self._watcher = sources, watcher
+    def __init__(self, sources: Sources, watcher: LogWatcher, journal: ActJournal | None, forms: Forms) -> None:
+        self._sources, self._watcher, self._journal, self._forms = sources, watcher, journal, forms
         self._is_public = functools.lru_cache(REMEMBERED)(sources.is_public)
 
     def name_for(self, request: Request) -> Callable[[str, str], str]:
         """Return what gives the name of a repository, by id and path, as this reader may see it."""
-        if request.state.role is ReaderRole.READER:
+        if request.state.role.sees_all:
             return lambda repository, path: path
         return lambda repository, path: path if self._is_public(path) else repository[:SHORT]
 
     def may_see(self, request: Request, path: str) -> bool:
         """Whether this reader may see the name, and so the page, of the repository at this path."""
-        return request.state.role is ReaderRole.READER or self._is_public(path)
+        return request.state.role.sees_all or self._is_public(path)
 
     def show_overview(self, request: Request) -> Response:
-        return self._render(request, "overview.html", waiting=self._list_held)
+        return self._render(request, "overview.html", waiting=lambda view: self._list_held(request, view))
 
-    def _list_held(self, view: View) -> list[tuple[RepositoryRow, list[str]]]:
+    def _list_held(self, request: Request, view: View) -> list[tuple[RepositoryRow, list[str]]]:
         """List the longest queues of notices, each with the mirrors that it waits for."""
-        longest = sorted(view.repositories, key=lambda row: -row.waits)[:WAITING]
+        longest = sorted(self._order(request, view), key=lambda row: -row.waits)[:WAITING]
         return [(row, view.picture.holding(row.state)) for row in longest if row.waits]
 
     def show_repositories(self, request: Request) -> Response:
@@ -112,7 +139,14 @@ class _Pages:
 
     def _select(self, request: Request, view: View) -> list[RepositoryRow]:
         text, condition, _ = _read_query(request)
-        return select_rows(view.repositories, text, condition, self.name_for(request))
+        return select_rows(self._order(request, view), text, condition, self.name_for(request))
+
+    def _order(self, request: Request, view: View) -> Sequence[RepositoryRow]:
+        """Return the repositories, the worst first; for guests by shown name, as the order by path tells of private ones."""
+        if request.state.role.sees_all:
+            return view.repositories
+        name = self.name_for(request)
+        return order_rows(view.repositories, lambda row: name(row.state.repository, row.state.path))
 
     def show_repository(self, request: Request) -> Response:
         return self._render(
@@ -121,6 +155,7 @@ class _Pages:
             state=lambda view: self._find(request, view),
             acks=lambda view: view.list_levels(request.path_params["repository"]),
             holding=lambda view: view.picture.holding(self._find(request, view)),
+            find_verb=lambda view: functools.partial(view.find_verb, self._find(request, view)),
         )
 
     def _find(self, request: Request, view: View) -> Any:
@@ -131,7 +166,7 @@ class _Pages:
         return state
 
     def show_event(self, request: Request) -> Response:
-        view = self._watcher.view
+        view = self._watcher.fetch_view()
         if view is None:
             return self._render(request, "event.html")
         state, seq = self._find(request, view), request.path_params["seq"]
@@ -145,8 +180,34 @@ class _Pages:
     def show_pushes(self, request: Request) -> Response:
         return self._render(request, "pushes.html")
 
+    def show_deliveries(self, request: Request) -> Response:
+        _require_reader(request)
+        notifier, wanted = self._sources.notifier, request.query_params.get("state", "")
+        content: dict[str, Any] = {"destinations": [], "requests": [], "lists": [], "trouble": None}
+        is_here = notifier is not None and notifier.is_here
+        try:
+            if notifier is not None and is_here:
+                content["destinations"], content["requests"] = notifier.list_destinations()
+                content["lists"] = notifier.list_deliveries(wanted if wanted in STATES else None)
+        except (BadConfig, Unavailable) as error:
+            content["trouble"] = str(error)
+        content |= {"is_here": is_here, "state": wanted, "states": STATES}
+        return self._render(request, "deliveries.html", notifier=notifier, **content)
+
+    def show_roster(self, request: Request) -> Response:
+        _require_reader(request)
+        return self._render(request, "roster.html", rows=View.list_roster, decisions=_list_decisions)
+
+    def show_acts(self, request: Request) -> Response:
+        _require_reader(request)
+        try:
+            acts = self._journal.list_newest(ACTS) if self._journal else []
+        except (BadConfig, Unavailable) as error:
+            raise HTTPException(503, f"The acts cannot be read: {error}.") from None
+        return self._render(request, "acts.html", acts=acts, is_recording=self._journal is not None)
+
     def list_overview(self, request: Request) -> Response:
-        view, is_reader = self._watcher.view, request.state.role is ReaderRole.READER
+        view, is_reader = self._watcher.fetch_view(), request.state.role.sees_all
         content: dict[str, Any] = {"trouble": self._watcher.trouble if is_reader else bool(self._watcher.trouble)}
         if view is None:
             return JSONResponse(content, 503)
@@ -165,7 +226,7 @@ class _Pages:
         )
 
     def list_repositories(self, request: Request) -> Response:
-        view, name = self._watcher.view, self.name_for(request)
+        view, name = self._watcher.fetch_view(), self.name_for(request)
         if view is None:
             return JSONResponse({"repositories": []}, 503)
         rows, page = self._select(request, view), _read_query(request)[2]
@@ -183,11 +244,12 @@ class _Pages:
 
     def _render(self, request: Request, template: str, **content: Any) -> Response:
         """Render a page; functions among its content get the view. Without any view it says so, with 503."""
-        view = self._watcher.view
+        view = self._watcher.fetch_view()
         if view is None:
             text = "The log was not read yet."
             return render("message.html", request, watcher=self._watcher, status=503, title="Not read yet", text=text)
         made = {key: value(view) if callable(value) else value for key, value in content.items()}
+        made["token"] = lambda: self._forms.make_token(request.state.user.name)
         made |= {"name": self.name_for(request), "may_see": lambda path: self.may_see(request, path)}
         return render(template, request, watcher=self._watcher, view=view, **made)
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import anyio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from .recent import RecentEvent
-from .settings import ReaderRole
 from .watcher import LogWatcher
 
 # Feeds at a time; seconds between two looks, and between two signs of life.
@@ -27,28 +27,43 @@ class Feed:
     async def answer(self, request: Request) -> Response:
         if self._open >= FEEDS:
             return PlainTextResponse("Too many feeds are open.\n", 503, {"retry-after": "30"})
-        return StreamingResponse(self._send(request), media_type="text/event-stream")
+        self._open += 1
+        return _FeedResponse(self._send(request), self._release)
+
+    def _release(self) -> None:
+        self._open -= 1
 
     async def _send(self, request: Request) -> AsyncIterator[str]:
-        name, is_reader = self._name_for(request), request.state.role is ReaderRole.READER
+        name, is_reader = self._name_for(request), request.state.role.sees_all
         last = _read_last(request)
         if last is None:
             last = max((event.notice or 0 for event in self._watcher.announced), default=-1)
-        self._open += 1
+        yield "retry: 3000\n\n"
+        sent = time.monotonic()
+        while True:
+            self._watcher.note_interest()
+            for event in self._watcher.announced:
+                if event.notice is not None and event.notice > last:
+                    last, sent = event.notice, time.monotonic()
+                    yield _write(event, name(event.repository, event.path), with_user=is_reader)
+            if time.monotonic() - sent > BEAT:
+                sent = time.monotonic()
+                yield ": still here\n\n"
+            await anyio.sleep(LOOK)
+
+
+class _FeedResponse(StreamingResponse):
+    """Gives the place of its feed back at the end, also if it never began to send."""
+
+    def __init__(self, content: AsyncIterator[str], release: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            yield "retry: 3000\n\n"
-            sent = time.monotonic()
-            while True:
-                for event in self._watcher.announced:
-                    if event.notice is not None and event.notice > last:
-                        last, sent = event.notice, time.monotonic()
-                        yield _write(event, name(event.repository, event.path), with_user=is_reader)
-                if time.monotonic() - sent > BEAT:
-                    sent = time.monotonic()
-                    yield ": still here\n\n"
-                await anyio.sleep(LOOK)
+            await super().__call__(scope, receive, send)
         finally:
-            self._open -= 1
+            self._release()
 
 
 def _read_last(request: Request) -> int | None:

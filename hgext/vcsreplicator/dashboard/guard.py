@@ -7,6 +7,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .readers import Readers
 
+# The address at which a browser asks for a token, also where guests may read.
+SIGN_IN = "/sign-in"
+
 # The policy of all pages: what they use comes from here, and no other site shows them in a frame.
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -16,14 +19,15 @@ POLICY = (
 _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # Other sites learn nothing; our own forms name their origin.
+    "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
 
 
 class Guard:
-    """Refuses requests without a role, with 401; the others find theirs in `request.state.role`."""
+    """Refuses requests of unknown users, with 401; the others find `user` and `role` in `request.state`."""
 
     def __init__(self, application: ASGIApp, readers: Readers) -> None:
         self._application, self._readers = application, readers
@@ -37,11 +41,11 @@ class Guard:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        role = self._readers.find_role(scope["headers"], (scope.get("client") or ("", 0))[0])
-        if role is None:
+        user = self._readers.find_user(scope["headers"], (scope.get("client") or ("", 0))[0])
+        if user is None or (scope["path"] == SIGN_IN and not user.name):
             headers = {"www-authenticate": 'Basic realm="vcsreplicator", charset="UTF-8"'}
             text = "A token is needed: as password, or as Authorization: Bearer TOKEN\n"
             await PlainTextResponse(text, 401, headers)(scope, receive, send_guarded)
             return
-        scope.setdefault("state", {})["role"] = role
+        scope.setdefault("state", {}).update(user=user, role=user.role)
         await self._application(scope, receive, send_guarded)

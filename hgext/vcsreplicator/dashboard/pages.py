@@ -38,8 +38,10 @@ def format_span(seconds: float) -> str:
 
 def format_age(at: float, now: float) -> str:
     """Write how long ago that was, in whole seconds at least; 0 stands for never."""
+    if not at:
+        return "never"
     seconds = max(0.0, now - at)
-    return "never" if not at else f"{format_span(seconds) if seconds >= 2 else f'{seconds:.0f} s'} ago"
+    return f"{format_span(seconds)} ago" if seconds >= 2 else f"{seconds:.0f} s ago"
 
 
 _environment = jinja2.Environment(

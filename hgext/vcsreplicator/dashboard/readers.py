@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who may read the dashboard. Tokens are random and long, so their plain SHA-256 is safe to keep."""
+"""Who may use the dashboard. Tokens are random and long, so their plain SHA-256 is safe to keep."""
 
 import base64
 import binascii
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..words.errors import BadConfig
-from .settings import DashboardSettings, ReaderRole
+from .settings import DashboardRole, DashboardSettings
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
@@ -20,10 +20,10 @@ LONGEST_TOKEN = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardUser:
-    """A line of the file of users; without `digest` only a proxy can name the user."""
+    """A line of the file of users; without `digest` only a proxy can name the user. An anonymous one has no name."""
 
     name: str
-    role: ReaderRole
+    role: DashboardRole
     digest: str | None
 
 
@@ -35,8 +35,9 @@ def read_users(path: str) -> list[DashboardUser]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadConfig(f"dashboard.users: {path} cannot be read: {error}") from error
     users = [_read_user(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if _is_entry(line)]
-    if len({user.name for user in users}) < len(users):
-        raise BadConfig(f"dashboard.users: {path}: expected each name once")
+    digests = [user.digest for user in users if user.digest]
+    if len({user.name for user in users}) < len(users) or len(set(digests)) < len(digests):
+        raise BadConfig(f"dashboard.users: {path}: expected each name and each token once")
     return users
 
 
@@ -47,24 +48,27 @@ def _is_entry(line: str) -> bool:
 def _read_user(line: str, where: str) -> DashboardUser:
     # The line itself stays out of the message: it may hold a token by mistake.
     name, role, digest = [*line.strip().split(":"), "", "", ""][:3]
-    roles = [each.value for each in ReaderRole]
+    roles = [each.value for each in DashboardRole]
     if line.count(":") != 2 or not _NAME.match(name) or role not in roles:
         raise BadConfig(f"dashboard.users: {where}: expected NAME:ROLE:SHA256 with a role of {', '.join(roles)}")
     if digest != "-" and not _DIGEST.match(digest):
         raise BadConfig(f"dashboard.users: {where}: expected SHA-256 as 64 lower-case hexadecimal digits, or -")
-    return DashboardUser(name=name, role=ReaderRole(role), digest=None if digest == "-" else digest)
+    return DashboardUser(name=name, role=DashboardRole(role), digest=None if digest == "-" else digest)
 
 
 class Readers:
-    """Decides which role a request has."""
+    """Decides whose a request is. Raises BadConfig for an operator whose acts have no place to be recorded."""
 
     def __init__(self, settings: DashboardSettings, users: Sequence[DashboardUser]) -> None:
         self._settings = settings
-        self._by_name = {user.name: user.role for user in users}
-        self._by_digest = {user.digest: user.role for user in users if user.digest}
+        self._by_name = {user.name: user for user in users}
+        self._by_digest = {user.digest: user for user in users if user.digest}
+        operators = [user.name for user in users if user.role.may_act]
+        if operators and settings.acts is None:
+            raise BadConfig(f"dashboard.acts: expected the path of a database, as {operators[0]} is an operator")
 
-    def find_role(self, headers: Sequence[tuple[bytes, bytes]], client: str) -> ReaderRole | None:
-        """Return the role of a request; None if it may read nothing. A wrong token is refused, not anonymous."""
+    def find_user(self, headers: Sequence[tuple[bytes, bytes]], client: str) -> DashboardUser | None:
+        """Return whose a request is; None if it may read nothing. A wrong token is refused, not anonymous."""
         credentials = [value for name, value in headers if name == b"authorization"]
         if credentials:
             token = _find_token(credentials[0]) if len(credentials) == 1 else None
@@ -75,7 +79,9 @@ class Readers:
             named = [value.decode("latin-1") for name, value in headers if name == wanted]
             if named:
                 return self._by_name.get(named[0]) if len(named) == 1 else None
-        return settings.anonymous
+        if settings.anonymous is None:
+            return None
+        return DashboardUser(name="", role=settings.anonymous, digest=None)
 
 
 def _find_token(credentials: bytes) -> bytes | None:

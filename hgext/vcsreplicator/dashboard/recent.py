@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import structlog
+
 from ..log import EVENTS, NOTICES, STATE, Log, Reader, Record
 from ..status import AGGREGATOR
 from ..words import wire
-from ..words.errors import MalformedEvent, Rejected
 from ..words.levels import Notice, RepositoryState
 from ..words.shape import from_json
 
@@ -23,6 +24,8 @@ BATCH = 50
 
 # Announcements that are kept for readers of the feed.
 ANNOUNCED = 500
+
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,10 @@ class RecentEvents:
         self._early: dict[str, tuple[float, int]] = {}
         self.announced: deque[RecentEvent] = deque(maxlen=ANNOUNCED)
 
+    def wake(self) -> None:
+        """Make a running or the next `read_on` return at once; from any thread."""
+        self._reader.wake()
+
     def close(self) -> None:
         """Free the reader."""
         self._reader.close()
@@ -67,8 +74,9 @@ class RecentEvents:
         for record in records:
             try:
                 self._take(record)
-            except (MalformedEvent, Rejected):
-                continue
+            except Exception as error:  # one record must not end the pages; the others tell their own story
+                place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+                logger.warning("record set aside", **place, kind=type(error).__name__, reason=str(error))
         return bool(records)
 
     def of(self, repository: str) -> list[RecentEvent]:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from ..service import asgi
+from .acts import ActJournal
 from .application import make_application
 from .readers import Readers, read_users
 from .settings import DashboardSettings
@@ -26,14 +27,15 @@ def run(
     stop: threading.Event,
     ready: Callable[[], None],
 ) -> None:
-    """Serve until `stop`. Raise BadConfig if the address or the file of users cannot be used, or what ended the watcher."""
+    """Serve until `stop`. Raise BadConfig if the address or a file cannot be used, or what ended the watcher."""
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
+    journal = ActJournal(settings.acts) if settings.acts else None
     watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay)
     with asgi.bind(*address, "dashboard.listen") as listener:
         watcher.start()
         try:
             config = asgi.configure(
-                make_application(sources, watcher, readers, hosts=(address[0], *settings.hosts)),
+                make_application(sources, watcher, readers, journal, hosts=(address[0], *settings.hosts)),
                 http="h11",
                 loop="asyncio",
                 limit_concurrency=CONNECTIONS,

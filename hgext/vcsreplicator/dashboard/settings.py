@@ -8,11 +8,22 @@ from dataclasses import dataclass
 from ..words.secrecy import is_loopback
 
 
-class ReaderRole(enum.StrEnum):
-    """What a reader sees: names of public repositories only, or everything."""
+class DashboardRole(enum.StrEnum):
+    """What a user sees and may do: names of public repositories only, everything, or operators' acts too."""
 
     GUEST = "guest"
     READER = "reader"
+    OPERATOR = "operator"
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether all names and texts are shown."""
+        return self is not DashboardRole.GUEST
+
+    @property
+    def may_act(self) -> bool:
+        """Whether acts are allowed."""
+        return self is DashboardRole.OPERATOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,22 +32,27 @@ class DashboardSettings:
 
     `listen` is host:port. `users` is a file with a line `NAME:ROLE:SHA-256 of the token` for each user, or `NAME:ROLE:-` for one
     that only a proxy names. `anonymous` is the role without a token. `proxy_header` has the name of the user in requests from
-    `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address.
+    `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address. `acts` is
+    the path of the database that records the acts of operators.
     """
 
     listen: str
     users: str | None = None
-    anonymous: ReaderRole | None = None
+    anonymous: DashboardRole | None = None
     proxy_header: str | None = None
     trusted_proxies: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    acts: str | None = None
 
     def __post_init__(self) -> None:
         if self.users is None and self.anonymous is None:
             raise ValueError('users: expected the path of a file of users, or anonymous = "guest"')
-        if self.users is not None and not os.path.isabs(self.users):
-            raise ValueError(f"users: expected an absolute path, got {self.users!r}")
-        if self.anonymous is ReaderRole.READER and not self.is_local:
+        for name, path in (("users", self.users), ("acts", self.acts)):
+            if path is not None and not os.path.isabs(path):
+                raise ValueError(f"{name}: expected an absolute path, got {path!r}")
+        if self.anonymous is DashboardRole.OPERATOR:
+            raise ValueError('anonymous: an act is recorded with who did it; expected "guest" or "reader"')
+        if self.anonymous is DashboardRole.READER and not self.is_local:
             raise ValueError('anonymous: "reader" shows all names; on an address that others reach, expected "guest"')
         if (self.proxy_header is None) != (not self.trusted_proxies):
             raise ValueError("proxy-header: expected together with trusted-proxies")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..status import AGGREGATOR, DESTINATION, Picture
 from ..status.findings import DESTINATION_KEY, RELAY_KEY, Finding, findings
 from ..words.levels import Ack, RepositoryState
+from ..words.roster import Mirror, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 
 # Events in the list of the newest.
@@ -27,6 +28,14 @@ class Condition(enum.StrEnum):
     CURRENT = "current"
     DELETED = "deleted"
 
+
+# What an operator may ask of a mirror, by its state.
+VERBS = {
+    MirrorState.JOINING: (Verb.ACTIVATE, Verb.DEACTIVATE),
+    MirrorState.ACTIVE: (Verb.DEACTIVATE,),
+    MirrorState.INACTIVE: (Verb.ACTIVATE,),
+    MirrorState.REMOVED: (),
+}
 
 _ORDER = {condition: number for number, condition in enumerate(Condition)}
 
@@ -66,6 +75,16 @@ class RepositoryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RosterRow:
+    """A mirror of the roster, in how many repositories notices wait for it, and for which paths it is deactivated."""
+
+    mirror: Mirror
+    holds: int
+    deactivated: tuple[str, ...]
+    verbs: tuple[Verb, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The log as of `now`, by its own clock.
 
@@ -98,6 +117,30 @@ class View:
         """List the levels of the mirrors in one repository, by name."""
         found = (ack for (_, name), ack in self.picture.acks.items() if name == repository)
         return sorted(found, key=lambda ack: ack.mirror)
+
+    def list_roster(self) -> list[RosterRow]:
+        """List the mirrors of the roster."""
+        waiting = (row.state for row in self.repositories if row.waits)
+        holds = Counter(name for state in waiting for name in self.picture.holding(state))
+        states = self.picture.states
+        return [
+            RosterRow(
+                mirror=mirror,
+                holds=holds[mirror.name],
+                deactivated=tuple(states[each].path if each in states else each for each in mirror.deactivated),
+                verbs=VERBS[mirror.state],
+            )
+            for mirror in (self.picture.roster.mirrors if self.picture.roster else ())
+        ]
+
+    def find_verb(self, state: RepositoryState, name: str) -> Verb | None:
+        """Return what an operator may ask of a mirror for one repository: that notices wait for it again, or no longer."""
+        mirror = self.picture.roster.mirror(name) if self.picture.roster else None
+        if mirror is None or mirror.state is MirrorState.REMOVED:
+            return None
+        if state.repository in mirror.deactivated:
+            return Verb.ACTIVATE
+        return Verb.DEACTIVATE if mirror.gates(state.repository, state.path) else None
 
 
 def make_view(
@@ -182,7 +225,12 @@ def _list_repositories(picture: Picture) -> list[RepositoryRow]:
         RepositoryRow(state=state, condition=_find_condition(state, detached), waits=max(0, state.seq - state.noticed))
         for state in picture.states.values()
     ]
-    return sorted(rows, key=lambda row: (_ORDER[row.condition], -row.waits, row.state.path))
+    return order_rows(rows, lambda row: row.state.path)
+
+
+def order_rows(rows: Iterable[RepositoryRow], name: Callable[[RepositoryRow], str]) -> list[RepositoryRow]:
+    """Sort repositories, the worst first, and by this name."""
+    return sorted(rows, key=lambda row: (_ORDER[row.condition], -row.waits, name(row)))
 
 
 def _find_condition(state: RepositoryState, detached: Collection[str]) -> Condition:

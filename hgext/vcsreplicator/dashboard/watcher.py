@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The thread that follows the log, and the newest view of it.
 
-While the log is away the last view stays, with the reason and since when. An unexpected exception ends the thread, and `failure`
-has it: its owner stops the service, so that no page shows an old view as if it were new.
+A view costs time that grows with the repositories, so views are made only while readers ask for them. While the log is away the
+last one stays, with the reason and since when. An unexpected exception ends the thread, and `failure` has it: its owner stops the
+service, so that no page shows an old view as if it were new.
 """
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import structlog
 
@@ -19,7 +20,13 @@ from .recent import RecentEvent, RecentEvents
 from .view import View, make_view
 
 # Seconds between two views at least, and how many times the cost of a view passes before the next.
-PAUSE, REST = 2.0, 5.0
+PAUSE, REST = 2.0, 10.0
+
+# Seconds for which views are made after a page or a feed asked for one, and between two readings without any.
+INTEREST, READING = 60.0, 10.0
+
+# Seconds that a page waits for a view after a time in which none was made.
+PATIENCE = 5.0
 
 # Seconds of one wait for records.
 WAIT = 0.5
@@ -27,18 +34,29 @@ WAIT = 0.5
 logger = structlog.get_logger()
 
 
+def _wake_none() -> None:
+    """Wake nothing: the log is not being read."""
+
+
 class LogWatcher:
-    """Follows the log from `start` until `close`. Other threads may read the attributes; all they hold stays as it is."""
+    """Follows the log from `start` until `close`. Other threads may read the attributes; all they hold stays as it is.
+
+    `view` is the newest, however old; `fetch_view` is for who shows it.
+    """
 
     def __init__(self, log: Log, *, destinations: Collection[str] | None, relay: str | None) -> None:
         self._log, self._destinations, self._relay = log, destinations, relay
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self._changed = threading.Condition()
+        self._asked = float("-inf")
+        self._due = self._expires = 0.0
         self.view: View | None = None
         self.trouble: str | None = "the log was not read yet"
         self.since = time.time()
         self.announced: tuple[RecentEvent, ...] = ()
         self.failure: BaseException | None = None
+        self._wake: Callable[[], None] = _wake_none
 
     def start(self) -> None:
         """Start to follow."""
@@ -47,7 +65,26 @@ class LogWatcher:
     def close(self) -> None:
         """Stop, and wait for the thread a short while: a log that is away may hold it up."""
         self._stop.set()
+        with self._changed:
+            self._wake()
         self._thread.join(5.0)
+
+    def note_interest(self) -> None:
+        """Have views made for the next minute."""
+        self._asked = time.monotonic()
+
+    def fetch_view(self) -> View | None:
+        """Return the newest view; wait for it a short while if the present one is overdue. None before the first."""
+        self.note_interest()
+        with self._changed:
+            if not self._is_answer():
+                self._wake()
+            self._changed.wait_for(self._is_answer, PATIENCE)
+        return self.view
+
+    def _is_answer(self) -> bool:
+        """Whether waiting for another view is of no use."""
+        return self.view is None or self.trouble is not None or time.monotonic() < self._expires
 
     def _run(self) -> None:
         failures = 0
@@ -67,34 +104,55 @@ class LogWatcher:
             self.since = time.time()
             logger.warning("log unavailable", reason=reason)
         self.trouble = reason
+        with self._changed:
+            self._changed.notify_all()
 
     def _follow(self) -> None:
         """Read the log until `close`. Raise Unavailable, and Expired of a log that lost records; both begin anew."""
         recent = RecentEvents(self._log)
         try:
+            self._set_wake(recent.wake)
             follower = Follower(self._log)
             try:
                 self._refresh(follower, recent)
             finally:
                 follower.close()
         finally:
+            self._set_wake(_wake_none)
             recent.close()
 
+    def _set_wake(self, wake: Callable[[], None]) -> None:
+        """Say how to end a wait for records."""
+        with self._changed:
+            self._wake = wake
+
     def _refresh(self, follower: Follower, recent: RecentEvents) -> None:
-        due = 0.0
+        """Follow; the first view is made at once, others when they are due and asked for."""
+        self._due = reading = 0.0
         while not self._stop.is_set():
-            has_new = recent.read_on(WAIT if due else 0.0)
-            while has_new and not self._stop.is_set() and time.monotonic() < due + PAUSE:
+            has_new = recent.read_on(WAIT if self._due else 0.0)
+            while has_new and not self._stop.is_set() and time.monotonic() < self._due + PAUSE:
                 has_new = recent.read_on(0.0)
             self.announced = tuple(recent.announced)
-            if time.monotonic() >= due:
-                began = time.monotonic()
-                picture = follower.update()
-                look_at_destinations(self._log, picture)
-                self.view = make_view(
-                    picture, recent, follower.now(), destinations=self._destinations, relay=self._relay
-                )
-                if self.trouble is not None:
-                    logger.info("log read", repositories=len(picture.states))
-                self.trouble = None
-                due = time.monotonic() + max(PAUSE, REST * (time.monotonic() - began))
+            now = time.monotonic()
+            if now >= self._due and (not self._due or now < self._asked + INTEREST):
+                self._renew_view(follower, recent)
+            elif now >= reading:
+                follower.update()  # so that the next view has little to read
+            else:
+                continue
+            reading = time.monotonic() + READING
+
+    def _renew_view(self, follower: Follower, recent: RecentEvents) -> None:
+        began = time.monotonic()
+        picture = follower.update()
+        look_at_destinations(self._log, picture)
+        view = make_view(picture, recent, follower.now(), destinations=self._destinations, relay=self._relay)
+        if self.trouble is not None:
+            logger.info("log read", repositories=len(picture.states))
+        cost = time.monotonic() - began
+        with self._changed:
+            self.view, self.trouble = view, None
+            self._due = time.monotonic() + max(PAUSE, REST * cost)
+            self._expires = self._due + PAUSE
+            self._changed.notify_all()

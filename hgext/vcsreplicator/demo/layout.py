@@ -12,11 +12,12 @@ DIR/run/                    sockets
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from .ports import free_port
 
 # Names of the first mirrors.
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
@@ -25,6 +26,17 @@ PUBLIC_URL = "https://hg.example/"
 
 # -P: no module is imported from the current folder.
 PROGRAM = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli")
+
+
+_MIRROR_HGRC = """\
+[extensions]
+*:required = yes
+pushlog =
+vcsreplicator =
+
+[vcsreplicator]
+role = mirror
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +80,13 @@ class Layout:
     bucket: str | None = None
 
 
-def mirror_names(count: int) -> list[str]:
-    """Return the first `count` mirror names."""
-    return [NAMES[index] if index < len(NAMES) else f"mirror{index + 1}" for index in range(count)]
-
-
 def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
     """Write the files and return the layout; existing log and repositories stay."""
     folder = options.folder.resolve()
-    names = mirror_names(options.mirrors)
+    names = [NAMES[index] if index < len(NAMES) else f"mirror{index + 1}" for index in range(options.mirrors)]
     for part in ("repos/master", *(f"repos/{name}" for name in names), "output", "run", "blobs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    ports = free_ports(2 * len(names) + 3)
+    ports = [free_port() for _ in range(2 * len(names) + 3)]
     log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     layout = Layout(
         options=options,
@@ -99,18 +106,13 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: s
     listen = {f"mirror-{name}": ports[1 + len(names) + index] for index, name in enumerate(names)}
     listen["aggregator"] = ports[-1]
     (folder / "master.hgrc").write_text(_master_hgrc(layout, folder), encoding="utf-8")
-    (folder / "mirror.hgrc").write_text(_mirror_hgrc(), encoding="utf-8")
+    (folder / "mirror.hgrc").write_text(_MIRROR_HGRC, encoding="utf-8")
     layout.config.write_text(_toml(layout, folder, listen), encoding="utf-8")
     return _with_services(layout, folder, names)
 
 
 def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None]) -> None:
-    """Write, by rename, what a program needs to use the installation.
-
-    `pids` are process ids by role. The content is `{"master": {"root", "env", "url"}, "mirrors": [{"name", "root", "url"}],
-    "services": {ROLE: {"argv", "env", "pid"}}, "log", "pulse": {"url", "exchange_v1", "exchange_v2"}, "sns": {"topic_arn",
-    "bucket"}, "status_url"}`; what is absent is null.
-    """
+    """Write, by rename, what a program needs to use the installation: `pids` are by role, what is absent is null."""
     content = {
         "master": {"root": str(layout.master_root), "env": dict(layout.master_env), "url": layout.master_url},
         "mirrors": [
@@ -168,6 +170,8 @@ def environment(folder: Path, hgrc: str) -> dict[str, str]:
 
 
 def _master_hgrc(layout: Layout, folder: Path) -> str:
+    words = " ".join(layout.options.insecure)
+    insecure = f"insecure = {words}\n" if words else ""
     return f"""\
 [extensions]
 *:required = yes
@@ -180,7 +184,7 @@ relay = {_socket(folder)}
 log = {layout.log}
 durability = {layout.options.durability}
 snapshot-allow = 127.0.0.1
-{_declare_insecure(layout)}
+{insecure}
 [vcsreplicator-roots]
 {layout.master_root} = .
 
@@ -188,23 +192,6 @@ snapshot-allow = 127.0.0.1
 allow-push = *
 push_ssl = no
 server-header = no
-"""
-
-
-def _declare_insecure(layout: Layout) -> str:
-    words = " ".join(layout.options.insecure)
-    return f"insecure = {words}\n" if words else ""
-
-
-def _mirror_hgrc() -> str:
-    return """\
-[extensions]
-*:required = yes
-pushlog =
-vcsreplicator =
-
-[vcsreplicator]
-role = mirror
 """
 
 
@@ -227,16 +214,14 @@ def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
         f'[public.urls]\n"" = "{PUBLIC_URL}"\n',
         f'[notifier]\nstate = "{folder}/notifier.db"\n',
         f'[notifier.lines]\ntype = "jsonlines"\nfile = "{layout.notices}"\n',
-        *_pulse(layout),
-        *_sns(layout),
+        *(_pulse(layout) if layout.options.pulse else ()),
+        *([_sns(layout)] if layout.options.sns_endpoint else ()),
         "[listen]\n" + "".join(f'{role} = "127.0.0.1:{port}"\n' for role, port in listen.items()),
     ]
     return "\n".join(parts)
 
 
 def _pulse(layout: Layout) -> list[str]:
-    if layout.options.pulse is None:
-        return []
     return [
         f'[notifier.pulse-{stream}]\ntype = "pulse"\nurl = "{layout.options.pulse}"\nstream = "{stream}"\n'
         f'exchange = "{exchange}"\nrouting-key-strip-prefix = "{PUBLIC_URL}"\n'
@@ -244,23 +229,9 @@ def _pulse(layout: Layout) -> list[str]:
     ]
 
 
-def _sns(layout: Layout) -> list[str]:
+def _sns(layout: Layout) -> str:
     endpoint = layout.options.sns_endpoint
-    if endpoint is None:
-        return []
-    return [
+    return (
         f'[notifier.sns]\ntype = "sns"\ntopic-arn = "{layout.topic_arn}"\nbucket = "{layout.bucket}"\n'
         f'region = "us-east-1"\nsns-endpoint-url = "{endpoint}"\ns3-endpoint-url = "{endpoint}"\n'
-    ]
-
-
-def free_ports(count: int) -> list[int]:
-    """Find ports of the loopback interface that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    )

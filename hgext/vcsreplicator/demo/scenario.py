@@ -4,16 +4,17 @@
 Every time is read from the records that the services wrote, so the timeline is evidence.
 """
 
+import contextlib
 import json
 import os
 import subprocess
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..log import ACKS, EVENTS, NOTICES, STATE, Log, Record
+from ..log.table import read_on
 from ..words import wire
 from ..words.errors import ReplicationError, Unavailable
 from ..words.levels import Ack, Notice, RepositoryState
@@ -30,57 +31,43 @@ class Moment:
 
 
 class Watcher:
-    """A thread that reads what the services write, and makes timelines of events."""
+    """Reads what the services write from now on, and makes timelines of events."""
 
     def __init__(self, log: Log) -> None:
         self._moments: dict[tuple[str, int], list[Moment]] = {}
         self._paths: dict[tuple[str, int], str] = {}
         self._levels: dict[str, int] = {}
-        self._changed = threading.Condition()
-        self._stop = threading.Event()
         starts = {(t, p): end for t in (EVENTS, ACKS, STATE, NOTICES) for p, end in log.ends(t).items()}
-        self._reader = log.reader(starts)
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
-        self._thread.start()
+        self._log, self._reader = log, log.reader(starts)
 
     def close(self) -> None:
         """Stop reading."""
-        self._stop.set()
-        self._reader.wake()
-        self._thread.join()
         self._reader.close()
 
     def wait_for_notice(self, path: str, timeout: float) -> list[Moment]:
         """Wait for the notice of the newest event; return the timeline. Raise Unavailable after `timeout` seconds."""
         end = time.monotonic() + timeout
-        with self._changed:
-            while True:
-                keys = [key for key, known in self._paths.items() if known == path]
-                if keys:
-                    moments = self._moments[max(keys, key=lambda key: key[1])]
-                    if any(moment.what == "notice written" for moment in moments):
-                        return sorted(moments, key=lambda moment: moment.time)
-                if not self._changed.wait(end - time.monotonic()):
-                    raise Unavailable(f"no notice for {path} within {timeout:.0f} s; see the services' output")
+        with contextlib.suppress(Unavailable):
+            self._take(read_on(self._log, self._reader))
+        while (moments := self._find_announced(path)) is None:
+            if time.monotonic() > end:
+                raise Unavailable(f"no notice for {path} within {timeout:.0f} s; see the services' output")
+            with contextlib.suppress(Unavailable):
+                self._take(self._reader.poll(0.5))
+        return moments
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                records = self._reader.poll(0.5)
-            except Unavailable:
-                continue
-            with self._changed:
-                for record in records:
-                    self._read_record(record)
-                self._changed.notify_all()
+    def _find_announced(self, path: str) -> list[Moment] | None:
+        """Return the timeline of the newest event; None while it has no notice."""
+        newest = max((key for key, known in self._paths.items() if known == path), key=lambda key: key[1], default=None)
+        moments = [] if newest is None else self._moments[newest]
+        is_announced = any(moment.what == "notice written" for moment in moments)
+        return sorted(moments, key=lambda moment: moment.time) if is_announced else None
 
-    def _read_record(self, record: Record) -> None:
-        if record.value is None or record.key is None:
-            return
-        try:
-            self._add_moments(record.topic, record.key, record.value, record.time)
-        except ReplicationError:
-            return
+    def _take(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record.value is not None and record.key is not None:
+                with contextlib.suppress(ReplicationError):
+                    self._add_moments(record.topic, record.key, record.value, record.time)
 
     def _add_moments(self, topic: str, key: str, value: bytes, at: float) -> None:
         if topic == EVENTS:
@@ -114,9 +101,7 @@ class Watcher:
 
 
 def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Run `hg` as a developer would, without extensions, and return its output.
-
-    `env` may change that."""
+    """Run `hg` as a developer would, without extensions unless `env` says otherwise, and return its output."""
     plain = {**layout.master_env, "HGRCPATH": os.devnull, "HGUSER": "Dana Developer <dana@example.com>", "USER": "dana"}
     done = subprocess.run(
         ["hg", *arguments],

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An edge and a decoder on this machine, and a document that a client submits to them over HTTP.
-
-DIR/vcsreplicator.toml      configuration of both
-DIR/log.db                  the embedded log, unless another is given
-DIR/decoded/                what the decoder delivered, a file for each type
-"""
+"""An edge and a decoder on this machine, and a document that a client submits to them over HTTP."""
 
 import time
 import urllib.request
@@ -14,7 +9,8 @@ from pathlib import Path
 
 from ..log import topics
 from ..log.opening import open_log
-from .layout import PROGRAM, DemoOptions, Service, environment, free_ports
+from .layout import PROGRAM, DemoOptions, Service, environment
+from .ports import free_port
 
 # A changeset as `eng-workflow/hgpush/1` describes it.
 DOCUMENT = """\
@@ -39,21 +35,12 @@ class SubmissionLayout:
     services: tuple[Service, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmissionAnswer:
-    """What a client saw: times in seconds since the epoch."""
-
-    sent: float
-    answered: float
-    status: int
-
-
 def prepare_submission(options: DemoOptions) -> SubmissionLayout:
     """Write the files and create the topics; start nothing."""
     folder = options.folder.resolve()
     for part in ("output", "run", "decoded"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    [port] = free_ports(1)
+    port = free_port()
     log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     config = folder / "vcsreplicator.toml"
     config.write_text(
@@ -75,9 +62,9 @@ def prepare_submission(options: DemoOptions) -> SubmissionLayout:
     )
 
 
-def submit(layout: SubmissionLayout) -> SubmissionAnswer:
-    """Submit the document with a new id; raises OSError if the edge does not take it."""
+def submit(layout: SubmissionLayout) -> tuple[float, float, int]:
+    """Submit the document with a new id; return when it was sent and answered, and the status. Raises OSError."""
     request = urllib.request.Request(f"{layout.url}{uuid.uuid4()}", DOCUMENT.encode(), HEADERS, method="POST")
     sent = time.time()
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return SubmissionAnswer(sent=sent, answered=time.time(), status=answer.status)
+        return sent, time.time(), answer.status

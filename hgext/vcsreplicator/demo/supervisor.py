@@ -5,6 +5,7 @@ Each service leads a process group of its own, reports that it is ready as syste
 process dies. A service that dies is restarted after a short pause, unless its exit code says that it must stay down.
 """
 
+import contextlib
 import os
 import selectors
 import signal
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..service import EXIT_CONFIG, EXIT_FENCED
@@ -24,6 +25,8 @@ from .layout import Service
 
 # Exit codes of services that are not restarted.
 STAYS_DOWN = (EXIT_FENCED, EXIT_CONFIG)
+# Seconds that all services get to become ready, and to stop.
+START_LIMIT, STOP_LIMIT = 60.0, 15.0
 # Run by the new process itself, because `preexec_fn` (between fork and exec) can hang in a program with threads.
 # prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM.
 _LEASH = """
@@ -42,13 +45,13 @@ class _Child:
     is_ready: bool = False
     is_down: bool = False
     starts: int = 0
-    restart_at: float = field(default=0.0)
+    restart_at: float = 0.0
 
 
 class DemoSupervisor:
     """A supervisor for one thread (`stop`: any) that calls `report` after each start and end of a service."""
 
-    def __init__(self, services: Sequence[Service], folder: Path, report: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, services: Sequence[Service], folder: Path, report: Callable[[], None]) -> None:
         self._folder = folder
         self._report = report
         self._backoff = Backoff(first=0.2, longest=5.0)
@@ -57,16 +60,18 @@ class DemoSupervisor:
         for child in self._children:
             self._selector.register(child.notify, selectors.EVENT_READ, child)
 
-    def start(self, *, timeout: float = 60.0) -> None:
+    def start(self) -> None:
         """Start all services; raises Unavailable naming one that does not become ready."""
         for child in self._children:
             self._spawn(child)
-        end = time.monotonic() + timeout
+        end = time.monotonic() + START_LIMIT
         while waiting := [child for child in self._children if not child.is_ready]:
             dead = [child for child in waiting if child.process is not None and child.process.poll() is not None]
             if dead or time.monotonic() > end:
                 role = (dead or waiting)[0].service.role
-                raise Unavailable(f"{role} did not become ready; its last line: {self._read_last_line(role)}")
+                lines = (self._folder / "output" / f"{role}.log").read_text(errors="replace").split("\n")
+                said = next((line for line in reversed(lines) if line.strip()), "(none)")
+                raise Unavailable(f"{role} did not become ready; its last line: {said}")
             self._receive_ready(0.1)
 
     def run(self, stop: threading.Event) -> None:
@@ -83,17 +88,15 @@ class DemoSupervisor:
             for child in self._children
         }
 
-    def stop(self, *, timeout: float = 15.0) -> None:
-        """Stop all services; after `timeout` seconds kill them and their children."""
+    def stop(self) -> None:
+        """Stop all services; after STOP_LIMIT kill them and their children."""
         running = [child.process for child in self._children if child.process is not None]
         for process in running:
             _signal(process, signal.SIGTERM, group=False)
-        end = time.monotonic() + timeout
+        end = time.monotonic() + STOP_LIMIT
         for process in running:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pass
         for process in running:
             _signal(process, signal.SIGKILL, group=True)
             process.wait()
@@ -147,10 +150,6 @@ class DemoSupervisor:
         inside = str(self._folder / "run" / f"{role}.ready")
         return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}-{role}.ready"
 
-    def _read_last_line(self, role: str) -> str:
-        lines = (self._folder / "output" / f"{role}.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "(none)"
-
 
 def leashed(command: Sequence[str]) -> list[str]:
     """Wrap the command: the kernel stops it when the thread that started it is gone."""
@@ -158,10 +157,8 @@ def leashed(command: Sequence[str]) -> list[str]:
 
 
 def _signal(process: subprocess.Popen[bytes], number: int, *, group: bool) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         if group:
             os.killpg(process.pid, number)
         elif process.poll() is None:
             process.send_signal(number)
-    except ProcessLookupError:
-        pass

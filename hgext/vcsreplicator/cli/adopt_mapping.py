@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What becomes of each documented setting of hg.mozilla.org's system, which docs/adopt.md shows as a table.
+
+`[pushlog]`, `[replicationproducer]`, `[replicationpathrewrites]` and `[replication]` stand in an hgrc, the others in
+`vcsreplicator.ini` and in the files of its notifiers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+# The accounts that push for others, which are built in there: key → account.
+LANDING_ACCOUNTS: Mapping[str, str] = {
+    "autolanduser": "bind-autoland@mozilla.com",
+    "landingworkeruser": "lando_landing_worker@mozilla.com",
+    "landingworkeruser2": "lando_landing_worker_2@mozilla.com",
+    "landingworkeruserdev": "lando_landing_worker_dev@mozilla.com",
+    "landingworkertry": "lando_landing_worker_try@mozilla.com",
+    "landingworkertrydev": "lando_landing_worker_try_dev@mozilla.com",
+    "landingworkertrystage": "lando_landing_worker_try_stage@mozilla.com",
+    "githgsyncworker": "githgsync_worker@mozilla.com",
+    "githgsyncworkerfirefox": "githgsync_worker_firefox@mozilla.com",
+    "githgsyncworkerthunderbird": "githgsync_worker_thunderbird@mozilla.com",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterpart:
+    """What a setting becomes: `ours` is its place here, "" if there is none; `note` says how, or why not.
+
+    `key` may have `*` for any characters. The value of a `is_secret` one is never printed.
+    """
+
+    section: str
+    key: str
+    ours: str = ""
+    note: str = ""
+    is_secret: bool = False
+
+
+def _each(section: str, keys: str, ours: str = "", note: str = "") -> tuple[Counterpart, ...]:
+    return tuple(Counterpart(section=section, key=key, ours=ours, note=note) for key in keys.split())
+
+
+_ALWAYS_ALL = "every record is acknowledged by all in-sync replicas"
+_OWN_NAMES = "the topics have names of their own; `topic-prefix` in the URL of `log` goes before them"
+_PROPERTY = "a property of the client, if you need it, goes into the URL of `log` by its name in kafka-python"
+_LOG = "services' file: `log`"
+_TOGETHER = "one `log` serves all services; the first value counts"
+
+MAPPING: tuple[Counterpart, ...] = (
+    *_each(
+        "pushlog",
+        " ".join(LANDING_ACCOUNTS),
+        "hgrc: `[pushlog] landingusers`",
+        "one list; the accounts built in there stand in it",
+    ),
+    *_each(
+        "pushlog", "userprefix remoteuserprefix timeoutro timeoutrw retrydelayms", "hgrc: `[pushlog]`, the same key"
+    ),
+    *_each("replicationproducer", "hosts", _LOG, _TOGETHER),
+    *_each(
+        "replicationproducer",
+        "acktimeout",
+        "hgrc: `[vcsreplicator] acknowledge-timeout`",
+        "milliseconds become seconds",
+    ),
+    *_each("replicationproducer", "clientid connecttimeout", "", _PROPERTY),
+    *_each("replicationproducer", "topic", "", _OWN_NAMES),
+    *_each("replicationproducer", "reqacks", "", _ALWAYS_ALL),
+    *_each(
+        "replicationproducer",
+        "partitionmap.*",
+        "",
+        "the repository's id decides; `topics create --partitions` says how many there are",
+    ),
+    *_each(
+        "replicationproducer", "syslogident syslogfacility", "", "services log to standard error, `hg` to its blackbox"
+    ),
+    *_each(
+        "replicationpathrewrites",
+        "*",
+        "hgrc: `[vcsreplicator-roots]`; services' file: `[relay.roots]`",
+        "the only prefix becomes none, of several the braces go",
+    ),
+    *_each(
+        "replication",
+        "unfiltereduser",
+        "hgrc: `[vcsreplicator] snapshot-allow`",
+        "who may copy whole repositories, hidden changesets included",
+    ),
+    *_each("consumer", "hosts", _LOG, _TOGETHER),
+    *_each(
+        "consumer",
+        "group",
+        "services' file: `[mirror.NAME]`",
+        "the group's name in lower-case letters, digits and hyphens",
+    ),
+    *_each(
+        "consumer",
+        "backup",
+        "services' file: `[mirror.NAME] backup`; `roster add NAME --backup`",
+        "no notice waits for it",
+    ),
+    *_each("consumer", "topic", "", _OWN_NAMES),
+    *_each("consumer", "client_id connect_timeout poll_timeout", "", _PROPERTY),
+    *_each(
+        "consumer",
+        "todelete_path",
+        "",
+        "what is deleted is kept in `state` of the mirror, on its file system, for `keep-deleted-days`",
+    ),
+    *_each("programs", "hg", "", "a mirror applies in its own process, with the Mercurial of its Python"),
+    *_each(
+        "path_rewrites",
+        "*",
+        "services' file: `[mirror.NAME] root`, `paths`",
+        "of several folders `root` is what they have in common",
+    ),
+    *_each(
+        "pull_url_rewrites",
+        "*",
+        "services' file: `[mirror.NAME] master`",
+        "one URL in front of all wire paths; the first value counts",
+    ),
+    *_each(
+        "replicationrules",
+        "include.* exclude.*",
+        "`vcsreplicator roster add NAME --include … --exclude …`",
+        "rules are in the roster, the same for mirror and aggregator",
+    ),
+    *_each("aggregator", "hosts", _LOG, _TOGETHER),
+    *_each(
+        "aggregator",
+        "monitor_groups_file",
+        "`vcsreplicator roster add NAME`",
+        "for each line of that file; the roster says which mirrors notices wait for",
+    ),
+    *_each("aggregator", "client_id connect_timeout", "", _PROPERTY),
+    *_each("aggregator", "monitor_topic ack_group aggregate_topic", "", _OWN_NAMES),
+    *(
+        each
+        for section in ("pulseconsumer", "snsconsumer")
+        for each in (
+            *_each(section, "hosts", _LOG, _TOGETHER),
+            *_each(section, "client_id connect_timeout", "", _PROPERTY),
+            *_each(section, "topic", "", _OWN_NAMES),
+            *_each(section, "group", "", "each destination has a position of its own"),
+        )
+    ),
+    *_each(
+        "pulse",
+        "hostname port userid virtual_host ssl",
+        "services' file: `url` of `[notifier.pulse-v1]` and `[notifier.pulse-v2]`",
+        'without `ssl` it needs `insecure = ["plain-text"]`',
+    ),
+    *_each("pulse", "exchange", "services' file: `[notifier.pulse-v1] exchange`"),
+    *_each("pulse", "exchange2", "services' file: `[notifier.pulse-v2] exchange`"),
+    *_each("pulse", "routing_key_strip_prefix", "services' file: `routing-key-strip-prefix` of both"),
+    Counterpart(
+        section="pulse",
+        key="password",
+        note="write it into /etc/vcsreplicator/pulse.password (mode 0600)",
+        is_secret=True,
+    ),
+    *_each("pulse", "connect_timeout", "", "`confirm-timeout` limits each answer of the broker"),
+    *_each(
+        "awsevents",
+        "region topic_arn bucket s3_endpoint_url sns_endpoint_url",
+        "services' file: `[notifier.sns]`, the same key with hyphens",
+    ),
+    Counterpart(
+        section="awsevents",
+        key="access_key_id",
+        note="credentials come as boto3 finds them: environment, file or role",
+        is_secret=True,
+    ),
+    Counterpart(
+        section="awsevents",
+        key="secret_access_key",
+        note="credentials come as boto3 finds them: environment, file or role",
+        is_secret=True,
+    ),
+    *_each("public_url_rewrites", "*", "services' file: `[public.urls]`"),
+    *_each("ignore_paths", "*", "services' file: `[public] ignore`"),
+)
+
+
+def find_counterpart(section: str, key: str) -> Counterpart | None:
+    """Return what is known of a setting; None if it is not documented."""
+    return next((each for each in MAPPING if each.section == section and fnmatchcase(key, each.key)), None)
+
+
+def is_known_section(section: str) -> bool:
+    """Whether the section is of that system, and not Mercurial's own or another program's."""
+    return any(each.section == section for each in MAPPING)
+
+
+def write_table() -> str:
+    """Write the mapping as a table in Markdown; settings of one section with the same fate share a row."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for each in MAPPING:
+        rows.setdefault((each.section, each.ours, each.note), []).append(f"`{each.key}`")
+    lines = ["| there | here | how, or why not |", "|---|---|---|"]
+    for (section, ours, note), keys in rows.items():
+        lines.append(f"| `[{section}]` {', '.join(keys)} | {ours or 'none'} | {note} |")
+    return "\n".join(lines) + "\n"

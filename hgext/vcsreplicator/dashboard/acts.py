@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What operators do from the pages, and the record of it.
+
+An act is on disk before it is done, and its outcome after. Killed between the two, it stays `begun`: whether it was done, the
+requests of the notifier and the decisions of the aggregator say, which name the number of the act.
+"""
+
+import enum
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from notifier.database import Database
+
+from ..words.errors import Refused
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS acts (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    form TEXT NOT NULL UNIQUE,
+    at REAL NOT NULL,
+    who TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    target TEXT NOT NULL,
+    argument TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    result TEXT
+);
+"""
+_BEGIN = """INSERT INTO acts (form, at, who, reason, kind, target, argument, outcome) VALUES (?, ?, ?, ?, ?, ?, ?, 'begun')
+    ON CONFLICT (form) DO NOTHING"""
+_ONE = "SELECT number, who, reason, kind, target, argument FROM acts WHERE form = ?"
+_END = "UPDATE acts SET outcome = ?, result = ? WHERE number = ?"
+_NEWEST = """SELECT number, at, who, reason, kind, target, argument, outcome, result FROM acts
+    ORDER BY number DESC LIMIT ?"""
+
+# Characters of each text that an operator enters.
+LONGEST = 300
+
+
+class ActKind(enum.StrEnum):
+    """What an operator may do: to a destination, to a delivery of webhooks, or to a mirror."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    SKIP = "skip"
+    REPLAY = "replay"
+    REDELIVER = "redeliver"
+    ACTIVATE = "activate"
+    DEACTIVATE = "deactivate"
+
+
+# What else the form of an act has: fields that must be filled in, and fields that may be.
+_REQUIRED = {ActKind.REPLAY: ("repository", "since"), ActKind.REDELIVER: ("delivery",)}
+_OPTIONAL = {ActKind.SKIP: ("message",), ActKind.ACTIVATE: ("repository",), ActKind.DEACTIVATE: ("repository",)}
+
+# Acts that lose a message, or let notices go out earlier: they need a confirmation, as `--yes` is for the verbs.
+CONFIRMED = frozenset({ActKind.SKIP, ActKind.DEACTIVATE})
+
+
+class ActOutcome(enum.StrEnum):
+    """What became of an act: `asked` has the service's answer still to come, `unknown` may have been done."""
+
+    BEGUN = "begun"
+    DONE = "done"
+    REFUSED = "refused"
+    ASKED = "asked"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAct:
+    """An act: who does what to which destination or mirror, when and why; `argument` holds what its kind needs."""
+
+    kind: ActKind
+    target: str
+    argument: Mapping[str, str]
+    who: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAct:
+    """An act as it stands in the journal."""
+
+    number: int
+    act: OperatorAct
+    outcome: ActOutcome
+    result: str | None
+
+
+def read_act(fields: Mapping[str, str], *, who: str, at: float) -> OperatorAct:
+    """Read the act of a form; raise ValueError with what is missing."""
+    texts = {name: value.strip() for name, value in fields.items()}
+    if texts.get("kind") not in set(ActKind):
+        raise ValueError("there is no such act")
+    kind = ActKind(texts["kind"])
+    required = ("target", "reason", *_REQUIRED.get(kind, ()))
+    if missing := [name for name in required if not texts.get(name)]:
+        raise ValueError(f"the field {missing[0]} is empty")
+    if kind in CONFIRMED and texts.get("confirm") != "yes":
+        raise ValueError("it was not confirmed")
+    wanted = {name: texts.get(name, "") for name in (*required, *_OPTIONAL.get(kind, ()))}
+    if any(len(value) > LONGEST or not value.isprintable() for value in wanted.values()):
+        raise ValueError(f"expected texts of at most {LONGEST} characters, in one line")
+    target, reason = wanted.pop("target"), wanted.pop("reason")
+    argument = {name: value for name, value in wanted.items() if value}
+    return OperatorAct(kind=kind, target=target, argument=argument, who=who, reason=reason, at=at)
+
+
+class ActJournal:
+    """The database of acts at `path`, made when missing; for any thread. Raises BadConfig or Unavailable."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._open().close()
+
+    def begin(self, act: OperatorAct, form: str) -> tuple[int, bool]:
+        """Record an act, durable on return; return its number, and False if this form was sent before.
+
+        Raises Refused if it was sent before with other contents, so that no operator takes the second act for done.
+        """
+        content = (act.who, act.reason, act.kind.value, act.target, json.dumps(act.argument))
+        with closing(self._open()) as db:
+            is_new = bool(db.run(_BEGIN, (form, act.at, *content)).rowcount)
+            [(number, *recorded)] = db.rows(_ONE, (form,))
+        if recorded != [*content]:
+            raise Refused(f"this form was sent before, as act {number}; load its page again for another act")
+        return number, is_new
+
+    def end(self, number: int, outcome: ActOutcome, result: str) -> None:
+        """Record what became of an act."""
+        with closing(self._open()) as db:
+            db.run(_END, (outcome.value, result, number))
+
+    def list_newest(self, limit: int) -> list[RecordedAct]:
+        """Return the newest acts, the newest first."""
+        with closing(self._open()) as db:
+            rows = db.rows(_NEWEST, (limit,))
+        return [
+            RecordedAct(
+                number=number,
+                act=OperatorAct(
+                    kind=ActKind(kind), target=target, argument=json.loads(argument), who=who, reason=reason, at=at
+                ),
+                outcome=ActOutcome(outcome),
+                result=result,
+            )
+            for number, at, who, reason, kind, target, argument, outcome, result in rows
+        ]
+
+    def _open(self) -> Database:
+        return Database(self._path, "dashboard.acts", _SCHEMA)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the notifier's databases say of destinations and deliveries; they are on the notifier's machine alone."""
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from notifier.settings import NotifierSettings
+from notifier.state import DestinationRequest, StateDatabase
+from notifier.webhook.deliveries import Deliveries, DeliveryState
+from notifier.webhook.destination import WebhookSettings
+
+# Requests to destinations, and deliveries of each destination, that are listed.
+REQUESTS, DELIVERIES = 10, 50
+
+# States of a delivery.
+STATES = [state.value for state in DeliveryState]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationRow:
+    """A destination, and what the notifier last reported of it; `retry` is the longest time between its attempts."""
+
+    name: str
+    reported: Mapping[str, Any] | None
+    retry: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryList:
+    """The newest deliveries of a destination of webhooks, and how many there are in each state."""
+
+    destination: str
+    deliveries: list[dict[str, Any]]
+    counts: Mapping[str, int]
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a file, or may be one: what may not be seen says so when it is opened."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+class NotifierDatabases:
+    """Reads the databases of the notifier, and creates none. Raises BadConfig or Unavailable."""
+
+    def __init__(self, settings: NotifierSettings) -> None:
+        self._settings = settings
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the notifier has worked on this machine."""
+        return is_there(self._settings.state)
+
+    def list_destinations(self) -> tuple[list[DestinationRow], list[DestinationRequest]]:
+        """List the destinations, and the newest requests to them."""
+        with closing(StateDatabase(self._settings.state)) as state:
+            reported, requests = state.conditions(), state.requests(REQUESTS)
+        rows = [
+            DestinationRow(name=name, reported=reported.get(name), retry=each.patience.retry.longest)
+            for name, each in self._settings.destinations.items()
+        ]
+        return rows, requests
+
+    def list_deliveries(self, state: str | None) -> list[DeliveryList]:
+        """List the newest deliveries of each destination of webhooks, in one state or in all."""
+        found = []
+        for name, each in self._settings.destinations.items():
+            if isinstance(each, WebhookSettings) and is_there(each.database):
+                with closing(Deliveries(each.database)) as deliveries:
+                    newest, counts = deliveries.newest(state=state, limit=DELIVERIES), deliveries.counts()
+                found.append(DeliveryList(destination=name, deliveries=newest, counts=counts))
+        return found

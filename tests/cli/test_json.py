@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What `--json` prints of verbs that had only tables."""
+
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import BadConfig
+from notifier.state import Kind, StateDatabase
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The services' file of an installation with a log and a webhook destination."""
+    text = f"""
+log = "sqlite://{tmp_path}/log.db"
+[public.urls]
+"" = "https://hg.example/"
+[notifier]
+state = "{tmp_path}/notifier.db"
+[notifier.hooks]
+type = "webhook"
+database = "{tmp_path}/deliveries.db"
+"""
+    (tmp_path / "x.toml").write_text(text)
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+    return tmp_path / "x.toml"
+
+
+def printed(file: Path, *words: str) -> Any:
+    done = CliRunner().invoke(program, [*words, "--json", "--config", str(file)])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_requests_are_listed_with_who_and_what(file: Path, tmp_path: Path) -> None:
+    assert printed(file, "destination", "requests") == []
+    with closing(StateDatabase(str(tmp_path / "notifier.db"))) as state:
+        state.ask("hooks", Kind.PAUSE, {}, who="dana", now=time.time())
+    [request] = printed(file, "destination", "requests")
+    assert (request["destination"], request["kind"], request["who"], request.get("result")) == (
+        "hooks",
+        "pause",
+        "dana",
+        None,
+    )
+
+
+def test_the_history_of_subscriptions_is_listed(file: Path) -> None:
+    assert (
+        CliRunner().invoke(program, ["subscription", "add", "ci", "https://ci.example/", "-c", str(file)]).exit_code
+        == 0
+    )
+    [change] = printed(file, "subscription", "history")
+    assert (change["subscription"], change["what"]) == ("ci", "added")
+    assert change["time"] == pytest.approx(time.time(), abs=600)
+
+
+def test_a_check_of_the_configuration_says_what_is_right_and_the_mistake(file: Path) -> None:
+    said = printed(file, "config", "check")
+    assert said["found"][:2] == [f"{file}: all sections are correct", "the log answers"]
+    assert said["mistake"] is None
+    file.write_text(file.read_text() + "[relay]\nsocket = 1\n")
+    done = CliRunner().invoke(program, ["config", "check", "--json", "--config", str(file)])
+    assert isinstance(done.exception, BadConfig)
+    mistake = json.loads(done.output)["mistake"]
+    assert mistake == str(done.exception)
+    assert "relay" in mistake
+
+
+def test_a_listing_for_people_is_a_table(file: Path) -> None:
+    done = CliRunner().invoke(program, ["topics", "list", "--config", str(file)])
+    assert done.output.split()[:4] == ["topic", "partitions", "first", "end"]
+    assert [line.split()[0] for line in done.output.splitlines()[1:]] == [topic.name for topic in topics()]

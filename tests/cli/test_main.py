@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the console command does with an error that a verb did not expect."""
+
+import errno
+import os
+
+import pytest
+
+from hgext.vcsreplicator import cli
+
+
+def end_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code after a verb that raises this."""
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.program, "main", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(str(ended.value.code))
+
+
+def test_a_file_that_the_user_may_not_see_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/var/lib/vcsreplicator/notifier.db")
+    assert end_with(error, monkeypatch) == 2
+    assert capsys.readouterr().err == f"vcsreplicator: {error}\n"
+
+
+def test_a_mistake_of_ours_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(IsADirectoryError):
+        end_with(IsADirectoryError(errno.EISDIR, "a bug"), monkeypatch)

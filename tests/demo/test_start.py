@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The page that starts a newcomer: its commands, typed as they stand there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testing.services.cache import CHECKOUT
+from testing.waiting import eventually
+from tests.demo.test_demo import about, staying
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_newcomer_pushes_and_reads_the_notice_with_the_commands_of_the_page(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```\n(.*?)^```$", (CHECKOUT / "docs/start.md").read_text(), re.MULTILINE | re.DOTALL)
+    start, push, look = blocks[-3:]
+    assert start == ".venv/bin/vcsreplicator demo --dir demo --stay\n"
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HG")}
+
+    def enter(block: str, master: str) -> str:
+        done = subprocess.run(
+            ["bash", "-e", "-c", block.replace("MASTER", master.rstrip("/"))],
+            cwd=tmp_path,
+            env={**environment, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    (tmp_path / "demo").mkdir()
+    with staying(tmp_path / "demo") as (_, ready):
+        master = about(ready)["master"]["url"]
+        assert "remote: recorded push in replication log in " in enter(push, master)
+        notices = tmp_path / "demo/notices.jsonl"
+        eventually(lambda: '"changegroup.1"' in notices.read_text(), what="the notice")
+        eventually(lambda: "delivered" in enter(look, master), what="the trace")
+        output = enter(look, master)
+        assert json.loads(output.splitlines()[0])["data"]["repo_url"] == "https://hg.example/first"
+        for word in ("committed", "alpha", "beta", "aggregator"):
+            assert word in output
