@@ -3,7 +3,7 @@
 
 py-amqp waits indefinitely where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it
 busy with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait
-ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps whatever a broker sends, too: here
+ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps all that a broker sends, too: here
 frames and messages have a largest size, and one message is whole before the next begins.
 """
 

@@ -21,10 +21,7 @@ _ADDRESS = re.compile(r"[0-9]+(?:[._ -][0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:")
 
 
 def read_agent(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the `user_agent_` attributes of a user agent, as pairs.
-
-    A value that may hold an address is left out; versions have at most three numbers.
-    """
+    """Return the `user_agent_` attributes; none that may hold an address, versions of at most three numbers."""
     return _read_bounded(clean(text[:_READ]))
 
 
@@ -42,17 +39,12 @@ def _read_bounded(text: str) -> tuple[tuple[str, str], ...]:
 
 def _parse(text: str) -> dict[str, str | None]:
     found = ua_parser.parse(text)
-    browser, system = found.user_agent, found.os
-    return {
-        "user_agent_browser": browser.family if browser else None,
-        "user_agent_browser_version": _version(browser.major, browser.minor, browser.patch, browser.patch_minor)
-        if browser
-        else None,
-        "user_agent_os": system.family if system else None,
-        "user_agent_os_version": _version(system.major, system.minor, system.patch, system.patch_minor)
-        if system
-        else None,
-    }
+    named: dict[str, str | None] = {}
+    for name, part in (("user_agent_browser", found.user_agent), ("user_agent_os", found.os)):
+        if part is not None:
+            named[name] = part.family
+            named[f"{name}_version"] = _version(part.major, part.minor, part.patch, part.patch_minor)
+    return named
 
 
 def _version(*parts: str | None) -> str | None:

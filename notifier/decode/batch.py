@@ -128,8 +128,8 @@ class _OutputFolder:
         """Append a line to the file of this name."""
         file = self._files.get(name)
         if file is None:
-            if self._final(name).exists():
-                raise Refused(f"{self._final(name)} exists; give a folder without it")
+            if (final := self._path / f"{name}.ndjson").exists():
+                raise Refused(f"{final} exists; give a folder without it")
             file = self._files[name] = open(self._partial(name), "wb")  # noqa: SIM115
         file.write(line + b"\n")
 
@@ -139,7 +139,7 @@ class _OutputFolder:
             file.flush()
             os.fsync(file.fileno())
         for name in self._files:
-            os.replace(self._partial(name), self._final(name))
+            os.replace(self._partial(name), self._path / f"{name}.ndjson")
         folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -152,9 +152,6 @@ class _OutputFolder:
             with contextlib.suppress(OSError):  # a full disk fails again when the rest is written
                 file.close()
             self._partial(name).unlink(missing_ok=True)
-
-    def _final(self, name: str) -> Path:
-        return self._path / f"{name}.ndjson"
 
     def _partial(self, name: str) -> Path:
         return self._path / f"{name}.ndjson{_PARTIAL}"

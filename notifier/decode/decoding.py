@@ -63,18 +63,13 @@ class Decoded:
 
 
 def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
-    """Decode one raw message, given as JSON.
-
-    Raises only what waiting may heal: a shortage of memory, a disk that does not answer.
-    """
+    """Decode one raw message, given as JSON; raises only what may pass, such as a shortage of memory."""
     kept = RawMessage(b"", {})
     try:
         raw, wrong = _read(line)
         kept = without_private(raw)
-        if (
-            sum(len(name) + len(text.encode("utf-8", "replace")) for name, text in raw.attributes.items())
-            > _LARGEST_ATTRIBUTES
-        ):
+        size = sum(len(name) + len(text.encode("utf-8", "replace")) for name, text in raw.attributes.items())
+        if size > _LARGEST_ATTRIBUTES:
             kept = RawMessage(raw.payload, {name: text[:_ATTRIBUTE_KEPT] for name, text in kept.attributes.items()})
             raise DecodingError(ErrorType.ATTRIBUTES, f"attributes: more than {_LARGEST_ATTRIBUTES} bytes")
         if wrong is not None:

@@ -70,10 +70,7 @@ def open_geo(database: str, cities: str | None, population: int, load_balancers:
 
 
 def read_cities(file: str, population: int) -> frozenset[int]:
-    """Read the ids of the cities with at least `population` from GeoNames' list, such as `cities15000.txt`.
-
-    Raises BadConfig naming file and line.
-    """
+    """Read the ids of the cities with at least `population` from GeoNames' list; BadConfig names file and line."""
     found, number = set(), 0
     try:
         with open(file, encoding="utf-8") as lines:

@@ -28,7 +28,7 @@ _ZSTD_FED = 256
 
 
 def unpack(payload: bytes, largest: int) -> bytes:
-    """Return the content of a gzip or zstd stream; what is neither comes back as it is.
+    """Return what a gzip or zstd stream holds; what is neither comes back as it is.
 
     Raises DecodingError for a broken stream, and for more than `largest` bytes, of which no more are unpacked.
     """

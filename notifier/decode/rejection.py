@@ -68,7 +68,7 @@ class DecodeReject:
 
 
 def without_private(raw: RawMessage) -> RawMessage:
-    """Return the message with the known attributes that identify nobody."""
+    """Return the message with the known attributes that identify no person."""
     kept = {name: clean(text) for name, text in raw.attributes.items() if name in _KEPT}
     return RawMessage(raw.payload, kept)
 

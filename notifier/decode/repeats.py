@@ -9,7 +9,7 @@ import contextlib
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from prometheus_client import Gauge
@@ -60,21 +60,8 @@ _TAKE_OLD = "INSERT OR IGNORE INTO fresh SELECT id FROM repeats WHERE at > ?"
 _DROP_OLD = "DROP TABLE repeats"
 
 
-class IdStore(Protocol):
-    """A store of ids; used by one thread. Every method raises Unavailable."""
-
-    def known(self, ids: Sequence[str]) -> set[str]:
-        """Return those of the ids that are remembered."""
-
-    def remember(self, ids: Sequence[str]) -> None:
-        """Remember the ids from now on."""
-
-    def close(self) -> None:
-        """Free everything."""
-
-
 class SqliteIds:
-    """Ids in an SQLite file; each is remembered for the time that is set, or up to half as long again."""
+    """Ids in an SQLite file, remembered for the set time or half as long again. One thread; raises Unavailable."""
 
     def __init__(self, path: str, remember: float, clock: Clock) -> None:
         self._remember, self._clock = remember, clock
@@ -91,6 +78,7 @@ class SqliteIds:
             raise
 
     def known(self, ids: Sequence[str]) -> set[str]:
+        """Return those of the ids that are remembered."""
         self._fill_next()
         found: set[str] = set()
         for begin in range(0, len(ids), _NAMED):
@@ -135,9 +123,10 @@ class SqliteIds:
 
 
 class RedisIds:
-    """Ids in Redis, for several processes; Redis forgets them by itself."""
+    """Ids in Redis, for several processes, used as `SqliteIds` are; Redis forgets them by itself."""
 
     def __init__(self, settings: DecodeSettings) -> None:
+        """Describe the server, not yet connected; raises BadConfig for a password that cannot be read."""
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -145,11 +134,8 @@ class RedisIds:
         self._errors = (redis.RedisError, OSError)
         self._seconds = max(1, int(settings.remember))
         more: dict[str, Any] = {}
-        try:
-            if settings.redis_password is not None:
-                more["password"] = settings.redis_password.read("decode.redis-password")
-        except BadConfig as error:
-            raise Unavailable(str(error)) from error
+        if settings.redis_password is not None:
+            more["password"] = settings.redis_password.read("decode.redis-password")
         if settings.redis_ca_file is not None:
             more["ssl_ca_certs"] = settings.redis_ca_file
         self._client: Any = redis.Redis.from_url(
@@ -178,6 +164,9 @@ class RedisIds:
 
     def close(self) -> None:
         self._client.close()
+
+
+IdStore = SqliteIds | RedisIds
 
 
 class Repeats:

@@ -61,11 +61,7 @@ def read_place(text: str) -> MessagePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSettings:
-    """What is decoded, how, and where it goes.
-
-    `outputs` are the places of single types, by `<namespace>.<type>`; `output` is that of all others. `largest` in bytes of an
-    unpacked body, `remember` in seconds that an id is remembered after its delivery.
-    """
+    """What is decoded, how, and where it goes; docs/decode.md explains each key."""
 
     input: str = DEFAULT_PLACE
     output: str = "log:decoded"
@@ -106,9 +102,8 @@ class DecodeSettings:
             raise ValueError(f"repeats: expected an absolute path, {REDIS} or {NONE}, got {self.repeats!r}")
         if self.repeats == REDIS and urlsplit(self.redis or "").scheme not in ("redis", "rediss"):
             raise ValueError("redis: expected redis://HOST:PORT/NUMBER or rediss://…, because repeats = 'redis'")
-        is_broker = urlsplit(self.broker or "").scheme in ("amqp", "amqps") and bool(
-            urlsplit(self.broker or "").hostname
-        )
+        broker = urlsplit(self.broker or "")
+        is_broker = broker.scheme in ("amqp", "amqps") and broker.hostname
         if any(place.kind is PlaceKind.QUEUE for place in used) and not is_broker:
             raise ValueError("broker: expected amqp://USER@HOST/VHOST or amqps://…, because a place is a queue")
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,27 +29,11 @@ class RawArrival:
     offset: int = 0
 
 
-class RawSource(Protocol):
-    """Raw messages, each again and again until it is acknowledged; used by one thread."""
-
-    def read(self, timeout: float, limit: int) -> list[RawArrival]:
-        """Return at most `limit` messages; [] if none came within `timeout` seconds.
-
-        Raises Unavailable or Expired.
-        """
-
-    def acknowledge(self, records: Sequence[NewRecord]) -> None:
-        """Write these records to the log, then acknowledge all that was read. Raises Unavailable; then nothing is known."""
-
-    def finish(self) -> None:
-        """Make sure that the last acknowledgement arrives. Raises Unavailable."""
-
-    def close(self) -> None:
-        """Free everything."""
-
-
 class LogSource:
-    """A topic of the log; records are written and positions stored in one transaction. Fences another decoder of the topic."""
+    """A topic of the log; records are written and positions stored in one transaction. Fences another decoder of the topic.
+
+    Each message is read again and again until it is acknowledged. Used by one thread.
+    """
 
     def __init__(self, log: Log, topic: str) -> None:
         self._transactor = log.transactor(f"{GROUP}-{topic}")
@@ -60,12 +44,14 @@ class LogSource:
             raise
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
+        """Return at most `limit` messages; [] if none came within `timeout` seconds. Raises Unavailable or Expired."""
         return [
             RawArrival(line=record.value or b"", place=record.topic, partition=record.partition, offset=record.offset)
             for record in self._reader.poll(timeout, limit=limit)
         ]
 
     def acknowledge(self, records: Sequence[NewRecord]) -> None:
+        """Write these records to the log, then acknowledge all that was read. Raises Unavailable; then nothing is known."""
         self._transactor.commit(records, group=GROUP, positions=self._reader.positions())
 
     def finish(self) -> None:
@@ -77,7 +63,7 @@ class LogSource:
 
 
 class QueueSource:
-    """A queue of the broker; several decoders may read one."""
+    """A queue of the broker, used as a `LogSource` is; several decoders may read one."""
 
     def __init__(self, log: Log, consumer: "QueueConsumer", queue: str) -> None:
         self._log, self._consumer, self._queue = log, consumer, queue
@@ -97,10 +83,14 @@ class QueueSource:
         self._consumer.acknowledge(self._read_to, multiple=True)
 
     def finish(self) -> None:
+        """Make sure that the last acknowledgement arrives. Raises Unavailable."""
         self._consumer.finish()
 
     def close(self) -> None:
         self._consumer.close()
+
+
+RawSource = LogSource | QueueSource
 
 
 def _positions(log: Log, topic: str) -> dict[tuple[str, int], int]:

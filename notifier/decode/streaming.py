@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import ERRORS, Log, topics
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
-from hgext.vcsreplicator.words.errors import Expired, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import Expired, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..raw import raw_topic
@@ -90,13 +90,9 @@ def run(
                     logger.info("stopped before all was delivered", reason=str(error))
                     return
                 failures = 1 if clock.monotonic() - began > _WELL_AFTER else failures + 1
-                _wait_after(error, failures, stop)
-
-
-def _wait_after(error: ReplicationError, failures: int, stop: threading.Event) -> None:
-    delay = RECONNECT.delay(failures, random.random())
-    logger.warning("decoding waits", reason=str(error), retry_in=round(delay, 1))
-    stop.wait(delay)
+                delay = RECONNECT.delay(failures, random.random())
+                logger.warning("decoding waits", reason=str(error), retry_in=round(delay, 1))
+                stop.wait(delay)
 
 
 @dataclass(frozen=True, slots=True)

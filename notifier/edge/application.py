@@ -45,6 +45,12 @@ _ANSWERS: Mapping[Outcome, Answer] = {
     Outcome.FAILED: (HTTPStatus.INTERNAL_SERVER_ERROR, b"not taken; send it again later\n"),
 }
 
+_PAGES = {
+    "/__heartbeat__": b"able to take messages\n",
+    "/__lbheartbeat__": b"running\n",
+    "/__version__": json.dumps({"name": "vcsreplicator", "version": VERSION}).encode() + b"\n",
+}
+
 logger = structlog.get_logger()
 
 
@@ -136,30 +142,14 @@ class EdgeApplication:
         return attributes
 
     async def _answer_page(self, scope: Message) -> Answer:
-        page = _PAGES.get(scope["path"])
-        if page is None:
+        content = _PAGES.get(scope["path"])
+        if content is None:
             raise RefusedRequest(HTTPStatus.NOT_FOUND, "expected /submit/…")
         if scope["method"] not in ("GET", "HEAD"):
             raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET", allow="GET, HEAD")
-        return await page(self)
-
-    async def _answer_heartbeat(self) -> Answer:
-        if await asyncio.to_thread(self._intake.is_able):
-            return HTTPStatus.OK, b"able to take messages\n"
-        return HTTPStatus.INTERNAL_SERVER_ERROR, b"no room on disk, and messages cannot go to the log\n"
-
-    async def _answer_balancer(self) -> Answer:
-        return HTTPStatus.OK, b"running\n"
-
-    async def _answer_version(self) -> Answer:
-        return HTTPStatus.OK, json.dumps({"name": "vcsreplicator", "version": VERSION}).encode() + b"\n"
-
-
-_PAGES = {
-    "/__heartbeat__": EdgeApplication._answer_heartbeat,
-    "/__lbheartbeat__": EdgeApplication._answer_balancer,
-    "/__version__": EdgeApplication._answer_version,
-}
+        if scope["path"] == "/__heartbeat__" and not await asyncio.to_thread(self._intake.is_able):
+            return HTTPStatus.INTERNAL_SERVER_ERROR, b"no room on disk, and messages cannot go to the log\n"
+        return HTTPStatus.OK, content
 
 
 async def _read_body(receive: Receive) -> bytes | None:

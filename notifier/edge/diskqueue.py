@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import structlog
 
@@ -94,7 +94,7 @@ class DiskQueue:
         """
         lines, size = [], 0
         for value in values:
-            line = b"%08x %b\n" % (zlib.crc32(value), value)
+            line = _line_of(value)
             if self._size + size + len(line) > self._limit:
                 break
             lines.append(line)
@@ -144,12 +144,14 @@ class DiskQueue:
             self._segments.popleft()
 
     def set_aside(self, value: bytes) -> None:
-        """Keep a value that the log refuses, in a file for an operator."""
+        """Keep a value that the log refuses; renamed to a file of the queue it is sent again, after the next start."""
         path = self._folder / _ASIDE
-        with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(value + b"\n")
+        with open(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            # A line that a kill or a full disk tore must not spoil this one.
+            file.write(b"\n" * _is_torn(file) + _line_of(value))
             file.flush()
             os.fsync(file.fileno())
+        _sync_folder(self._folder)
         SET_ASIDE.inc()
         logger.error("message set aside: the log refuses it", file=str(path), size=len(value))
 
@@ -217,11 +219,23 @@ class DiskQueue:
             self._tail = None
 
 
+def _line_of(value: bytes) -> bytes:
+    return b"%08x %b\n" % (zlib.crc32(value), value)
+
+
 def _value_of(line: bytes) -> bytes | None:
     """Return the value of a line; None if it is torn or damaged."""
     value = line[9:-1]
     is_sound = line[:9] == b"%08x " % zlib.crc32(value) and line.endswith(b"\n")
     return value if is_sound else None
+
+
+def _is_torn(file: BinaryIO) -> bool:
+    """Return whether the last line of a file, which is at its end, has no newline."""
+    if not file.tell():
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def _cut_torn_tail(path: Path) -> None:

@@ -149,10 +149,7 @@ class EdgeIntake:
         return [Outcome.TAKEN] * taken + [left] * (len(values) - taken)
 
     def _append(self, values: Sequence[bytes]) -> list[bool]:
-        """Append to the log, and say of each value whether the log took it or refuses its size.
-
-        Raises Unavailable or BadConfig: nothing is known.
-        """
+        """Append to the log; return which values it took, by size. Raises Unavailable, BadConfig: nothing is known."""
         if not self._has_topic:
             self._create_topic()
         records = [NewRecord(topic=self._topic.name, key=None, value=value, partition=0) for value in values]
@@ -182,14 +179,12 @@ class EdgeIntake:
             try:
                 self._forward()
                 failures = 0
-            except (ReplicationError, OSError) as error:
-                failures += 1
-                if failures == 1:
-                    logger.warning("queue waits for the log", reason=str(error))
-                self._stop.wait(RECONNECT.delay(failures, random.random()))
             except Exception as error:
                 failures += 1
-                logger.error("drain failed", kind=type(error).__name__, exc_info=True)
+                if not isinstance(error, ReplicationError | OSError):
+                    logger.error("drain failed", kind=type(error).__name__, exc_info=True)
+                elif failures == 1:
+                    logger.warning("queue waits for the log", reason=str(error))
                 self._stop.wait(RECONNECT.delay(failures, random.random()))
 
     def _forward(self) -> None:

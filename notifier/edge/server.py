@@ -78,7 +78,9 @@ class _EdgeServer(asgi.StoppableServer):
     """A server that also closes slow connections."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(_log_exception)
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: logger.error("connection failed", kind=type(context.get("exception")).__name__)
+        )
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
@@ -89,10 +91,6 @@ class _EdgeServer(asgi.StoppableServer):
                 if isinstance(connection, EdgeConnection):
                     connection.close_if_slow(now)
         return await super().on_tick(counter)
-
-
-def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    logger.error("connection failed", kind=type(context.get("exception")).__name__)
 
 
 class _Phase(enum.Enum):
@@ -109,10 +107,7 @@ class _Excess(Exception):
 
 
 class EdgeConnection(HttpToolsProtocol):
-    """A connection whose memory and time are bounded.
-
-    It holds at most HEAD_BYTES and one read of the socket (256 KiB) for a head, and one body.
-    """
+    """A connection with bounded times, for a head of HEAD_BYTES and one read (256 KiB), and for one body."""
 
     def __init__(self, settings: EdgeSettings, **given: Any) -> None:
         super().__init__(**given)

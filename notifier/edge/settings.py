@@ -18,13 +18,7 @@ LARGEST_BODY = (LARGEST - 6 * HEAD_BYTES - 4096) // 4 * 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSettings:
-    """What the edge takes, and where it keeps it.
-
-    `listen` is host:port, `output` a topic of the log as `log:NAME`, `queue` the folder for messages while the log is away, with at
-    most `max_queue_bytes`. `without_id` names each NAMESPACE.TYPE that is submitted without an id. Times in seconds: a client
-    has `header_timeout` for a request's head, then `body_timeout` for its body, and may be idle for `idle_timeout` between two
-    requests; `log_timeout` is how long the log may take before the queue is used.
-    """
+    """What the edge takes, and where it keeps it. Times are seconds; docs/edge.md explains each key."""
 
     listen: str
     output: str = DEFAULT_PLACE
@@ -48,17 +42,9 @@ class EdgeSettings:
             raise ValueError(f"output: {error}") from None
         if topic is None:
             raise ValueError(f"output: expected log:NAME, got {self.output!r}")
-        within(
-            self,
-            max_queue_bytes=(1024 * 1024, 2**50),
-            max_body_bytes=(1, LARGEST_BODY),
-            max_uri_bytes=(64, HEAD_BYTES),
-            max_connections=(10, 100_000),
-            header_timeout=(0.1, 3600),
-            body_timeout=(0.1, 3600),
-            idle_timeout=(0.1, 3600),
-            log_timeout=(0.1, 60),
-        )
+        within(self, max_queue_bytes=(1024 * 1024, 2**50), max_body_bytes=(1, LARGEST_BODY))
+        within(self, max_uri_bytes=(64, HEAD_BYTES), max_connections=(10, 100_000), log_timeout=(0.1, 60))
+        within(self, header_timeout=(0.1, 3600), body_timeout=(0.1, 3600), idle_timeout=(0.1, 3600))
 
     @property
     def topic(self) -> str:

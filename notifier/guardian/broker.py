@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable, visible
 
 from ..amqp.connection import TROUBLE, client, connect, where, within
-from .levels import may_delete
+from .filling import may_delete
 from .settings import Deletion, GuardianSettings
 
 # Codes with which the broker refuses: no right, no such thing, another connection's, not in this state.
@@ -28,10 +28,7 @@ class DeletionOutcome(enum.Enum):
 
 @contextmanager
 def connected(settings: GuardianSettings, user: str | None = None, token: str | None = None) -> Iterator[Any]:
-    """Connect as the guardian, or as a client with its token; every wait of the block is limited.
-
-    Raises BadConfig if the broker refuses the guardian's user, Unavailable for any trouble.
-    """
+    """Connect as guardian or client, all waits limited; raises BadConfig for a refused guardian, or Unavailable."""
     url, password = settings.broker_url, settings.password.read("guardian.password") if settings.password else None
     if user is not None:
         parts = urlsplit(url)

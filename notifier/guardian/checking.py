@@ -5,14 +5,15 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable, visible
 
 from .clients import Clients, client_of, is_queue_name
-from .levels import WatchedQueue, read_queue
+from .filling import WatchedQueue, read_queue
 from .mail import MailServer
 from .management import Management
 from .requirements import CheckResult, Requirement, result, unknown
@@ -46,21 +47,17 @@ def check(
     client: str | None,
     sample: float,
     stop: threading.Event,
-    clock: Clock | None = None,
 ) -> list[CheckResult]:
     """Return a result for each requirement, in their order; `sample` is how many seconds messages are watched.
 
     Makes a client for the trial and removes it. Raises Unavailable, or BadConfig for what only an operator can change.
     """
-    management = Management(settings, file)
-    try:
+    with closing(Management(settings, file)) as management:
         management.check(settings.vhost)
         declared = _read_declared(management, settings.vhost, client)
-        found = [*_of_guardian(settings, clock or SystemClock()), *_of_declared(declared, settings)]
+        found = [*_of_guardian(settings), *_of_declared(declared, settings)]
         exchanges = [name for each in declared.exchanges if (name := str(each["name"])).startswith("exchange/")]
         found += _try_as_client(management, settings, exchanges, sample, stop)
-    finally:
-        management.close()
     order = list(Requirement)
     return sorted(found, key=lambda each: order.index(each.requirement))
 
@@ -96,38 +93,30 @@ def _read_declared(management: Management, vhost: str, client: str | None) -> _D
         ],
         queues=[each for each in map(read_queue, queues) if client in (None, client_of(each.name))],
         channels=[each for each in channels if client in (None, each.get("user"))],
-        consumers=[each for each in consumers if client in (None, _user_of(each))],
+        consumers=[each for each in consumers if client in (None, _part(each, "channel_details").get("user"))],
     )
 
 
-def _user_of(consumer: Mapping[str, Any]) -> Any:
-    details = consumer.get("channel_details")
-    return details.get("user") if isinstance(details, Mapping) else None
-
-
-def _of_guardian(settings: GuardianSettings, clock: Clock) -> Iterator[CheckResult]:
+def _of_guardian(settings: GuardianSettings) -> Iterator[CheckResult]:
     yield unknown(Requirement.REGISTRATION, "`guardian user add` gives tokens; there is no web page")
     if settings.delete is Deletion.NO:
         yield unknown(Requirement.DELETES, "delete = no")
     else:
         yield result(Requirement.DELETES, True, f"delete = {settings.delete.value}, beyond {settings.limit} messages")
     yield unknown(Requirement.PUBLIC, "only people can tell")
-    yield _of_mails(settings, clock)
+    yield _of_mails(settings)
 
 
-def _of_mails(settings: GuardianSettings, clock: Clock) -> CheckResult:
+def _of_mails(settings: GuardianSettings) -> CheckResult:
     try:
         MailServer(settings).check()
     except Unavailable as error:
         return result(Requirement.NOTIFIES, False, str(error))
     if not os.path.exists(settings.state):
         return unknown(Requirement.NOTIFIES, f"no {settings.state}: `guardian watch` never ran on this machine")
-    state = GuardianState(settings.state)
-    try:
+    with closing(GuardianState(settings.state)) as state:
         last = state.last_round()
-    finally:
-        state.close()
-    age = float("inf") if last is None else clock.now() - last
+    age = float("inf") if last is None else SystemClock().now() - last
     is_met = age <= ROUNDS_MISSED * settings.every
     reason = f"last complete round of `guardian watch` {age:.0f} s ago" if last else "no complete round yet"
     return result(Requirement.NOTIFIES, is_met, reason)
@@ -149,8 +138,9 @@ def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[Ch
     users = [user for user, _ in publishing]
     yield _all_but(Requirement.CONFIRMED_PUBLISHING, "publishing channels", users, wrong)
 
-    consumed = [_queue_of(each) for each in declared.consumers]
-    wrong = [_queue_of(each) for each in declared.consumers if not each.get("prefetch_count")]
+    consumers = [(str(_part(each, "queue").get("name", "?")), each) for each in declared.consumers]
+    consumed = [queue for queue, _ in consumers]
+    wrong = [queue for queue, each in consumers if not each.get("prefetch_count")]
     yield _all_but(Requirement.CONSUMER_PREFETCH, "consumers", consumed, wrong)
 
     names = [queue.name for queue in queues]
@@ -179,12 +169,12 @@ def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: S
     )
 
 
+def _part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object in a row of the management API; an empty one if it is missing or of another type."""
+    found = row.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
 def _count(channel: Mapping[str, Any], what: str) -> int:
-    stats = channel.get("message_stats")
-    found = stats.get(what) if isinstance(stats, Mapping) else 0
+    found = _part(channel, "message_stats").get(what)
     return found if isinstance(found, int) else 0
-
-
-def _queue_of(consumer: Mapping[str, Any]) -> str:
-    queue = consumer.get("queue")
-    return str(queue.get("name")) if isinstance(queue, Mapping) else "?"

@@ -41,7 +41,7 @@ def compose(reports: Sequence[QueueReport], settings: GuardianSettings, *, to: s
     mail["Date"] = format_datetime(datetime.datetime.fromtimestamp(now, datetime.UTC))
     mail["Message-ID"] = make_msgid(f"guardian-{first.id}", domain=settings.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"
-    lines = [_line(report) for report in reports[:LISTED]]
+    lines = [_describe_report(report) for report in reports[:LISTED]]
     if len(reports) > LISTED:
         lines.append(f"and {len(reports) - LISTED} more")
     mail.set_content("\n".join([*lines, "", _limits(settings)]) + _ADVICE, cte="quoted-printable")
@@ -57,7 +57,7 @@ def _subject(reports: Sequence[QueueReport]) -> str:
     return f"Pulse: {name}: {report.what.partition(',')[0]}"
 
 
-def _line(report: QueueReport) -> str:
+def _describe_report(report: QueueReport) -> str:
     when = datetime.datetime.fromtimestamp(report.time, datetime.UTC)
     return f"{when:%Y-%m-%d %H:%M} UTC  {visible(report.queue)}: {report.messages} messages: {report.what}"
 
@@ -79,15 +79,12 @@ class MailServer:
         self._parts = urlsplit(settings.smtp_url)
 
     def send(self, mail: EmailMessage) -> None:
-        """Return once the server took the mail.
-
-        Raises Unavailable if another attempt may help, Rejected if the server refuses the address or the mail for good.
-        """
+        """Return once the server took the mail; raises Unavailable, or Rejected for what is refused for good."""
         try:
             server = self._connect()
             try:
                 server.send_message(mail)
-                # It has the mail, whatever it answers to a farewell.
+                # It has the mail, with any answer to a farewell.
                 with contextlib.suppress(smtplib.SMTPException, OSError):
                     server.quit()
             finally:

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable, vi
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
-from ..webhook.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watched
+from ..webhook.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watching
 from .settings import GuardianSettings
 
 # Seconds until an answer must be whole; the broker gathers lists from all its nodes.
@@ -68,7 +68,8 @@ class Management:
         try:
             overview = self.get("whoami")
         except Unavailable as error:
-            if _is_refused(error) and self._is_broker_there():
+            is_refused = any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
+            if is_refused and self._is_broker_there():
                 raise BadConfig(
                     f"{self._key}: {self._where} refuses connections although the broker answers; {ENABLE}"
                 ) from error
@@ -153,11 +154,8 @@ class Management:
                 preload_content=False,
                 timeout=urllib3.Timeout(connect=CONNECT_PATIENCE, read=ANSWER_PATIENCE),
             )
-            try:
+            with watching(response):
                 data = response.read(LARGEST_ANSWER + 1, decode_content=False)
-            finally:
-                watched(response).cancel()
-                response.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if _is_nonsense(error):
                 raise self._is_something_else() from error
@@ -203,10 +201,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         yield from (each for each in error.args if isinstance(each, BaseException))
         error = error.__cause__ or error.__context__
-
-
-def _is_refused(error: BaseException) -> bool:
-    return any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
 
 
 def _is_nonsense(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class Requirement(enum.Enum):
-    """One line of the specification: whom it binds, and its words."""
+    """One line of the specification: its `subject` (the heading of the appendix, or `Body`), and its words."""
 
     REGISTRATION = "Pulse", "MUST offer registration at pulse.mozilla.org"
     AMQP = "Pulse", "MUST support AMQP 0-9-1"
@@ -38,15 +38,8 @@ class Requirement(enum.Enum):
     SOURCE_REFUSED = "Body", "SHALL refuse consuming from other exchanges"
     QUEUE_KIND = "Body", "SHOULD use durable or auto-delete queues"
 
-    @property
-    def subject(self) -> str:
-        """Return the heading of the appendix, or `Body`."""
-        return str(self.value[0])
-
-    @property
-    def words(self) -> str:
-        """Return the line without its subject."""
-        return str(self.value[1])
+    def __init__(self, subject: str, words: str) -> None:
+        self.subject, self.words = subject, words
 
     @property
     def is_must(self) -> bool:

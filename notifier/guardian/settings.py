@@ -27,14 +27,7 @@ class Deletion(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardianSettings:
-    """A virtual host of a RabbitMQ, and the limits of its queues.
-
-    `management_url` and `broker_url` name the broker's management API and its AMQP listener, each with a user that has the tag
-    `administrator` and all rights; `password` is that user's. Owners of queues get a mail from `warn_at` messages on; beyond
-    `limit` a queue is deleted if `delete` says so. `every`: seconds between two rounds. Mails go through `smtp_url` (`smtps://`,
-    `smtp+starttls://`; `smtp://` has no TLS) from `sender`; those about queues without a known owner go to `operator`. `state`:
-    the file of what was warned of, and of mails to be sent.
-    """
+    """A virtual host of a RabbitMQ, and the limits of its queues; docs/guardian.md explains each key."""
 
     management_url: str
     broker_url: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the guardian remembers: levels that owners know of, deletions that began, and reports that wait to be mailed.
+"""What the guardian remembers: how full queues are as owners know, deletions that began, and reports that wait to be mailed.
 
 One small SQLite database. All SQL of it is in this file.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..database import Database
-from .levels import Level
+from .filling import Filling
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS levels (queue TEXT PRIMARY KEY, level INTEGER NOT NULL);
@@ -66,14 +66,14 @@ class GuardianState:
         """Open or make it; raises BadConfig or Unavailable."""
         self._db = Database(path, "guardian.state", _SCHEMA)
 
-    def levels(self) -> dict[str, Level]:
-        """Return the levels that owners know of; other queues are fine."""
-        return {queue: Level(level) for queue, level in self._db.rows(_LEVELS)}
+    def fillings(self) -> dict[str, Filling]:
+        """Return how full queues are as their owners know; other queues are fine."""
+        return {queue: Filling(number) for queue, number in self._db.rows(_LEVELS)}
 
-    def record(self, queue: str, level: Level, report: tuple[str, str, int] | None, now: float) -> None:
-        """Store the level, and with it the report (owner, what, messages)."""
+    def record(self, queue: str, filling: Filling, report: tuple[str, str, int] | None, now: float) -> None:
+        """Store how full it is, and with it the report (owner, what, messages)."""
         with self._db.writing():
-            self._db.run(*((_SET_LEVEL, (queue, level)) if level else (_FORGET, (queue,))))
+            self._db.run(*((_SET_LEVEL, (queue, filling)) if filling else (_FORGET, (queue,))))
             if report is not None:
                 owner, what, messages = report
                 self._db.run(_REPORT, (owner, queue, what, messages, now))

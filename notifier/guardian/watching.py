@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The watch over queues: round after round, warns owners, deletes what is beyond the limit, and mails what happened.
 
-The order is the promise. A level is stored together with its report, and a deletion is noted before the broker is asked for it;
-a report is forgotten once the mail server took it. So a kill at any instant repeats a mail at most, and no queue is deleted without
-a mail. A deletion whose outcome is unknown is settled first in the next round.
+The order is the promise. That a queue fills is stored together with the report of it, and a deletion is noted before the broker
+is asked for it; a report is forgotten once the mail server took it. So a kill at any instant repeats a mail at most, and no queue
+is deleted without a mail. A deletion whose outcome is unknown is settled first in the next round.
 """
 
 import random
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -22,7 +22,7 @@ from ..database import NOWHERE, alone
 from ..window import RETRY
 from .broker import DeletionOutcome, delete_queue
 from .clients import Clients, client_of, is_queue_name
-from .levels import Level, QueueStep, WatchedQueue, next_step, read_queue
+from .filling import Filling, QueueStep, WatchedQueue, next_step, read_queue
 from .mail import GONE_MEANWHILE, MailServer, compose
 from .management import Management
 from .settings import GuardianSettings
@@ -49,7 +49,7 @@ class QueueFinding:
 
     queue: WatchedQueue
     owner: str
-    level: Level
+    filling: Filling
     step: QueueStep
 
 
@@ -62,9 +62,8 @@ class QueueWatch:
         """Open the state; raises BadConfig or Unavailable."""
         self.settings, self._is_dry_run, self._clock = settings, is_dry_run, clock or SystemClock()
         if settings.smtp_password is not None:
-            settings.smtp_password.read(
-                f"{file}: guardian.smtp-password"
-            )  # what is missing at the start, an operator must mend
+            # What is missing at the start, an operator must mend.
+            settings.smtp_password.read(f"{file}: guardian.smtp-password")
         self._management = Management(settings, file)
         self._clients = Clients(self._management, settings.vhost)
         self._mail = MailServer(settings)
@@ -87,35 +86,33 @@ class QueueWatch:
             self._is_checked = True
         self._settle_deletions()
         owners = self._clients.owners()
-        levels = self.state.levels()
+        fillings = self.state.fillings()
         queues = [read_queue(row) for row in self._management.rows("queues", self.settings.vhost, columns=COLUMNS)]
-        found = [
-            self._watch_queue(queue, levels.get(queue.name, Level.FINE), self._owner(queue, owners)) for queue in queues
-        ]
-        self.state.forget(sorted(levels.keys() - {queue.name for queue in queues}))
+        found = []
+        for queue in queues:
+            owner = owners.get(client_of(queue.name) or "") or self.settings.operator
+            found.append(self._watch_queue(queue, fillings.get(queue.name, Filling.FINE), owner))
+        self.state.forget(sorted(fillings.keys() - {queue.name for queue in queues}))
         _measure(found)
         self._send_mails()
         self.state.end_round(self._clock.now())
         LAST_ROUND.set(self._clock.now())
         return found
 
-    def _owner(self, queue: WatchedQueue, owners: dict[str, str]) -> str:
-        return owners.get(client_of(queue.name) or "") or self.settings.operator
-
-    def _watch_queue(self, queue: WatchedQueue, before: Level, owner: str) -> QueueFinding:
-        level, step = next_step(queue, before, self.settings)
+    def _watch_queue(self, queue: WatchedQueue, before: Filling, owner: str) -> QueueFinding:
+        filling, step = next_step(queue, before, self.settings)
         if step is QueueStep.DELETE and not self._is_dry_run:
             step = self._delete(queue, owner)
             if step is QueueStep.DELETE:
-                return QueueFinding(queue=queue, owner=owner, level=level, step=step)
-            step = QueueStep.REPORT if level > before else QueueStep.NOTHING
+                return QueueFinding(queue=queue, owner=owner, filling=filling, step=step)
+            step = QueueStep.REPORT if filling > before else QueueStep.NOTHING
         messages = queue.messages or 0
         if step is not QueueStep.NOTHING:
             logger.warning("queue " + step.value, queue=queue.name, messages=messages, dry_run=self._is_dry_run)
-        if level is not before:
+        if filling is not before:
             report = None if step is QueueStep.NOTHING else (owner, step.value, messages)
-            self.state.record(queue.name, level, report, self._clock.now())
-        return QueueFinding(queue=queue, owner=owner, level=level, step=step)
+            self.state.record(queue.name, filling, report, self._clock.now())
+        return QueueFinding(queue=queue, owner=owner, filling=filling, step=step)
 
     def _delete(self, queue: WatchedQueue, owner: str) -> QueueStep:
         """Delete the queue if it still is to be deleted; return DELETE if it was."""
@@ -199,8 +196,8 @@ def _odd_ones(found: list[QueueFinding]) -> dict[str, set[str]]:
 
 def _measure(found: list[QueueFinding]) -> None:
     QUEUES.labels("all").set(len(found))
-    for level in (Level.NEAR, Level.BEYOND):
-        QUEUES.labels(level.name.lower()).set(sum(each.level is level for each in found))
+    for filling in (Filling.NEAR, Filling.BEYOND):
+        QUEUES.labels(filling.name.lower()).set(sum(each.filling is filling for each in found))
     for state, names in _odd_ones(found).items():
         QUEUES.labels(state).set(len(names))
 
@@ -208,17 +205,14 @@ def _measure(found: list[QueueFinding]) -> None:
 def run(
     settings: GuardianSettings, file: str, *, is_dry_run: bool, stop: threading.Event, ready: Callable[[], None]
 ) -> None:
-    """QueueWatch until `stop` is set; a broker that is away is retried indefinitely.
+    """Watch until `stop` is set; a broker that is away is retried indefinitely.
 
     Raises BadConfig only before the first complete round: later, a broker that refuses the guardian may be one that is being
     restored.
     """
-    with nullcontext() if is_dry_run else alone(settings.state, "guardian.state", "guardian"):
-        watch = QueueWatch(settings, file, is_dry_run=is_dry_run)
-        try:
-            keep_watching(watch, stop, ready)
-        finally:
-            watch.close()
+    lock = nullcontext() if is_dry_run else alone(settings.state, "guardian.state", "guardian")
+    with lock, closing(QueueWatch(settings, file, is_dry_run=is_dry_run)) as watch:
+        keep_watching(watch, stop, ready)
 
 
 def keep_watching(watch: QueueWatch, stop: threading.Event, ready: Callable[[], None]) -> None:

@@ -109,9 +109,11 @@ class HgPush:
         self._pool.submit(lambda: self._looked.put(self._look_up(delivery)))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
-        found = [self._begin(*looked) for looked in take_all(self._looked, min(timeout, BLINK) if self._looking else 0)]
+        pause = min(timeout, BLINK) if self._looking else 0
+        found = [self._begin(*looked) for looked in take_all(self._looked, pause)]
         known = [outcome for outcome in found if outcome is not None]
-        return known + self._channel.outcomes(0 if known else min(timeout, BLINK) if self._looking else timeout)
+        patience = min(timeout, BLINK) if self._looking else timeout
+        return known + self._channel.outcomes(0 if known else patience)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

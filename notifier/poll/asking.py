@@ -46,10 +46,7 @@ class Asker:
         )
 
     async def ask(self, url: str, etag: str | None) -> Asked:
-        """Ask for the pushes at this address.
-
-        Raises HostUnavailable, AnswerTooLarge, Unavailable about this repository alone, or MalformedEvent.
-        """
+        """Ask this address; raises HostUnavailable, AnswerTooLarge, Unavailable (this repository), MalformedEvent."""
         headers = {} if etag is None else {"If-None-Match": etag}
         try:
             async with asyncio.timeout(self._timeout), self._client.stream("GET", url, headers=headers) as response:

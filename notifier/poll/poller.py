@@ -9,8 +9,8 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.retry import Backoff
 
 from ..amqp.settings import check_credentials
 from ..database import alone
-from ..hgpush.message import PushesAnswer, QueuedPush
+from ..hgpush.message import PushesAnswer
 from .asking import AnswerTooLarge, Asked, Asker
 from .following import UNDECIDED, Followed, Question, Replaced, find_news, first_question, next_question, split
 from .hosts import Host
@@ -47,26 +47,6 @@ REPLACED = Gauge("vcsreplicator_poll_replaced_repositories", "Repositories that 
 logger = structlog.get_logger()
 
 
-class Asking(Protocol):
-    """Asks one question; see `Asker`."""
-
-    async def ask(self, url: str, etag: str | None) -> Asked:
-        """Ask for the pushes at this address."""
-
-
-class Delivering(Protocol):
-    """Sends and remembers; see `PushSender`."""
-
-    async def deliver(self, followed: Followed, pushes: Sequence[QueuedPush]) -> Followed:
-        """Send one message, and return where the repository stands then."""
-
-    async def begin_at(self, followed: Followed) -> Followed:
-        """Remember where the repository stands, without a message."""
-
-    async def begin_anew(self, followed: Followed) -> Followed:
-        """Give the repository a new number, with nothing sent."""
-
-
 def run(
     settings: PollSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
@@ -74,11 +54,8 @@ def run(
     clock = clock or SystemClock()
     check_credentials(settings, "poll")
     with alone(settings.state, KEY, "poller"):
-        state = PollDatabase(settings.state)
-        try:
+        with closing(PollDatabase(settings.state)) as state:
             known = state.add(settings.repositories, UNDECIDED if settings.start_at is StartAt.END else 0)
-        finally:
-            state.close()
         outgoing = PushSender(settings, clock)
         outgoing.start()
         try:
@@ -115,11 +92,7 @@ class Poller:
     """Follows repositories; `asking` and `delivering` are its two sides."""
 
     def __init__(
-        self,
-        settings: PollSettings,
-        asking: Asking,
-        delivering: Delivering,
-        chance: Callable[[], float] = random.random,
+        self, settings: PollSettings, asking: Asker, delivering: PushSender, chance: Callable[[], float] = random.random
     ) -> None:
         self._settings, self._asking, self._delivering, self._chance = settings, asking, delivering, chance
         self._hosts: dict[str, Host] = {}
@@ -146,7 +119,7 @@ class Poller:
                 await self._note_replaced(repository, error)
             except Exception as error:
                 self._note_failure(repository, error)
-            _count(FAILING, was=failures > 0, now=repository.failures > 0)
+            FAILING.inc((repository.failures > 0) - (failures > 0))
             delay = pace.delay(max(repository.failures, 1), self._chance())
             await asyncio.sleep(max(0.0, began + delay - loop.time()))
 
@@ -230,11 +203,9 @@ class Poller:
         repository.replaced += 1
         if repository.replaced == 1:
             REPLACED.inc()
-            step = "it is followed anew if it stays so"
-            if self._settings.on_replaced is OnReplaced.STOP:
-                step = (
-                    'nothing of it is sent until this ends; on-replaced = "follow" would follow it as a new repository'
-                )
+            step = 'nothing of it is sent until this ends; on-replaced = "follow" would follow it as a new repository'
+            if self._settings.on_replaced is OnReplaced.FOLLOW:
+                step = "it is followed anew if it stays so"
             logger.error("repository replaced", repository=repository.followed.url, reason=str(error), next_step=step)
         if self._settings.on_replaced is OnReplaced.FOLLOW and repository.replaced >= CONFIRMATIONS:
             repository.followed = await self._delivering.begin_anew(repository.followed)
@@ -251,8 +222,3 @@ class _Repository:
     etag: str | None = None
     failures: int = 0
     replaced: int = 0
-
-
-def _count(gauge: Gauge, *, was: bool, now: bool) -> None:
-    if was != now:
-        gauge.inc(1 if now else -1)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.shape import within
 
 from ..hgpush.destination import check_source
 from ..hgpush.queue import QueueSettings
-from ..window import check_number
 
 
 class OnReplaced(enum.StrEnum):
@@ -29,12 +29,7 @@ class StartAt(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollSettings(QueueSettings):
-    """The queue, and the `repositories` to follow, by their URLs.
-
-    `state` is the database that remembers the last push of each. `interval` seconds between two questions about a repository,
-    `per_host` questions at a time to one host, `timeout` seconds for an answer, `page` push ids asked for at once.
-    `hosts_ca_file` has the authorities of the hosts. `source` says whose numbers the repository ids are.
-    """
+    """The queue, and the `repositories` to follow, by their URLs; docs/poll.md explains each key."""
 
     repositories: tuple[str, ...]
     state: str = "/var/lib/vcsreplicator/poll.db"
@@ -52,10 +47,7 @@ class PollSettings(QueueSettings):
         check_source(self.source)
         if not os.path.isabs(self.state):
             raise ValueError(f"state: expected an absolute path, got {self.state!r}")
-        check_number("interval", self.interval, 0.01, DAY)
-        check_number("per_host", self.per_host, 1, 1000)
-        check_number("timeout", self.timeout, 0.1, 3600)
-        check_number("page", self.page, 1, 100_000)
+        within(self, interval=(0.01, DAY), per_host=(1, 1000), timeout=(0.1, 3600), page=(1, 100_000))
         if not self.repositories:
             raise ValueError("repositories: expected one URL at least")
         for url in self.repositories:

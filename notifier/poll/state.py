@@ -2,6 +2,7 @@
 """How far each repository was followed: a small SQLite database. All its SQL is in this file."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..database import Database
 from .following import Followed
@@ -54,6 +55,6 @@ class PollDatabase:
         self._db.close()
 
 
-def _followed(row: Sequence[object]) -> Followed:
+def _followed(row: Sequence[Any]) -> Followed:
     number, url, last, tip = row
-    return Followed(number=int(str(number)), url=str(url), last=int(str(last)), tip=str(tip))
+    return Followed(number=number, url=url, last=last, tip=tip)

@@ -82,7 +82,7 @@ class BatchEntry:
 
 
 def together(entries: Sequence[BatchEntry]) -> list[BatchEntry]:
-    """Return the first of these that one request may carry, one alone whatever its size."""
+    """Return the first of these that one request may carry, one alone of any size."""
     size = 0
     for count, entry in enumerate(entries[:MOST_ENTRIES]):
         size += entry.size

@@ -6,6 +6,8 @@ It does not matter how slowly their bytes come.
 
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import urllib3
@@ -66,22 +68,23 @@ class TlsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _TlsConnection
 
 
-def watched(response: urllib3.BaseHTTPResponse) -> threading.Timer:
-    """Return the watch over an answer of these pools."""
-    found: threading.Timer = response.watch  # type: ignore[attr-defined]
-    return found
+@contextmanager
+def watching(response: urllib3.BaseHTTPResponse) -> Iterator[_Watch]:
+    """Give the watch over an answer of these pools, which ends with the block, as does the use of the connection."""
+    watch: _Watch = response.watch  # type: ignore[attr-defined]
+    try:
+        yield watch
+    finally:
+        watch.cancel()
+        response.release_conn()
 
 
 def read_in_time(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
     """Return the body of an answer of these pools, at most so many bytes; raises HTTPError or OSError once its time is over."""
-    watch: _Watch = response.watch  # type: ignore[attr-defined]
-    try:
+    with watching(response) as watch:
         content = response.read(most)
         if watch.over:  # where no length is known, a cut body looks whole
             raise TimeoutError("the answer did not end in time")
-    finally:
-        watch.cancel()
-        response.release_conn()
     return content
 
 

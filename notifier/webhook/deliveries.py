@@ -102,20 +102,7 @@ class Deliveries:
     def outgoing(self, number: int) -> DeliveryAttempt | None:
         """Return what to send, if that delivery still waits."""
         rows = self._db.rows(sql.REQUEST, (number,))
-        if not rows:
-            return None
-        number, subscription, attempt, message_id, replay, repository, previous, sequence, body = rows[0]
-        return DeliveryAttempt(
-            id=number,
-            subscription=subscription,
-            attempt=attempt,
-            message_id=message_id,
-            replay=replay,
-            repository=repository,
-            previous=previous,
-            sequence=sequence,
-            body=body,
-        )
+        return DeliveryAttempt(**dict(zip(sql.REQUEST_COLUMNS, rows[0], strict=True))) if rows else None
 
     def record(self, ended: Sequence[Ended], now: float) -> None:
         """Record how these attempts ended, all or none."""
@@ -141,7 +128,7 @@ class Deliveries:
         return done
 
     def newest(self, *, state: str | None = None, subscription: str | None = None, limit: int = 50) -> list[Json]:
-        """Newest first, without bodies."""
+        """Return the newest first, without bodies."""
         rows = self._db.rows(sql.LIST, (state, state, subscription, subscription, limit))
         return [{name: value for name, value in _as_json(row).items() if name != "body"} for row in rows]
 

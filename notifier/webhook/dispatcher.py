@@ -13,6 +13,7 @@ import random
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import structlog
@@ -65,7 +66,7 @@ class Dispatcher(threading.Thread):
         self._purged_at = float("-inf")
 
     def take(self, items: list[WaitingDelivery]) -> None:
-        """New rows; from any thread."""
+        """Take new rows; from any thread."""
         if items:
             self._inbox.put(items)
 
@@ -91,8 +92,7 @@ class Dispatcher(threading.Thread):
                 self._stop_asked.wait(min(5.0, 0.1 * 2 ** min(failures, 10)))
 
     def _work(self) -> None:
-        deliveries = Deliveries(self.settings.database)
-        try:
+        with closing(Deliveries(self.settings.database)) as deliveries:
             self._change = -1
             while not self._stop_asked.is_set():
                 self._read_changes(deliveries)
@@ -102,8 +102,6 @@ class Dispatcher(threading.Thread):
             end = self.clock.monotonic() + CLOSE_PATIENCE
             while self._under_way and self.clock.monotonic() < end:
                 self._take_in(deliveries, IDLE_WAIT)
-        finally:
-            deliveries.close()
 
     def _read_changes(self, deliveries: Deliveries) -> None:
         """Read subscriptions and queues again if an operator changed any."""
@@ -130,19 +128,15 @@ class Dispatcher(threading.Thread):
         self._loaded_to = max(self._loaded_to, *(item.id for item in queued), 0)
 
     def _begin_attempts(self, deliveries: Deliveries) -> None:
-        for item, outgoing in self._read_outgoing(deliveries, self._queues.next(self.clock.now())):
+        # All are read before any begins: if that raises, the next load reads them again.
+        begun = [(item, deliveries.outgoing(item.id)) for item in self._queues.next(self.clock.now())]
+        for item, outgoing in begun:
             self._under_way[item.id] = item
             if outgoing is None:  # cancelled meanwhile
                 self._finish_attempt(item)
                 continue
             subscription = self._subscriptions[item.subscription].subscription
             self._pools[item.lane].submit(self._make_attempt, item, outgoing, subscription)
-
-    def _read_outgoing(
-        self, deliveries: Deliveries, items: Sequence[WaitingDelivery]
-    ) -> list[tuple[WaitingDelivery, DeliveryAttempt | None]]:
-        """Return what to send for all items; if this raises, the next load reads all of them again."""
-        return [(item, deliveries.outgoing(item.id)) for item in items]
 
     def _make_attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
         """Make one attempt, in a worker."""
@@ -174,7 +168,7 @@ class Dispatcher(threading.Thread):
         self._queues.add(item for item in items if item.id > self._loaded_to)
 
     def _record_ended(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
-        """First on disk, then in the queues."""
+        """Record how attempts ended: first on disk, then in the queues."""
         now = self.clock.now()
         results = [(item, answer, self._find_next(item, answer, now)) for item, answer in ended]
         try:

@@ -76,7 +76,7 @@ class Queues:
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
         """Add waiting deliveries in the order of their messages; those `under_way` are begun already."""
         for item in under_way.values():
-            self._occupy_keys(item)
+            self._count_busy(item, 1)
         for item in items:
             member = self.members.get(item.subscription)
             if member is None:
@@ -96,7 +96,7 @@ class Queues:
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
         """Put a failed delivery into its next queue, as `later`."""
-        self._release_keys(item)
+        self._count_busy(item, -1)
         if item.subscription not in self.members:
             return
         is_first = True
@@ -111,7 +111,7 @@ class Queues:
 
     def finished(self, item: WaitingDelivery) -> None:
         """Remove a delivery; the next of its repository or URL may begin."""
-        self._release_keys(item)
+        self._count_busy(item, -1)
         freed: dict[int, WaitingDelivery] = {}
         for key in _list_keys(item):
             chain = self._chains.get(key)
@@ -159,7 +159,7 @@ class Queues:
                 continue
             passed = 0
             begun.append(heapq.heappop(items))
-            self._occupy_keys(begun[-1])
+            self._count_busy(begun[-1], 1)
         return begun
 
     def _is_first(self, item: WaitingDelivery) -> bool:
@@ -173,17 +173,11 @@ class Queues:
             self._turns[item.lane].append(item.subscription)
         heapq.heappush(waiting[item.subscription], item)
 
-    def _occupy_keys(self, item: WaitingDelivery) -> None:
-        self._busy[item.lane] += 1
+    def _count_busy(self, item: WaitingDelivery, change: int) -> None:
+        self._busy[item.lane] += change
         member = self.members.get(item.subscription)
         if member is not None:
-            member.busy[item.lane] += 1
-
-    def _release_keys(self, item: WaitingDelivery) -> None:
-        self._busy[item.lane] -= 1
-        member = self.members.get(item.subscription)
-        if member is not None:
-            member.busy[item.lane] -= 1
+            member.busy[item.lane] += change
 
 
 def _list_keys(item: WaitingDelivery) -> list[tuple[int, str]]:

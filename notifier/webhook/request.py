@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
@@ -23,7 +24,7 @@ from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
 from .addresses import Forbidden, Network, resolve
-from .connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, finish, watched
+from .connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, finish, watching
 from .deliveries import DeliveryAttempt
 from .subscription import Subscription
 
@@ -66,14 +67,10 @@ def signing_key(secret: str) -> bytes:
     return secret.encode()
 
 
-def webhook_id(outgoing: DeliveryAttempt) -> str:
-    """Return the message's id without dots, which separate the parts of what is signed."""
-    return outgoing.message_id.replace(".", "_")
-
-
 def signed_headers(outgoing: DeliveryAttempt, secrets: Sequence[str], now: float) -> dict[str, str]:
     """Return the headers of Standard Webhooks; without secrets there is no signature."""
-    identity, timestamp = webhook_id(outgoing), str(int(now))
+    # Without dots, which separate the parts of what is signed.
+    identity, timestamp = outgoing.message_id.replace(".", "_"), str(int(now))
     content = f"{identity}.{timestamp}.{outgoing.body}".encode()
     signatures = [
         "v1," + base64.b64encode(hmac.new(signing_key(secret), content, hashlib.sha256).digest()).decode()
@@ -195,13 +192,10 @@ class RequestSender:
             preload_content=False,
             timeout=urllib3.Timeout(connect=min(CONNECT_PATIENCE, subscription.timeout), read=subscription.timeout),
         )
-        try:
+        with watching(response):
             answer = judge(response.status, response.headers, now)
             finish(response)
             return answer
-        finally:
-            watched(response).cancel()
-            response.release_conn()
 
     def _pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         """Return the connections to this address in the name of this host."""
@@ -211,21 +205,13 @@ class RequestSender:
             if pool is None:
                 if len(self._pools) > 1000:
                     self._pools.clear()
-                pool = self._pools[key] = self._new_pool(scheme, host, address, port)
+                tls: dict[str, Any] = {"ssl_context": self._tls, "server_hostname": host, "assert_hostname": host}
+                if scheme == "http":
+                    pool = ConnectionPool(address, port, maxsize=16)
+                else:
+                    pool = TlsPool(address, port, maxsize=16, cert_reqs="CERT_REQUIRED", **tls)
+                self._pools[key] = pool
             return pool
-
-    def _new_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
-        if scheme == "http":
-            return ConnectionPool(address, port, maxsize=16)
-        return TlsPool(
-            address,
-            port,
-            maxsize=16,
-            cert_reqs="CERT_REQUIRED",
-            ssl_context=self._tls,
-            server_hostname=host,
-            assert_hostname=host,
-        )
 
 
 def _describe_error(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.shape import within
 
 from ..destination import ALL_TYPES
 from ..window import PATIENCE, Patience, check_number
@@ -19,15 +20,7 @@ from .subscription import Subscription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
-    """How deliveries are made.
-
-    `database`: path of the table of deliveries. `subscriptions` by name, beside those that commands add.
-
-    `ladder`: the maturity delay of each attempt's queue in seconds, spread by ±`jitter`; after its last the delivery is given up
-    and kept. `allow`: networks and addresses that requests may go to although they are not public. `workers` send first
-    attempts, as many send repeats. An endpoint that fails for `pause_after` seconds is paused. `keep_delivered` and `keep_failed`
-    in seconds.
-    """
+    """How deliveries are made. Times are seconds; docs/destinations.md explains each key."""
 
     database: str
     subscriptions: Mapping[str, Subscription] | None = None
@@ -49,10 +42,8 @@ class DeliverySettings:
             raise ValueError("ladder: expected delays in seconds, the first 0")
         for delay in self.ladder:
             check_number("ladder", delay, 0, 30 * DAY)
-        check_number("jitter", self.jitter, 0, 1)
-        check_number("workers", self.workers, 1, 200)
-        for name in ("pause_after", "keep_delivered", "keep_failed"):
-            check_number(name, getattr(self, name), 0, 3650 * DAY)
+        long = (0, 3650 * DAY)
+        within(self, jitter=(0, 1), workers=(1, 200), pause_after=long, keep_delivered=long, keep_failed=long)
         if not os.path.isabs(self.database):
             raise ValueError(f"database: expected an absolute path, got {self.database!r}")
         self.networks()

@@ -57,6 +57,7 @@ REMOVE_SUBSCRIPTION = "UPDATE subscriptions SET removed_at = ? WHERE id = ?"
 CANCEL = "UPDATE deliveries SET state = 'cancelled', finished_at = ? WHERE subscription = ? AND state = 'queued'"
 SUBSCRIPTIONS = """SELECT id, name, origin, content, created_at, paused_reason, failing_since FROM subscriptions
     WHERE removed_at IS NULL ORDER BY id"""
+SUBSCRIPTION_COLUMNS = ("id", "name", "origin", "subscription", "created_at", "paused_reason", "failing_since")
 NAMED = "SELECT id FROM subscriptions WHERE name = ? AND removed_at IS NULL"
 PAUSE = "UPDATE subscriptions SET paused_reason = ? WHERE id = ?"
 FAILING = "UPDATE subscriptions SET failing_since = ? WHERE id = ?"
@@ -76,6 +77,17 @@ QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.rep
     WHERE d.state = 'queued' ORDER BY d.id"""
 REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
+REQUEST_COLUMNS = (
+    "id",
+    "subscription",
+    "attempt",
+    "message_id",
+    "replay",
+    "repository",
+    "previous",
+    "sequence",
+    "body",
+)
 LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
 FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
 REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL

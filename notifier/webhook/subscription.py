@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from hgext.vcsreplicator.words.shape import within
+
 from ..destination import DOCUMENTED, check_types
 from ..message import Message
 from ..secret import Secret
-from ..window import check_number
 from .filter import check_filter, matches
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -30,12 +31,7 @@ class Order(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """One endpoint and what it wants.
-
-    `filter` is a JMESPath expression over `{"type": …, "data": …}`; what it finds true is sent. `secrets` sign each request, each
-    with a signature of its own, so a new one can be added before the old one is removed. `timeout` in seconds, `concurrency`
-    requests at once.
-    """
+    """One endpoint and what it wants; docs/destinations.md explains each key."""
 
     url: str
     method: str = "POST"
@@ -60,8 +56,7 @@ class Subscription:
         check_types(self.types)
         if self.method not in ("POST", "PUT"):
             raise ValueError(f"method: expected POST or PUT, got {self.method!r}")
-        check_number("concurrency", self.concurrency, 1, 64)
-        check_number("timeout", self.timeout, 0.001, 120)
+        within(self, concurrency=(1, 64), timeout=(0.001, 120))
         for name, value in (self.headers or {}).items():
             if not _TOKEN.match(name) or name.lower().startswith(_OURS) or name.lower() in _RESERVED:
                 raise ValueError(f"headers.{name}: not allowed")

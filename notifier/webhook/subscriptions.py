@@ -32,18 +32,11 @@ class SubscriptionTable:
         self._db = db
 
     def all(self) -> list[StoredSubscription]:
-        """Those that are not removed, in the order of their making."""
+        """Return those that are not removed, in the order of their making."""
+        rows = [dict(zip(sql.SUBSCRIPTION_COLUMNS, row, strict=True)) for row in self._db.rows(sql.SUBSCRIPTIONS)]
         return [
-            StoredSubscription(
-                id=number,
-                name=name,
-                origin=origin,
-                subscription=_read_subscription(name, content),
-                created_at=created_at,
-                paused_reason=paused,
-                failing_since=failing,
-            )
-            for number, name, origin, content, created_at, paused, failing in self._db.rows(sql.SUBSCRIPTIONS)
+            StoredSubscription(**{**row, "subscription": _read_subscription(row["name"], row["subscription"])})
+            for row in rows
         ]
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
@@ -104,7 +97,7 @@ class SubscriptionTable:
         self._db.run(sql.HISTORY, (now, name, what, "vcsreplicator"))
 
     def history(self, limit: int) -> list[tuple[float, str, str, str]]:
-        """(time, subscription, what, who), newest first."""
+        """Return (time, subscription, what, who), newest first."""
         return self._db.rows(sql.READ_HISTORY, (limit,))
 
     def last_change(self) -> int:

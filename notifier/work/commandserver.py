@@ -85,7 +85,7 @@ class CommandServer:
         return output.decode("utf-8", "replace")
 
     def end(self) -> None:
-        """End the process, whatever it does, and start no other; called by any thread."""
+        """End the process, also in the middle of its work, and start no other; called by any thread."""
         with self._starting:
             self._is_ended = True
             if self._process is not None:

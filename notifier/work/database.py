@@ -89,7 +89,7 @@ class WorkDatabase:
         """Raise BadConfig if the tables are not those of this program, or the server refuses us."""
         with self._translated(), self._engine.connect() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
-        expected = _scripts().get_current_head()
+        expected = ScriptDirectory(str(_MIGRATIONS)).get_current_head()
         if found != expected:
             raise BadConfig(
                 f"{KEY}: {self._place}: its tables have revision {found or 'none'}, expected {expected}: "
@@ -231,10 +231,6 @@ def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
 
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
-
-
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory(str(_MIGRATIONS))
 
 
 def _known(connection: Connection, nodes: Sequence[str]) -> set[str]:

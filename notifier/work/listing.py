@@ -34,7 +34,8 @@ def list_pushes(database: WorkDatabase, repository: int, since: int, limit: int)
             between = PUSH_CHANGESETS.c.push_id.between(rows[0].id, rows[-1].id)
             for row in connection.execute(members.where(between)):
                 if row.push_id in pushes:
-                    pushes[row.push_id]["changesets"].append(_changeset(row))
+                    found = {"node": row.node, "author": row.author, "branch": row.name, "description": row.description}
+                    pushes[row.push_id]["changesets"].append(found)
     return list(pushes.values())
 
 
@@ -51,7 +52,3 @@ def list_parked(database: WorkDatabase) -> list[dict[str, Any]]:
     with database.reading() as connection:
         rows = connection.execute(question.group_by(columns.source, columns.number).order_by("since"))
         return [{**row, "bytes": int(row["bytes"])} for row in rows.mappings()]
-
-
-def _changeset(row: Any) -> dict[str, Any]:
-    return {"node": row.node, "author": row.author, "branch": row.name, "description": row.description}

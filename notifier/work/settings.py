@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.retry import Backoff
+from hgext.vcsreplicator.words.shape import within
 
 from ..hgpush.queue import QueueSettings
 from ..secret import Secret
@@ -25,14 +26,7 @@ class Migrate(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings(QueueSettings):
-    """The queue, the folder of `clones`, the database, and the `repositories` that may be pulled, by the beginnings of their URLs.
-
-    `database_url` as SQLAlchemy reads it: `sqlite:////path` or `postgresql+psycopg://USER@HOST/NAME`. What fails is tried again
-    `max_hg_retries` times, with delays of `retry`, and then kept in `dead_queue`. `at_once` repositories are worked on at a time,
-    `prefetch` messages are taken ahead; those that wait for the next attempt are parked in the database, `park_bytes` at most.
-    `hg_timeout` seconds and `hg_memory_bytes` for one command of Mercurial. Failures are reported to Sentry if `sentry_dsn` has
-    a place.
-    """
+    """The queue, the folder of `clones` and the database; docs/work.md explains each key."""
 
     repositories: tuple[str, ...]
     clones: str
@@ -54,7 +48,8 @@ class WorkSettings(QueueSettings):
         QueueSettings.__post_init__(self)
         if not os.path.isabs(self.clones):
             raise ValueError(f"clones: expected an absolute path, got {self.clones!r}")
-        check_database(self.database_url)
+        if not self.database_url.startswith(("sqlite:////", "postgresql+psycopg://")):
+            raise ValueError("database_url: expected sqlite:////path or postgresql+psycopg://USER@HOST/NAME")
         for prefix in self.repositories:
             if not prefix.startswith(("https://", "http://")) or prefix.count("/") < 3:
                 raise ValueError(
@@ -62,17 +57,8 @@ class WorkSettings(QueueSettings):
                 )
         if self.dead_queue == self.queue:
             raise ValueError(f"dead_queue: expected another name than that of queue, got {self.dead_queue!r}")
-        check_number("max_hg_retries", self.max_hg_retries, 0, 1000)
+        within(self, max_hg_retries=(0, 1000), at_once=(1, 64), prefetch=(1, 65535), park_bytes=(0, 2**50))
+        within(self, hg_memory_bytes=(64 * 1024**2, 2**50))
+        within(self, hg_timeout=(1, 1500))  # a broker takes a message back after 1800 s
         check_number("retry.first", self.retry.first, 0.001, DAY)
         check_number("retry.longest", self.retry.longest, self.retry.first, DAY)
-        check_number("at_once", self.at_once, 1, 64)
-        check_number("prefetch", self.prefetch, 1, 65535)
-        check_number("park_bytes", self.park_bytes, 0, 2**50)
-        check_number("hg_timeout", self.hg_timeout, 1, 1500)  # a broker takes a message back after 1800 s
-        check_number("hg_memory_bytes", self.hg_memory_bytes, 64 * 1024**2, 2**50)
-
-
-def check_database(url: str) -> None:
-    """Raise ValueError for the URL of a database of another kind."""
-    if not url.startswith(("sqlite:////", "postgresql+psycopg://")):
-        raise ValueError("database_url: expected sqlite:////path or postgresql+psycopg://USER@HOST/NAME")

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,10 @@ _kombu: Any = kombu
 
 def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Work until a signal ends Celery's worker; raises BadConfig, or Unavailable for a database that is away at start."""
-    database = WorkDatabase(settings.database_url, settings.database_password)
-    try:
+    with closing(WorkDatabase(settings.database_url, settings.database_password)) as database:
         if settings.migrate is Migrate.AT_START:
             database.migrate()
         database.check()
-    finally:
-        database.close()
     check_credentials(settings, "work")
     Clones(settings.clones).prepare()
     plain = {"without_gossip": True, "without_mingle": True, "without_heartbeat": True, "quiet": True}

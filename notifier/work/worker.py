@@ -5,12 +5,12 @@ One thread has the connection; others pull and record, one repository each. The 
 the broker, waits, and takes over when the first is gone. Killed anywhere, what was not acknowledged comes again, harmlessly.
 """
 
-import contextlib
 import functools
 import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from queue import SimpleQueue
 from typing import Any
 
@@ -56,22 +56,17 @@ def run(
     settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
     """Work until `stop` is set; raises BadConfig, or Unavailable for a database that is away at start."""
-    database = WorkDatabase(settings.database_url, settings.database_password)
-    reporter = FailureReporter(settings.sentry_dsn)
-    try:
+    with (
+        closing(WorkDatabase(settings.database_url, settings.database_password)) as database,
+        closing(FailureReporter(settings.sentry_dsn)) as reporter,
+    ):
         if settings.migrate is Migrate.AT_START:
             database.migrate()
         database.check()
         check_credentials(settings, "work")
-        worker = PushRecorder(settings, database, reporter, clock or SystemClock())
-        try:
+        with closing(PushRecorder(settings, database, reporter, clock or SystemClock())) as worker:
             ready()
             worker.run(stop)
-        finally:
-            worker.close()
-    finally:
-        reporter.close()
-        database.close()
 
 
 class PushRecorder:
@@ -131,7 +126,7 @@ class PushRecorder:
             largest=LARGEST,
             is_exclusive=True,
         )
-        with contextlib.closing(consumer), contextlib.ExitStack() as taken:
+        with closing(consumer), ExitStack() as taken:
             taken.callback(self._lanes.forget)
             taken.callback(self._letters.forget)
             WAITING.set(0)

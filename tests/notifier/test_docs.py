@@ -11,12 +11,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import click
 import kombu
 import pytest
 from amqp.exceptions import NotFound
 
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import Log
 from notifier import destination
@@ -106,21 +104,6 @@ def test_example_without_its_password_is_one_line_with_file_and_key_and_exit_78(
     [line] = ended.stderr.splitlines()
     assert f"{file}: {key}: {tmp_path}/" in line
     assert "cannot be read: No such file or directory" in line
-
-
-@pytest.mark.parametrize("page", ["decode", "edge", "guardian", "hg-push", "poll", "work"])
-def test_every_command_on_the_page_is_one(page: str) -> None:
-    found = re.findall(r"(?:^|`)vcsreplicator ([^`#;\n]+)", (DOCS / f"{page}.md").read_text(), re.MULTILINE)
-    assert found or page == "hg-push"
-    for words in found:
-        command: click.Command = program
-        arguments = words.split()
-        context = click.Context(command)
-        while isinstance(command, click.Group) and arguments:
-            _, chosen, arguments = command.resolve_command(context, arguments)
-            assert chosen is not None, words
-            command = chosen
-        command.make_parser(click.Context(command)).parse_args(arguments)
 
 
 def test_documented_consumer_gets_messages(log: Log, notifier: Notifier, rabbitmq: Any, tmp_path: Path) -> None:

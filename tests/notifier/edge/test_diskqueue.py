@@ -212,6 +212,23 @@ def test_what_the_log_refuses_is_kept_for_an_operator(tmp_path: Path) -> None:
     with DiskQueue(str(tmp_path), LIMIT) as queue:
         queue.set_aside(b'{"a": 1}')
         queue.set_aside(b'{"a": 2}')
-        assert (tmp_path / "rejected.log").read_bytes() == b'{"a": 1}\n{"a": 2}\n'
+        assert [line[9:] for line in (tmp_path / "rejected.log").read_bytes().splitlines()] == [
+            b'{"a": 1}',
+            b'{"a": 2}',
+        ]
         assert (tmp_path / "rejected.log").stat().st_mode & 0o777 == 0o600
         assert queue.is_empty
+    (tmp_path / "rejected.log").rename(tmp_path / "0000000000.log")
+    with DiskQueue(str(tmp_path), LIMIT) as queue:
+        assert drain(queue) == [b'{"a": 1}', b'{"a": 2}']
+
+
+def test_what_the_log_refuses_is_whole_after_a_torn_line(tmp_path: Path) -> None:
+    with DiskQueue(str(tmp_path), LIMIT) as queue:
+        queue.set_aside(b'{"a": 1}')
+        with (tmp_path / "rejected.log").open("ab") as file:
+            file.write(b"01234567 {")
+        queue.set_aside(b'{"a": 2}')
+    (tmp_path / "rejected.log").rename(tmp_path / "0000000000.log")
+    with DiskQueue(str(tmp_path), LIMIT) as queue:
+        assert drain(queue) == [b'{"a": 1}', b'{"a": 2}']

@@ -147,7 +147,21 @@ def test_a_queued_message_that_the_log_refuses_is_set_aside(tmp_path: Path, log:
     with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == [b"a", b"b"]
-    assert (tmp_path / "rejected.log").read_bytes() == b"x" * 101 + b"\n"
+    assert (tmp_path / "rejected.log").exists()
+
+
+def test_what_was_set_aside_is_sent_when_it_is_put_back_at_the_head_of_the_queue(tmp_path: Path, log: Moody) -> None:
+    log.mood = fail
+    submitted(log, tmp_path, [b"x" * 101])
+    log.mood = refuse_large
+    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+        eventually(lambda: disk.is_empty, "the queue is drained")
+    assert log.values() == []
+    (tmp_path / "rejected.log").rename(tmp_path / "0000000000.log")
+    log.mood = lambda messages: None
+    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+        eventually(lambda: disk.is_empty, "the queue is drained")
+    assert log.values() == [b"x" * 101]
 
 
 def test_a_full_queue_says_so_and_takes_what_fits(tmp_path: Path, log: Moody) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.cli.guardian import _kept
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.service import EXIT_CONFIG
 from hgext.vcsreplicator.words.errors import Refused
 from notifier.guardian.broker import connected
 from notifier.guardian.settings import GuardianSettings
 from testing.builders.mailbox import Mailbox
-from testing.services.process import free_port
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
 from tests.notifier.guardian.conftest import Guarded, some_settings

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from notifier.guardian.mail import LISTED, MailServer, compose
 from notifier.guardian.settings import GuardianSettings
 from notifier.guardian.state import QueueReport
 from notifier.secret import Secret
 from testing.builders.mailbox import PASSWORD, Mailbox
-from testing.services.process import free_port
 from tests.notifier.guardian.conftest import some_settings
 
 OWNER = "owner@x.example"

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.guardian import management as module
 from notifier.guardian.management import Management
 from notifier.guardian.settings import GuardianSettings
 from notifier.secret import Secret
-from testing.services.process import free_port
 from tests.notifier.guardian.conftest import FILE, Guarded, some_settings
 
 pytestmark = pytest.mark.processes

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import structlog
 
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.database import alone
 from notifier.guardian import watching
 from notifier.guardian.broker import DeletionOutcome, connected, delete_queue
-from notifier.guardian.levels import QueueStep
+from notifier.guardian.filling import QueueStep
 from notifier.guardian.settings import Deletion, GuardianSettings
 from notifier.guardian.state import GuardianState
 from notifier.guardian.watching import QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
 from testing.builders.mailbox import Mailbox
-from testing.services.process import free_port
 from testing.waiting import eventually
 from tests.notifier.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 

@@ -104,7 +104,7 @@ class Polling:
             self._thread.join()
 
     def settings(self, *names: str, **more: Any) -> PollSettings:
-        urls = tuple(map(self._host.url, names))
+        urls = tuple(name if "://" in name else self._host.url(name) for name in names)
         return PollSettings(
             url=self._url, repositories=urls, state=str(self._folder / "poll.db"), **{"interval": 0.1, **more}
         )
@@ -259,12 +259,16 @@ def test_host_that_asks_for_it_is_left_alone(host: PushHost, queue: HgQueue, pol
     for name in "xy":
         host.push(name)
     host.instead = lambda target: HostReply(status=503, headers={"Retry-After": "3600"})
-    polling.start("x", "y", per_host=1)
-    eventually(lambda: host.targets)
-    host.instead = lambda target: None
-    threading.Event().wait(1.0)  # ten intervals
-    assert len(host.targets) == 1
-    assert queue.pushes() == {}
+    with PushHost() as other:
+        other.push("z")
+        polling.start("x", "y", other.url("z"), per_host=1)
+        eventually(lambda: host.targets)
+        host.instead = lambda target: None
+        asked = len(other.targets)
+        eventually(lambda: len(other.targets) > asked + 10, "as many intervals")
+        assert len(host.targets) == 1
+        assert queue.pushes() == {"z": [1]}
+        polling.stop()
 
 
 def test_broken_repository_holds_up_no_other(host: PushHost, queue: HgQueue, polling: Polling) -> None:
@@ -329,16 +333,21 @@ def test_broker_that_is_away_costs_no_push_and_no_questions(
     host: PushHost, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
 ) -> None:
     broker = own_service(RabbitMQ)
-    with closing(HgQueue(broker.url)) as queue, Polling(broker.url, host, tmp_path) as polling:
+    with (
+        PushHost() as other,
+        closing(HgQueue(broker.url)) as queue,
+        Polling(broker.url, host, tmp_path) as polling,
+    ):
         host.push("x")
-        polling.start("x", interval=0.02)
-        eventually(lambda: queue.pushes() == {"x": [1]})
+        other.push("y")
+        polling.start("x", other.url("y"), interval=0.02)
+        eventually(lambda: queue.pushes() == {"x": [1], "y": [1]})
         queue.close()
         broker.kill()
         host.push("x")
         eventually(lambda: host.statuses[-1] == 200)
-        asked = len(host.targets)
-        threading.Event().wait(0.5)
+        asked, others = len(host.targets), len(other.targets)
+        eventually(lambda: len(other.targets) > others + 10, "as many intervals")
         assert len(host.targets) <= asked + 2
         broker.restart()
         queue.listen()

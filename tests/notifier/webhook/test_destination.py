@@ -135,7 +135,7 @@ def test_slow_endpoint_is_repeated_and_gets_the_message_twice(
     with Endpoint(
         lambda request: Reply(hang=None if request.headers["vcsreplicator-attempt"] > "1" else hang)
     ) as endpoint:
-        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint, timeout=0.2)}))
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint, timeout=1.0)}))
         publish_pushes(log, "x", 1, 1)
         eventually(lambda: states(deliveries) == {"delivered": 1})
         assert endpoint.told == [("x", 1), ("x", 1)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from notifier.guardian.levels import Level, QueueStep, WatchedQueue, next_step, read_queue
+from notifier.guardian.filling import Filling, QueueStep, WatchedQueue, next_step, read_queue
 from notifier.guardian.settings import Deletion
 from tests.notifier.guardian.conftest import some_settings
 
@@ -19,7 +19,7 @@ def a_queue(messages: int | None, consumers: int = 0) -> WatchedQueue:
 def steps(*sizes: int | None, **changed: Any) -> list[QueueStep]:
     """What follows from a queue that has these sizes, one after the other; warn at 100, limit 200."""
     settings = some_settings(**{"warn_at": 100, "limit": 200, **changed})
-    level, found = Level.FINE, []
+    level, found = Filling.FINE, []
     for size in sizes:
         level, step = next_step(a_queue(size), level, settings)
         found.append(step)
@@ -52,8 +52,8 @@ def test_a_queue_is_deleted_beyond_its_limit_only() -> None:
 
 def test_a_queue_with_a_consumer_is_deleted_only_if_the_setting_says_so() -> None:
     used = a_queue(9, consumers=1)
-    assert next_step(used, Level.FINE, some_settings(delete=Deletion.UNUSED))[1] is REPORT
-    assert next_step(used, Level.FINE, some_settings(delete=Deletion.YES))[1] is DELETE
+    assert next_step(used, Filling.FINE, some_settings(delete=Deletion.UNUSED))[1] is REPORT
+    assert next_step(used, Filling.FINE, some_settings(delete=Deletion.YES))[1] is DELETE
 
 
 @pytest.mark.parametrize(

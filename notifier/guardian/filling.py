@@ -8,7 +8,7 @@ from typing import Any
 
 from .settings import Deletion, GuardianSettings
 
-# A level ends when the queue is below this share of the number at which it began, so one near it is not mailed about each round.
+# A state ends when the queue is below this share of the number at which it began, so one near it is not mailed about each round.
 RECOVERED = 0.75
 
 # Arguments and policies that bound a queue, except for streams.
@@ -16,7 +16,7 @@ _BOUNDS = ("max-length", "max-length-bytes")
 _STREAM_BOUNDS = ("max-length-bytes", "max-age")
 
 
-class Level(enum.IntEnum):
+class Filling(enum.IntEnum):
     """How full a queue is."""
 
     FINE = 0
@@ -42,7 +42,6 @@ class WatchedQueue:
     consumers: int
     durable: bool
     auto_delete: bool
-    exclusive: bool
     is_bounded: bool
 
 
@@ -59,30 +58,29 @@ def read_queue(row: Mapping[str, Any]) -> WatchedQueue:
         consumers=consumers if isinstance(consumers, int) else 0,
         durable=bool(row.get("durable")),
         auto_delete=bool(row.get("auto_delete")),
-        exclusive=bool(row.get("exclusive")),
         is_bounded=any(bound in given for bound in (_STREAM_BOUNDS if is_stream else _BOUNDS)),
     )
 
 
-def next_level(messages: int, before: Level, settings: GuardianSettings) -> Level:
-    """Return the level of a queue with so many messages that was at the level `before`."""
-    if messages > settings.limit or (before is Level.BEYOND and messages >= RECOVERED * settings.limit):
-        return Level.BEYOND
-    if messages >= settings.warn_at or (before is not Level.FINE and messages >= RECOVERED * settings.warn_at):
-        return Level.NEAR
-    return Level.FINE
+def next_filling(messages: int, before: Filling, settings: GuardianSettings) -> Filling:
+    """Return how full a queue with so many messages is that was `before`."""
+    if messages > settings.limit or (before is Filling.BEYOND and messages >= RECOVERED * settings.limit):
+        return Filling.BEYOND
+    if messages >= settings.warn_at or (before is not Filling.FINE and messages >= RECOVERED * settings.warn_at):
+        return Filling.NEAR
+    return Filling.FINE
 
 
-def next_step(queue: WatchedQueue, before: Level, settings: GuardianSettings) -> tuple[Level, QueueStep]:
-    """Return the queue's level, and what to do: a mail once at each level that is reached, and the deletion."""
+def next_step(queue: WatchedQueue, before: Filling, settings: GuardianSettings) -> tuple[Filling, QueueStep]:
+    """Return how full the queue is, and what to do: a mail once for each state that is reached, and the deletion."""
     if queue.messages is None:
         return before, QueueStep.NOTHING
-    level = next_level(queue.messages, before, settings)
+    filling = next_filling(queue.messages, before, settings)
     if may_delete(queue.messages, queue.consumers, settings):
-        return level, QueueStep.DELETE
-    if level <= before:
-        return level, QueueStep.NOTHING
-    return level, QueueStep.REPORT if level is Level.BEYOND else QueueStep.WARN
+        return filling, QueueStep.DELETE
+    if filling <= before:
+        return filling, QueueStep.NOTHING
+    return filling, QueueStep.REPORT if filling is Filling.BEYOND else QueueStep.WARN
 
 
 def may_delete(messages: int, consumers: int, settings: GuardianSettings) -> bool:
