@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT
-from tests.house.test_texts import files
+from tests.house.test_texts import PRODUCT, files
 
 # What begins so is a path of the repository; other words with slashes are URLs, topics or paths of a host.
 PATH = re.compile(r"`((?:hgext|pushlog|notifier|hooks|testing|tests|docs|requirements)/[\w./{},-]*)`")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
+# Words that hide who acts; the contributing page names them.
+HIDDEN_ACTOR = re.compile(r"\b(somebody|someone|whoever|nobody|whatever|is told|are told)\b", re.IGNORECASE)
 DECISIONS = sorted(path for path in (CHECKOUT / "docs/decisions").glob("*.md") if path.name != "README.md")
 FORM = re.compile(
     r"# .+\n\n\*\*Date\.\*\* (\d{4}-\d\d-\d\d)\n\n\*\*Decision\.\*\* .*\n\*\*Why\.\*\* .*\n\*\*Cost\.\*\*", re.DOTALL
@@ -41,6 +43,11 @@ def test_the_documents_link_only_to_pages_and_headings_that_exist() -> None:
     assert not offending
 
 
+def test_the_documents_and_the_product_name_the_actor() -> None:
+    pages = files("*.md", *PRODUCT, ":!CONTRIBUTING.md", ":!tests/golden")
+    assert not [f"{name}: {word}" for name, text in pages for word in HIDDEN_ACTOR.findall(text)]
+
+
 def test_the_architecture_names_the_files_of_each_stage() -> None:
     text = (CHECKOUT / "docs/architecture.md").read_text()
     rows = FLOW_ROW.findall(text)
@@ -64,4 +71,5 @@ def test_the_checks_of_documents_can_fail() -> None:
     assert PATH.findall("see `hgext/nowhere.py`") == ["hgext/nowhere.py"]
     assert LINK.findall("see [it](nowhere.md#part)") == [("nowhere.md", "part")]
     assert headings("## A push, in `hg`\n") == {"a-push-in-hg"}
+    assert HIDDEN_ACTOR.findall("Whoever reads is told") == ["Whoever", "is told"]
     assert not FORM.match("# A title\n\n**Decision.** No date.\n")

@@ -231,7 +231,8 @@ def test_the_runbook_has_an_entry_for_each_alert_reason_alarm_and_exit_code() ->
         assert heading in headings(text)
     entries = re.findall(r"^### (\w+)$(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in entries] == [rule["alert"] for rule in rules()]
-    for reason in Reason:
+    # A copy is made for this reason; nothing is detached for it.
+    for reason in set(Reason) - {Reason.BOOTSTRAP}:
         assert f"\n| `{reason.value}` | " in text
     kinds = {value for name, value in vars(alarms).items() if name.isupper() and isinstance(value, str)}
     for kind in kinds - {alarms.SILENT, alarms.OLDER_STEP, alarms.MIRROR_FORMAT}:

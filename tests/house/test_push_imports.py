@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push loads the standard library, Mercurial and our own modules, nothing else: measured in the pushing process."""
+"""A push loads the standard library, Mercurial and those of our modules that record it: measured in the pushing process."""
 
 import os
 import subprocess
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from testing.services.cache import CHECKOUT
 
 OURS = {"hgext", "pushlog", "hooks"}
 MERCURIALS = {"mercurial", "hgdemandimport", "hgext3rd"}
@@ -20,6 +22,20 @@ def loaded():
     return [name for name, module in list(sys.modules.items()) if "Lazy" not in type(module).__name__]
 atexit.register(report)
 """
+# What shows or repairs pushes, and what a mirror is guarded by.
+NOT_FOR_PUSHES = {
+    "pushlog.checking",
+    "pushlog.fetching",
+    "pushlog.limit",
+    "pushlog.pushed",
+    "pushlog.revsets",
+    "pushlog.stripping",
+    "pushlog.wire",
+    "pushlog.web.commands",
+    "hgext.vcsreplicator.hg.serving.guards",
+    "hgext.vcsreplicator.hg.serving.views",
+    "hgext.vcsreplicator.hg.master.acts.stripping",
+}
 MASTER = """
 [extensions]
 *:required = yes
@@ -60,3 +76,5 @@ def test_a_push_imports_the_standard_library_mercurial_and_us_alone(tmp_path: Pa
     added = {name for name in replicated - without if name.split(".")[0] not in sys.stdlib_module_names}
     assert "hgext.vcsreplicator.hg.registration" in added
     assert not {name for name in added if name.split(".")[0] not in OURS | MERCURIALS}
+    assert all((CHECKOUT / f"{name.replace('.', '/')}.py").exists() for name in NOT_FOR_PUSHES)
+    assert not added & NOT_FOR_PUSHES

@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,17 @@ def test_every_entry_of_the_table_is_used() -> None:
         if not re.search(rf'"({re.escape(name)}|{re.escape(name.rpartition(".")[2])})"', text)
     ]
     assert not unused
+
+
+@pytest.mark.parametrize("module", ["pushlog.registration", "hgext.vcsreplicator.hg.registration"])
+def test_what_is_loaded_at_its_first_call_is_there(module: str) -> None:
+    """A misspelt name would be noticed by the first strip only."""
+    names = vars(importlib.import_module(module))
+    found = re.findall(r"seams\.loading\(([^,]+), \"(\w+)\"\)", Path(names["__file__"]).read_text())
+    assert len(found) >= 5
+    assert [
+        place for place in found if not callable(getattr(importlib.import_module(eval(place[0], names)), place[1]))
+    ] == []
 
 
 @pytest.mark.parametrize("module", seams.SEAMS)

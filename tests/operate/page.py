@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The runbook as an operator uses it: its entries, and the commands of each, typed as they stand on the page."""
 
+import json
 import os
 import re
 import shlex
@@ -8,17 +9,21 @@ import signal
 import subprocess
 import tomllib
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from hgext.vcsreplicator.words.levels import Reason
 from testing.builders.cluster import Cluster
 from testing.builders.endpoint import Endpoint, Reply
 from testing.services.cache import CHECKOUT
+from testing.services.existing import own
+from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
-COMMAND = re.compile(r"`((?:vcsreplicator|hg|systemctl start|sqlite3|cp)(?: [^`]+)?)`")
+COMMAND = re.compile(
+    r"`((?:vcsreplicator|hg|systemctl start|sqlite3|cp|mv|rabbitmqctl|rabbitmq-plugins|redis-cli)(?: [^`]+)?)`"
+)
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]+\b")
 
 
@@ -33,9 +38,9 @@ def entries() -> dict[str, str]:
     return found
 
 
-def operation(name: str) -> str:
-    """The text of a section of the page about backup and restore."""
-    _, _, rest = (CHECKOUT / "docs/operating.md").read_text().partition(f"## {name}\n")
+def operation(name: str, page: str = "operating") -> str:
+    """The text of a section of a page, by default of the one about backup and restore."""
+    _, _, rest = (CHECKOUT / f"docs/{page}.md").read_text().partition(f"## {name}\n")
     assert rest, name
     return rest.partition("\n## ")[0]
 
@@ -56,6 +61,8 @@ class Entry:
     name: str
     text: str
     typed: set[str] = field(default_factory=set)
+    # What commands need that are not this project's.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def commands(self) -> set[str]:
@@ -77,7 +84,7 @@ class Entry:
             self.cluster.start(str(filled["unit"]))
             return Answer(0, "")
         if words[0] != "vcsreplicator":
-            environment = self.cluster.about["master"]["env"]
+            environment = {**self.cluster.about["master"]["env"], **self.environment}
             done = subprocess.run(words, env=environment, cwd=self.cluster.folder, capture_output=True, text=True)
         else:
             done = self.cluster.cli(*words[1:])
@@ -119,6 +126,16 @@ class OnCall:
     cluster: Cluster
     endpoint: Endpoint
     made: int = 0
+    # Closes what entries opened for all.
+    opened: ExitStack = field(default_factory=ExitStack)
+    _broker: Any = None
+
+    @property
+    def broker(self) -> Any:
+        """A RabbitMQ of these tests alone, from the first use on."""
+        if self._broker is None:
+            self._broker = self.opened.enter_context(own(RabbitMQ))
+        return self._broker
 
     def repository(self) -> str:
         """The name of a new repository with one push, announced."""
@@ -150,20 +167,17 @@ class OnCall:
 
     def metric(self, role: str, name: str) -> float:
         """The sum of a metric's samples, as Prometheus reads them."""
-        with urllib.request.urlopen(f"http://{self.address(role)}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        assert f"# TYPE {name.removesuffix('_total')}" in text, f"{role} has no {name}"
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+        return read_metric(self.address(role), name)
 
     def address(self, role: str) -> str:
         """Where the service listens."""
         return str(tomllib.loads(self.cluster.config.read_text())["listen"][role])
 
-    def detached(self, mirror: str) -> list[str]:
-        """Reasons that the mirror's log lines gave so far."""
-        output = self.cluster.output(f"mirror-{mirror}")
-        known = {reason.value for reason in Reason}
-        return [reason for reason in re.findall(r'"reason": ?"([a-z-]+)"', output) if reason in known]
+    def detached(self, mirror: str, name: str) -> list[str]:
+        """Reasons for which the mirror detached the repository, by its log lines."""
+        lines = [line for line in self.cluster.output(f"mirror-{mirror}").splitlines() if '"detached"' in line]
+        found = [json.loads(line) for line in lines]
+        return [line["reason"] for line in found if (line["event"], line.get("path")) == ("detached", name)]
 
     def recover(self) -> None:
         """Start what a failed test left dead or stopped, for the tests after it."""
@@ -182,3 +196,13 @@ class OnCall:
         entry = Entry(self.cluster, name, entries()[name])
         yield entry
         assert not entry.untyped, f"{name}: not typed"
+
+
+def read_metric(address: str, name: str) -> float:
+    """The sum of a metric's samples at this address, as Prometheus reads them."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    bare, _, labels = name.partition("{")
+    assert f"# TYPE {bare.removesuffix('_total')}" in text, f"{address} has no {name}"
+    wanted = re.escape(f"{{{labels}") if labels else "(?:{.*})?"
+    return sum(float(value) for value in re.findall(rf"^{bare}{wanted} (\S+)$", text, re.MULTILINE))

@@ -66,6 +66,11 @@ def leaves(process: int) -> list[int]:
     return [leaf for child in children for leaf in leaves(child)] or [process]
 
 
+def workers_of(on_call: OnCall, mirror: str) -> list[int]:
+    """The processes that do a mirror's work."""
+    return [worker for worker in leaves(on_call.cluster.pid(f"mirror-{mirror}")) if not is_stem(worker)]
+
+
 @provokes("VcsreplicatorServiceDown")
 def down(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
@@ -200,11 +205,11 @@ def differs(on_call: OnCall, entry: Entry) -> None:
 def push_to_workers_that_stand_still(on_call: OnCall, end: signal.Signals) -> str:
     """Return the repository of a push that was detached as slow, once the workers have got the signal that ends that."""
     name = on_call.repository()
-    workers = [worker for worker in leaves(on_call.cluster.pid("mirror-alpha")) if not is_stem(worker)]
+    workers = workers_of(on_call, "alpha")
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     on_call.push(name)
-    eventually(lambda: "slow" in on_call.detached("alpha"), "its task takes too long")
+    eventually(lambda: "slow" in on_call.detached("alpha", name), "its task takes too long")
     for worker in workers:
         with contextlib.suppress(ProcessLookupError):  # the mirror may have replaced it already
             os.kill(worker, end)
@@ -432,7 +437,7 @@ def gap(on_call: OnCall, entry: Entry) -> None:
     copy.rename(folder)
     on_call.push(name)
     on_call.wait_announced(name)
-    assert "gap" in on_call.detached("alpha")
+    assert "gap" in on_call.detached("alpha", name)
     assert on_call.cluster.cli("verify", "alpha", "--repository", name).returncode == 0
 
 
@@ -443,7 +448,7 @@ def locked(on_call: OnCall, entry: Entry) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         hold(folder, other.pid)
         on_call.push(name)
-        eventually(lambda: "locked" in on_call.detached("beta"), "the mirror's log lines say it")
+        eventually(lambda: "locked" in on_call.detached("beta", name), "the mirror's log lines say it")
         assert str(other.pid) in entry.type("hg -R FOLDER debuglocks", FOLDER=folder).text
         other.kill()
     on_call.wait_announced(name)  # Mercurial breaks the lock of a process that is dead
@@ -456,7 +461,7 @@ def diverged(on_call: OnCall, entry: Entry) -> None:
     hg_by_hand(on_call, folder, "--config", "ui.allowemptycommit=yes", "commit", "-m", "by hand")
     on_call.push(name)
     on_call.wait_announced(name)
-    assert "diverged" in on_call.detached("alpha")
+    assert "diverged" in on_call.detached("alpha", name)
     assert on_call.cluster.cli("verify", "alpha", "--repository", name).returncode == 0
 
 
@@ -467,7 +472,7 @@ def corrupt(on_call: OnCall, entry: Entry) -> None:
     changelog.write_bytes(b"\xff" * changelog.stat().st_size)
     on_call.push(name)
     on_call.wait_announced(name)
-    assert "corrupt" in on_call.detached("alpha")
+    assert "corrupt" in on_call.detached("alpha", name)
     assert on_call.cluster.cli("verify", "alpha", "--repository", name).returncode == 0
 
 

@@ -4,21 +4,23 @@
 import json
 import shutil
 import sqlite3
+import tomllib
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from hgext.vcsreplicator.demo.layout import PROGRAM, free_ports
+from hgext.vcsreplicator.demo.layout import PROGRAM
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.demo.submission import DOCUMENT
 from testing.services.cache import CHECKOUT
+from testing.services.redis import Redis
 from testing.waiting import eventually
 
-from .page import Entry, OnCall
-from .provoking import PROVOCATIONS, provokes
-
-__all__ = ["PROVOCATIONS"]  # with those of this module
+from .page import Entry, OnCall, read_metric
+from .provoking import provokes
+from .upgrading import other_release
 
 SECTIONS = """
 log = "{log}"
@@ -27,22 +29,27 @@ listen = "127.0.0.1:{port}"
 queue = "{folder}/queue"
 [decode]
 output = "file:{folder}/"
-repeats = "none"
+repeats = {repeats}
 schemas = "{folder}/schemas"
 [listen]
-edge = "127.0.0.1:{metrics}"
+edge = "127.0.0.1:{edge}"
+decode = "127.0.0.1:{decode}"
 """
 
 
 @contextmanager
-def edge_and_decoder(on_call: OnCall) -> Iterator[tuple[Path, str]]:
+def edge_and_decoder(on_call: OnCall, repeats: str = '"none"') -> Iterator[tuple[Path, str]]:
     """Run both during the block; their folder and the URL of the edge."""
     cluster = on_call.cluster
     folder = cluster.folder / f"submitted-{uuid.uuid4()}"
     shutil.copytree(CHECKOUT / "notifier/schemas/documents", folder / "schemas")
-    port, metrics = free_ports(2)
+    port, *metrics = free_port(), free_port(), free_port()
     config = folder / "edge.toml"
-    config.write_text(SECTIONS.format(log=cluster.log_url, port=port, folder=folder, metrics=metrics))
+    config.write_text(
+        SECTIONS.format(
+            log=cluster.log_url, port=port, folder=folder, repeats=repeats, edge=metrics[0], decode=metrics[1]
+        )
+    )
     for role in ("edge", "decode"):
         environment = cluster.about["services"]["notifier"]["env"]
         cluster.about["services"][role] = {"argv": [*PROGRAM, role, "--config", str(config)], "env": environment}
@@ -54,6 +61,35 @@ def edge_and_decoder(on_call: OnCall) -> Iterator[tuple[Path, str]]:
             if cluster.running(role):
                 cluster.stop(role)
             del cluster.about["services"][role]
+
+
+# A log that takes no raw message, as if its limit were lowered.
+REFUSES = """
+from hgext.vcsreplicator.log.sqlite import adapter
+from hgext.vcsreplicator.words.errors import Rejected
+right = adapter.check_message
+def check_message(message):
+    if message.topic == "raw":
+        raise Rejected("too large")
+    right(message)
+adapter.check_message = check_message
+"""
+# Bytes that wait at the edge.
+QUEUED = "vcsreplicator_edge_queued_bytes"
+
+
+def metric_of(folder: Path, role: str, name: str) -> float:
+    """The sum of a metric's samples of the edge or the decoder."""
+    return read_metric(tomllib.loads((folder / "edge.toml").read_text())["listen"][role], name)
+
+
+@contextmanager
+def locked_log(on_call: OnCall) -> Iterator[None]:
+    """Let no other process write to the log during the block."""
+    with closing(sqlite3.connect(on_call.cluster.folder / "log.db", isolation_level=None)) as log:
+        log.execute("BEGIN IMMEDIATE")
+        yield
+        log.execute("ROLLBACK")
 
 
 def submit(url: str) -> None:
@@ -83,18 +119,48 @@ def decode_rejects(on_call: OnCall, entry: Entry) -> None:
 @provokes("VcsreplicatorEdgeQueues")
 def edge_queues(on_call: OnCall, entry: Entry) -> None:
     with edge_and_decoder(on_call) as (folder, url):
-        metrics = (folder / "edge.toml").read_text().rpartition('"127.0.0.1:')[2].partition('"')[0]
-
-        def queued() -> float:
-            with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=10) as answer:
-                lines = answer.read().decode().splitlines()
-            return float(next(line for line in lines if line.startswith("vcsreplicator_edge_queued_bytes ")).split()[1])
-
-        with closing(sqlite3.connect(on_call.cluster.folder / "log.db", isolation_level=None)) as log:
-            log.execute("BEGIN IMMEDIATE")  # no other process can write
+        with locked_log(on_call):
             submit(url)
-            eventually(lambda: queued() > 0, "the edge keeps the message")
+            eventually(lambda: metric_of(folder, "edge", QUEUED) > 0, "the edge keeps the message")
             assert "another process keeps it locked" in entry.type("vcsreplicator topics list").text
-            log.execute("ROLLBACK")
-        eventually(lambda: queued() == 0, "the queue drains by itself")
+        eventually(lambda: metric_of(folder, "edge", QUEUED) == 0, "the queue drains by itself")
         eventually(lambda: list(folder.glob("*.ndjson")), "the message is delivered")
+
+
+@provokes("VcsreplicatorEdgeSetAside")
+def edge_set_aside(on_call: OnCall, entry: Entry) -> None:
+    with edge_and_decoder(on_call) as (folder, url):
+        aside = "vcsreplicator_edge_set_aside_messages_total"
+        with locked_log(on_call):
+            submit(url)
+            on_call.cluster.stop("edge")
+        with other_release(on_call, "edge", REFUSES):
+            eventually(lambda: metric_of(folder, "edge", aside) == 1, "the log refuses the message")
+            assert str(folder / "queue/rejected.log") in on_call.cluster.output("edge")
+        assert not list(folder.glob("*.ndjson"))
+        entry.do("mv QUEUE/rejected.log QUEUE/0000000000.log", QUEUE=folder / "queue")
+        on_call.cluster.stop("edge")
+        entry.type("systemctl start", unit="edge")
+        eventually(lambda: list(folder.glob("*.ndjson")), "the message is delivered")
+        assert metric_of(folder, "edge", QUEUED) == 0
+
+
+@provokes("VcsreplicatorRepeatsPass")
+def repeats_pass(on_call: OnCall, entry: Entry) -> None:
+    away = "vcsreplicator_decode_repeats_away_flag"
+    with Redis() as redis, edge_and_decoder(on_call, f'"redis"\nredis = "{redis.url}"') as (folder, url):
+        delivered = folder / "eng-workflow.hgpush.ndjson"
+        submit(url)
+        eventually(lambda: delivered.exists(), "the message is delivered")
+        redis.kill()
+        submit(url)
+        eventually(lambda: metric_of(folder, "decode", away) == 1, "the store does not answer")
+        assert entry.type("redis-cli -u URL ping", URL=redis.url).code != 0
+        redis.restart()
+        assert entry.do("redis-cli -u URL ping", URL=redis.url).strip() == "PONG"
+
+        def is_back() -> bool:
+            submit(url)
+            return metric_of(folder, "decode", away) == 0
+
+        eventually(is_back, "ids are remembered again", every=0.5)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from hgext.vcsreplicator.demo.layout import free_ports
+from hgext.vcsreplicator.demo.ports import free_port
 from testing.builders.cluster import Cluster
 from testing.builders.endpoint import Endpoint
 
 from .page import OnCall
-from .submitting import PROVOCATIONS
+from .provocations import PROVOCATIONS
 
 pytestmark = pytest.mark.processes
 
@@ -42,7 +42,7 @@ def on_call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnCall]:
         (folder / "late").mkdir()
         text = cluster.config.read_text()
         text = text.replace("[relay]\n", "[relay]\nscan = 1\n").replace("[aggregator]\n", "[aggregator]\nsilence = 5\n")
-        relay, notifier = free_ports(2)
+        relay, notifier = free_port(), free_port()
         text = text.replace("[listen]\n", f'[listen]\nrelay = "127.0.0.1:{relay}"\nnotifier = "127.0.0.1:{notifier}"\n')
         destinations = DESTINATIONS.format(folder=folder, url=endpoint.url)
         cluster.config.write_text(text.replace("[listen]\n", f"{destinations}\n[listen]\n"))
@@ -50,7 +50,9 @@ def on_call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnCall]:
         hgrc = folder / "master.hgrc"
         hgrc.write_text("\n".join(line for line in hgrc.read_text().splitlines() if not line.startswith("log =")))
         with cluster:
-            yield OnCall(cluster, endpoint)
+            on_call = OnCall(cluster, endpoint)
+            with on_call.opened:
+                yield on_call
 
 
 def provoke(on_call: OnCall, name: str) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What `status --watch` writes to a pipe, and what `trace` says of a `sync`."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -88,3 +89,12 @@ def test_a_trace_of_a_sync_says_that_there_is_nothing_to_deliver(tmp_path: Path)
             every=0.5,
         )
         assert "event 2 (changed)" in pushed
+        told = json.loads(cluster.cli("trace", "red", "--push", "1", "--json").stdout)
+        assert (told["path"], told["event"], told["type"], told["push"]["id"]) == ("red", 2, "changed", 1)
+        assert told["destinations"] == {"lines": "delivered"}
+        assert told["steps"][0]["what"] == "committed on the master"
+        cluster.stop("relay")
+        cluster.hg("-R", cluster.repository("red"), "replicatesync", "--config", "vcsreplicator.log=", on_master=True)
+        told = json.loads(cluster.cli("trace", "red", "--json").stdout)
+        assert (told["event"], told["steps"][1]["at"], told["destinations"]) == (4, None, {})
+        assert told["steps"][1]["what"].startswith("waits in the outbox")

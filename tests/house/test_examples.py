@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a page shows to be typed or copied: commands with their options, keys of the services' file, keys of an hgrc."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.config import _check_sections
+from hgext.vcsreplicator.config import load
+from tests.house.test_texts import files
+
+PAGES = dict(files("*.md", ":!tests/golden"))
+# A command begins a line of a block, or a span; it ends at a comment, a pipe or a further command.
+COMMAND = re.compile(r"(?:^ *|/bin/|[\w=/.]+hgrc )vcsreplicator ([a-z][^`#;|\n]*)", re.MULTILINE)
+# Blocks, fenced or indented, and spans.
+CODE = re.compile(r"^```.*?^```$|^ {4}\S.*$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
+# Keys of an hgrc, below their section.
+OURS = ("vcsreplicator", "pushlog")
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    """Page and text of each block in this language."""
+    for page, text in PAGES.items():
+        for block in re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            yield page, block
+
+
+def misspelt(words: list[str]) -> str:
+    """What is wrong with a command, words in capitals standing for values; empty if nothing."""
+    at: click.Command = program
+    rest = list(words)
+    while isinstance(at, click.Group) and rest and not rest[0].startswith("-"):
+        found = at.get_command(click.Context(at), rest[0])
+        if found is None:
+            # The first verb of `errors` may be left out.
+            return f"no such verb: {rest[0]}" if rest[0].islower() else ""
+        at, rest = found, rest[1:]
+    known = {name for parameter in at.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    used = {word.strip("[],.()").partition("=")[0] for word in rest if word.lstrip("[").startswith("-")}
+    return ", ".join(sorted(used - known))
+
+
+def test_every_command_on_a_page_exists_with_its_options() -> None:
+    code = [(page, part[1] or part[0]) for page, text in PAGES.items() for part in CODE.finditer(text)]
+    found = {(page, " ".join(words.split())) for page, part in code for words in COMMAND.findall(part)}
+    assert len(found) > 100
+    wrong = [f"{page}: {words}: {problem}" for page, words in sorted(found) if (problem := misspelt(words.split()))]
+    assert not wrong, "\n".join(wrong)
+
+
+def sections() -> list[Any]:
+    return [
+        pytest.param(block, id=f"{Path(page).stem}-{number}")
+        for number, (page, block) in enumerate(blocks("toml"))
+        # Parts of one file, which a test of the notifier reads together.
+        if page != "docs/destinations.md"
+    ]
+
+
+@pytest.mark.parametrize("block", sections())
+def test_every_key_of_the_services_file_on_a_page_is_one(block: str, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/vcsreplicator-dashboard-users").touch()
+    block = block.replace('"/etc/', f'"{tmp_path}/etc/')
+    tables = tomllib.loads(block)
+    parts = [] if "log" in tables else ['log = "sqlite:///log.db"']
+    if "notifier" in tables and "public" not in tables:
+        block += '\n[public.urls]\n"" = "https://hg.example/"\n'
+    if "mirror" in tables and "root" not in tables["mirror"]["alpha"]:
+        block = block.replace("[mirror.alpha]\n", '[mirror.alpha]\nroot = "/repos"\n')
+    file = tmp_path / "vcsreplicator.toml"
+    file.write_text("\n".join([*parts, block]))
+    _check_sections(load(file))
+
+
+def test_every_key_of_ours_in_an_hgrc_on_a_page_is_one() -> None:
+    import hgext.vcsreplicator
+    import pushlog
+
+    known = {"vcsreplicator": hgext.vcsreplicator.configtable, "pushlog": pushlog.configtable}  # type: ignore[attr-defined]
+    wrong, found = [], list(blocks("ini"))
+    assert found
+    for page, block in found:
+        section = ""
+        for line in block.splitlines():
+            if heading := re.match(r"\[(.+)\]", line):
+                section = heading[1]
+            elif section in OURS and (key := re.match(r"([\w-]+) *=", line)):
+                wrong += [f"{page}: {section}.{key[1]}"] * (key[1].encode() not in known[section][section.encode()])
+    assert not wrong
+
+
+def test_the_checks_of_examples_can_fail(tmp_path: Path) -> None:
+    assert misspelt(["roster", "add", "NAME", "--bakcup"]) == "--bakcup"
+    assert misspelt(["roster", "ad", "NAME"]) == "no such verb: ad"
+    assert misspelt(["errors"]) == ""
+    assert COMMAND.findall("/opt/bin/vcsreplicator check  # now") == ["check  "]

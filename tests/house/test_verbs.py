@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What all verbs of the command line share: listings have `--json`, and the commands that messages suggest do what they promise."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from hgext.vcsreplicator.cli import program
+from testing.services.cache import CHECKOUT
+
+# What a verb that lists or shows something is named.
+LISTING = {"list", "show", "status", "check", "trace", "verify", "pushes", "history", "requests", "bootstrap"}
+# A command in a text; what is filled in later is "§".
+SUGGESTED = re.compile(r"vcsreplicator ((?:[a-z-]+ )*[a-z-]+(?: (?:§|[A-Z][A-Z|]+|--[a-z]+|yes|no))*)")
+
+
+def commands(at: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command below this one that does something, by its words."""
+    if not isinstance(at, click.Group):
+        yield names, at
+        return
+    context = click.Context(at)
+    for name in at.list_commands(context):
+        found = at.get_command(context, name)
+        assert found is not None
+        yield from commands(found, *names, name)
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+COMMANDS = dict(commands(program))
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words[-1] in LISTING], ids=" ".join)
+def test_a_verb_that_lists_or_shows_has_json(words: tuple[str, ...]) -> None:
+    assert "--json" in options(COMMANDS[words])
+
+
+def texts(source: str) -> Iterator[str]:
+    """Every text of a source, with § for what is filled in."""
+    left: list[ast.AST] = [ast.parse(source)]
+    for node in left:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "§" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        else:
+            left += ast.iter_child_nodes(node)
+
+
+def objection(suggested: str) -> str | None:
+    """Why a suggested command would do nothing when it is typed."""
+    words = shlex.split(suggested)
+    found = next((COMMANDS[tuple(words[:count])] for count in (3, 2, 1) if tuple(words[:count]) in COMMANDS), None)
+    if found is None:
+        return None  # a group, or prose
+    return "--yes is missing" if "--yes" in options(found) and "--yes" not in words else None
+
+
+def test_messages_suggest_commands_that_do_something() -> None:
+    offending = []
+    for folder in ("hgext", "notifier", "pushlog"):
+        for path in sorted((CHECKOUT / folder).rglob("*.py")):
+            source = path.read_text()
+            trees = ast.walk(ast.parse(source))
+            holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+            docstrings = {ast.get_docstring(node, clean=False) for node in trees if isinstance(node, holders)}
+            for text in texts(source):
+                if text in docstrings:
+                    continue
+                for suggested in SUGGESTED.findall(text):
+                    if reason := objection(suggested):
+                        offending.append(f"{path.relative_to(CHECKOUT)}: {suggested}: {reason}")
+    assert not offending, "\n".join(offending)
+
+
+def test_the_checks_of_verbs_can_fail() -> None:
+    [text] = texts('f"or: vcsreplicator roster deactivate {name}"')
+    assert SUGGESTED.findall(text) == ["roster deactivate §"]
+    assert objection("roster deactivate §")
+    assert objection("roster deactivate § --yes") is None
+    assert objection("roster activate §") is None
