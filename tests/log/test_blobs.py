@@ -83,6 +83,16 @@ def test_a_store_that_accepts_and_says_nothing_is_unavailable(monkeypatch):
         assert time.monotonic() - begun < 60
 
 
+def test_a_blob_that_cannot_be_read_is_unavailable_not_gone(tmp_path):
+    store = open_blobs(f"file://{tmp_path}")
+    attachment = store.put([b"bundle"])
+    (path,) = tmp_path.rglob("*.hg")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(Unavailable, match="Is a directory"):
+        store.open(attachment)
+
+
 @pytest.mark.parametrize("step", ["link", "replace", "utime"])
 def test_a_bundle_whose_storing_was_killed_is_stored_the_next_time(tmp_path, step):
     url = f"file://{tmp_path}/blobs"

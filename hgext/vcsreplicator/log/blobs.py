@@ -6,8 +6,8 @@ Blobs are named by their hash and kept longer than the events that name them.
 `file:///folder`       a folder that master and mirrors share
 `s3://bucket/prefix`   any S3; credentials, region and endpoint come from the environment as boto3 reads it
 
-A blob is whole or absent: it is written under another name, synced, then linked; S3 shows an object only once it is complete. The
-same bundle twice is one blob. A blob that is gone is no disaster: a mirror pulls from the master instead.
+A blob is whole or absent: a folder's is written under another name, synced, then linked; S3 shows an object only once it is
+complete. The same bundle twice is one blob. A blob that is gone is no disaster: a mirror pulls from the master instead.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ _INCOMING = ".incoming-"
 
 
 class BlobStore(Protocol):
-    """What the relay writes and mirrors read."""
+    """A store of bundles, which the relay writes and mirrors read."""
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
-        """Store the chunks durably and return where they are. Raises Unavailable."""
+        """Store the chunks durably and return where they are; raise Unavailable."""
 
     def open(self, attachment: Attachment) -> IO[bytes]:
-        """Open the bundle as a file whose hash is checked; the caller closes it.
+        """Open the bundle as a file whose hash was checked; the caller closes it.
 
-        Raises FileNotFoundError if it is gone, MalformedEvent if it is not what the event names, Unavailable.
+        Raises FileNotFoundError if the blob is gone, MalformedEvent if it is not what the event names, and Unavailable.
         """
 
     def remove_older(self, time: float) -> int:
@@ -49,7 +49,7 @@ class BlobStore(Protocol):
 
 
 def open_blobs(url: str) -> BlobStore:
-    """Open the store at `url`. Raises ValueError for a URL that cannot be right."""
+    """Open the store at `url`; raise ValueError for a URL that cannot be right."""
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FolderBlobs(unquote(parts.path))
@@ -88,7 +88,15 @@ class FolderBlobs:
         return attachment
 
     def open(self, attachment: Attachment) -> IO[bytes]:
-        file = open(self._path(attachment), "rb")  # noqa: SIM115 – the caller's to close
+        try:
+            return self._open(self._path(attachment), attachment)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Unavailable(f"blobs: {self._folder}: {error}") from error
+
+    def _open(self, path: str, attachment: Attachment) -> IO[bytes]:
+        file = open(path, "rb")  # noqa: SIM115 – the caller's to close
         try:
             _check(attachment, iter(lambda: file.read(PIECE), b""))
         except BaseException:
@@ -174,7 +182,7 @@ class S3Blobs:
 def checked_name(attachment: Attachment) -> str:
     """Return the blob's name if it is the hash that the event names.
 
-    The name becomes part of a path, and it came from the log.
+    Raises MalformedEvent if not: the name becomes part of a path, and it came from the log.
     """
     if attachment.name is None or not _NAME.match(attachment.name) or attachment.name[:64] != attachment.sha256:
         raise MalformedEvent(f"attachment.name: expected the hash and .hg, got {str(attachment.name)[:80]!r}")
@@ -183,9 +191,9 @@ def checked_name(attachment: Attachment) -> str:
 
 @contextlib.contextmanager
 def _spooled(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any, Attachment]]:
-    """Write the chunks to a temporary file; return it and the blob's name.
+    """Write the chunks to a temporary file; give it and the blob's attachment.
 
-    The memory needed does not grow with the chunks.
+    The file is removed at the end of the block. The memory needed does not grow with the chunks.
     """
     digest, size = hashlib.sha256(), 0
     with tempfile.NamedTemporaryFile(dir=folder, prefix=_INCOMING) as file:
